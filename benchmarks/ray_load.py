@@ -34,26 +34,21 @@ def body_of(path, prompt, n, stream):
     return {**forms.get(path, messages), "stream": stream, "temperature": 0.8, "seed": 5}
 
 
+def texts(value):
+    """Yield all texts of a model in a part of an answer."""
+    pairs = sorted(value.items(), reverse=True) if isinstance(value, dict) else [(None, each) for each in value]
+    for key, each in pairs:  # reasoning before content, as in a stream
+        if key in ("text", "content", "thinking", "reasoning_content", "delta") and isinstance(each, str):
+            yield each
+        elif isinstance(each, dict | list):
+            yield from texts(each)
+
+
 def text_of(data):
     """Return reasoning and text in a whole answer or in the events of a stream, and whether an error was among them."""
-    text, failed = "", False
-    for each in data:
-        failed = failed or bool(each.get("error")) or each.get("type") in ("error", "response.failed")
-        for choice in each.get("choices", ()):
-            part = choice.get("delta") or choice.get("message") or choice
-            text += (part.get("reasoning_content") or "") + (part.get("content") or part.get("text") or "")
-        if each.get("type") == "content_block_delta":
-            text += each["delta"].get("text", "") + each["delta"].get("thinking", "")
-        if each.get("type") in ("response.output_text.delta", "response.reasoning_summary_text.delta"):
-            text += each["delta"]
-        if each.get("object") == "response":
-            parts = [
-                part for item in each["output"] for part in [*(item.get("summary") or []), *(item.get("content") or [])]
-            ]
-            text += "".join(part["text"] for part in parts)
-        if each.get("type") == "message":
-            text += "".join(block.get("text", "") + block.get("thinking", "") for block in each["content"])
-    return text, failed
+    failed = any(each.get("error") or each.get("type") in ("error", "response.failed") for each in data)
+    parts = [each for each in data if not each.get("type", "").startswith("response.") or "delta" in each]
+    return "".join(texts(parts)), failed
 
 
 async def request(http, path, prompt, n, stream):

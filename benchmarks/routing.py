@@ -31,7 +31,7 @@ POLICIES = ("round robin", "least loaded", "session id", "affinity 64", "affinit
 
 @dataclass(frozen=True)
 class Costs:
-    """A replica and its load. Defaults: 27B on an H200, see RESULTS.md; the lengths of turns and pauses are assumed."""
+    """A replica and its load. Defaults: 27B on an H200 (results/gpu-models.md); lengths of turns and pauses are assumed."""
 
     sequences: int = 8
     prefill: float = 8000.0  # tokens a second
@@ -65,7 +65,7 @@ def bodies(folder):
 
 
 def record(folder):
-    """Measure recorded prompts: agent -> sessions -> [bytes, shared with earlier ones, shared with other sessions]."""
+    """Measure recorded prompts: agent -> sessions -> [blocks, shared with earlier ones, shared with other sessions]."""
     sessions = {path: [prompt for sent in sents if (prompt := prompt_of(*sent))] for path, sents in bodies(folder).items()}
     found = {}
     for path, prompts in sessions.items():
@@ -75,8 +75,9 @@ def record(folder):
         rows = []
         for number, prompt in enumerate(prompts):
             own = max((shared(prompt, earlier) for earlier in prompts[:number]), default=0)
-            rows.append([len(prompt), own, max((shared(prompt, other) for other in others), default=0)])
-        if len(rows) > 1:
+            alike = max((shared(prompt, other) for other in others), default=0)
+            rows.append([length // BLOCK for length in (len(prompt), own, alike)])
+        if len(rows) > 1 and rows[0][0] >= 4 and rows not in found.get(path.parent.name, ()):
             found.setdefault(path.parent.name, []).append(rows)
     return found
 
@@ -103,14 +104,12 @@ class Session:
         tokens = round(self.rng.lognormvariate(0, 0.8) * self.costs.output)
         return RouteHints(blocks, 1.0, self.name), max(tokens, 8)
 
-    def _recorded(self, length, own, others):
-        n, parts = (
-            length // BLOCK,
-            [(self.agent, others // 1024, place) for place in range(min(others, length - BLOCK) // BLOCK)],
-        )
-        if own >= 0.3 * length:
-            parts = self.history[: own // BLOCK]
-        blocks = self._filled(tuple(parts), n)
+    def _recorded(self, n, own, others):
+        if own >= 0.3 * n:
+            begun = self.history[:own]
+        else:  # the last block is the user's text, which the recorded sessions have in common
+            begun = tuple((self.agent, others // 2, place) for place in range(min(others, n - 1)))
+        blocks = self._filled(begun, n)
         if n >= len(self.history) * 0.7:  # a shorter prompt without a common beginning is a title or a summary
             self.history = blocks
         return blocks
@@ -118,12 +117,9 @@ class Session:
     def _turn(self):
         grown = self.rng.lognormvariate(0, 1.0) * self.costs.turn * BYTES_PER_TOKEN
         if len(self.history) * BLOCK > self.costs.context * BYTES_PER_TOKEN:  # the history becomes a summary
-            self.history = self.history[: self._head()]
+            self.history = self.history[: sum(isinstance(block[1], int) for block in self.history)]
         self.history = self._filled(self.history, len(self.history) + round(grown / BLOCK))
         return self.history
-
-    def _head(self):
-        return sum(isinstance(block[1], int) for block in self.history)
 
     def _filled(self, blocks, n):
         return blocks[:n] + tuple((self.name, "own", next(self.fresh)) for _ in range(n - len(blocks)))
@@ -156,7 +152,6 @@ class Request:
     output: float
     arrived: float
     prefill: float = 0.0
-    started: float = 0.0
 
 
 @dataclass
@@ -166,7 +161,6 @@ class Totals:
     prompt: int = 0
     hit: int = 0
     busy: float = 0.0
-    outputs: float = 0.0
 
 
 class Replica:
@@ -194,7 +188,6 @@ class Replica:
         prefill, decode = self.rates()
         passed, self.now = now - self.now, now
         self.totals.busy += passed if self.load else 0.0
-        done = []
         if self.prefilling:
             self.prefilling[0].prefill -= passed * prefill
         for request in self.decoding:
@@ -212,12 +205,11 @@ class Replica:
     def _start(self):
         while self.waiting and len(self.prefilling) + len(self.decoding) < self.costs.sequences:
             request = self.waiting.popleft()
-            blocks, per_block = request.hints.blocks, BLOCK / BYTES_PER_TOKEN
-            hit = self.cache.hit(blocks)
+            n, hit = len(request.hints.blocks), self.cache.hit(request.hints.blocks)
             self.totals.queue.append(self.now - request.arrived)
-            self.totals.prompt += len(blocks)
+            self.totals.prompt += n
             self.totals.hit += hit
-            request.prefill = max((len(blocks) - hit) * per_block, 32.0)
+            request.prefill = max((n - hit) * BLOCK / BYTES_PER_TOKEN, 32.0)
             self.prefilling.append(request)
 
     def next_event(self):

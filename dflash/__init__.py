@@ -14,6 +14,7 @@ and numba are imported at first use.
 """
 
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,8 @@ def load(
     name: str | os.PathLike[str],
     *,
     device: str = "auto",
+    devices: Sequence[str | int] | None = None,
+    split: str | None = None,
     threads: int | None = None,
     context: int | None = None,
     sequences: int = 8,
@@ -128,6 +131,11 @@ def load(
         A GGUF file; ``demo``, the bundled model; or ``hf:org/repo@revision:quant`` on the Hugging Face hub.
     device : str
         ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is a usable one, else the CPU.
+    devices : sequence of str or int, optional
+        GPUs to divide the model among, as ``["cuda:0", "cuda:1"]``; the output has the bits of one GPU.
+    split : str, optional
+        ``"tensor"`` divides every layer among the GPUs, for speed (default); ``"layer"`` gives each some consecutive layers,
+        for models that do not fit one.
     threads : int, optional
         CPU threads; None is one for each core available to the process.
     context : int, optional
@@ -135,7 +143,8 @@ def load(
     sequences : int
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
-        Type of the KV cache: ``"f16"`` or ``"f32"``.
+        Type of the KV cache: ``"f16"``, ``"f32"`` or ``"q8_0"``, which takes a little more than half of f16. On a CPU two
+        with a slash, as ``"q8_0/f16"``, store keys and values apart.
     kv_bytes : int, optional
         Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
         not fit at the same time wait or are preempted.
@@ -178,6 +187,8 @@ def load(
 
     with stages(progress) as report:
         settings: dict[str, Any] = {
+            "devices": devices,
+            "split": split,
             "threads": threads,
             "context": context,
             "sequences": sequences,

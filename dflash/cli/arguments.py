@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import add_draft, check_draft, draft_settings
+from dflash.cli.model_arguments import add_draft, check_draft, device_settings, draft_settings, kv_type
 from dflash.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
 
     return dflash.load(
         arguments.model,
-        device=arguments.device,
+        **device_settings(arguments),
         threads=arguments.threads,
         context=arguments.context,
         sequences=sequences,
-        kv=arguments.kv,
+        kv=kv_type(arguments),
         prefix_cache=prefix_cache,
         progress=has_terminal(),
     )

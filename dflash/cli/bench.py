@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay, strategies
-from dflash.cli.model_arguments import add_context, add_model, check_draft
+from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
 from dflash.cli.terminal import has_terminal, put, size, table
 from dflash.errors import RequestError
 
@@ -58,14 +58,14 @@ def main(arguments: argparse.Namespace) -> int:
     with stages(has_terminal()) as report:
         loaded = load_model(
             arguments.model,
-            device=arguments.device,
+            **device_settings(arguments),
             threads=arguments.threads,
             context=arguments.context,
             sequences=2,
-            kv=arguments.kv,
+            kv=kv_type(arguments),
             progress=report,
         )
-    about = overview(loaded.file, kv=arguments.kv, threads=loaded.model.threads, device=loaded.model.device)
+    about = overview(loaded.file, kv=kv_type(arguments), threads=loaded.model.threads, device=loaded.model.device)
     bench = Bench(loaded.model, repeat=arguments.repeat or 5)
     try:
         results = measure(bench, loaded, arguments)
@@ -96,7 +96,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
     longest = max(arguments.generate) + 1
     depths = arguments.depth if arguments.depth is not None else _fitting(DEPTHS[kind], context - longest) or [0]
     copy = bandwidth(kind, threads=model.threads)
-    traffic = Traffic.of(loaded.file, model.config, kv=arguments.kv, device=kind)
+    traffic = Traffic.of(loaded.file, model.config, kv=kv_type(arguments), device=kind)
     rates: dict[str, Any] = {}
     shares: dict[str, dict[str, float]] = {}
     for n in filter(None, prompts):

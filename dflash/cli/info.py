@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from dflash.cli.model_arguments import add_model
+from dflash.cli.model_arguments import add_model, device_settings, kv_type
 from dflash.cli.terminal import put, size
 
 HELP = "describe a model and the memory it needs"
@@ -30,13 +30,17 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.model.draft.describe import draft_overview
     from dflash.model.gguf.file import GGUFFile
     from dflash.model.loading.hub import resolve
+    from dflash.model.loading.target import split_overview
 
     path = resolve(arguments.model, folders=True)
     if is_draft(path):
         about = draft_overview(path)
     else:
         with GGUFFile.open(path) as file:
-            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device) | _names()
+            kv, device = kv_type(arguments), "cuda" if arguments.devices else arguments.device
+            about = overview(file, kv=kv, threads=arguments.threads, device=device) | _names()
+            if arguments.devices:
+                about["plan"] = split_overview(file, kv=kv, **device_settings(arguments))
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
@@ -114,7 +118,8 @@ def as_text(about: dict[str, Any]) -> str:
         ("context", f"{model['context']:,} tokens"),
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
-        ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
+        ("KV cache", _cache(memory)),
+        *([("", _quality(memory["kv_on_the_demo"]))] if "kv_on_the_demo" in memory else []),
         ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
@@ -127,6 +132,8 @@ def as_text(about: dict[str, Any]) -> str:
         lines.append(("", f"a decoded token reads {read}: at most {limit['tokens_per_second']:,.0f} tokens/s at {rate}"))
     if "no_gpu" in device:
         lines.append(("", f"no GPU: {device['no_gpu']}"))
+    if "plan" in about:
+        lines += _plan(about["plan"])
     if "draft_vocab_steps" in model:
         vocabularies = model["draft_vocab_steps"]
         reduced, full = " or ".join(f"{n:,}" for n in vocabularies["common"]), f"{vocabularies['all']:,}"
@@ -136,6 +143,25 @@ def as_text(about: dict[str, Any]) -> str:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} per token"))
     lines += [(name, ", ".join(about[name])) for name in ("strategies", "recoveries") if name in about]
     return _aligned(lines)
+
+
+def _cache(memory: dict[str, Any]) -> str:
+    per_token, many = size(memory["kv_per_token"]), size(memory["kv_per_1000_tokens"])
+    return f"{memory['kv_type']}, {per_token} per token, {many} for 1,000 tokens"
+
+
+def _quality(measured: dict[str, float]) -> str:
+    return f"on the demo: perplexity {measured['perplexity']:.4f}, KL divergence from f32 {measured['kl']:.1e} nats"
+
+
+def _plan(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = [("split", f"{plan['split']}, {plan['pages']:,} KV pages, context {plan['context']:,} tokens")]
+    for device in plan["devices"]:
+        first, end = device["layers"]
+        parts = ", ".join(f"{name} {size(device[name])}" for name in ("weights", "states", "pages", "work"))
+        total = f"{size(device['total'])} of {size(device['free'])}"
+        lines.append((f"  {device['device']}", f"layers {first} to {end - 1}: {total}; {parts}"))
+    return lines
 
 
 def _device(device: dict[str, Any]) -> str:

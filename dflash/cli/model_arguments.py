@@ -4,6 +4,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+KV_NAMES = "f32", "f16", "q8_0"
+"""Names in `dflash.kernels.kv_types.KV_TYPES`, which is imported only once a command runs."""
+
 
 def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, drafts: bool = False) -> None:
     """Add the model, or a draft model if `drafts`, and the device that it runs on."""
@@ -15,8 +18,32 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to run on (auto)")
+    add_devices(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
-    parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
+    parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
+    for option, part in (("k", "keys"), ("v", "values")):
+        names = f"-ct{option}", f"--cache-type-{option}"
+        parser.add_argument(*names, choices=KV_NAMES, help=f"type of the {part} in the KV cache (default: --kv)")
+
+
+def kv_type(arguments: argparse.Namespace) -> str:
+    """Return the types of keys and values that the arguments name, as `dflash.load` takes them."""
+    keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
+    return keys if keys == values else f"{keys}/{values}"
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the GPUs to divide the model among, and the kind of split."""
+    parser.add_argument("--devices", metavar="N,...", help="GPUs to divide the model among, as 0,1")
+    parser.add_argument(
+        "--split", choices=("tensor", "layer"), help="divide each layer, for speed (default), or the layers, for memory"
+    )
+
+
+def device_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the devices that the arguments name, as keyword arguments of `dflash.load`."""
+    devices = None if arguments.devices is None else arguments.devices.split(",")
+    return {"device": arguments.device, "devices": devices, "split": arguments.split}
 
 
 def add_context(parser: argparse.ArgumentParser, *aliases: str) -> None:

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import check_draft, draft_settings
+from dflash.cli.model_arguments import check_draft, device_settings, draft_settings
 from dflash.cli.serve_arguments import parse, sampling_defaults
 from dflash.errors import DFlashError, EngineFailed, RequestError
 from dflash.model.loading.hub import PACKAGED
@@ -166,7 +166,7 @@ def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_pref
 
     loaded, engine_thread = start(
         arguments.model,
-        device=arguments.device,
+        **device_settings(arguments),
         threads=arguments.threads,
         context=arguments.context,
         sequences=arguments.sequences,

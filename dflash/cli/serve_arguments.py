@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash.cli.byte_size import byte_size
 from dflash.cli.llama_options import add_llama_options
-from dflash.cli.model_arguments import add_context, add_draft, add_model
+from dflash.cli.model_arguments import add_context, add_draft, add_model, kv_type
 from dflash.errors import RequestError
 
 DEFAULT_MODEL = "demo"
@@ -46,7 +46,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             raise RequestError(f"--model {arguments.model_option}: another model is given already, {arguments.model}")
         arguments.model = arguments.model_option
     arguments.context = arguments.context or None
-    arguments.kv = _kv(arguments)
+    arguments.kv = kv_type(arguments)
     arguments.kv_bytes = byte_size("--kv-bytes", arguments.kv_bytes)
     arguments.swap_bytes = byte_size("--swap-bytes", arguments.swap_bytes)
     arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)
@@ -85,15 +85,6 @@ def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
         name, _, reason = str(error).partition(": ")
         raise RequestError(f"{_SAMPLING[name][0][0]}: {reason}") from error
     return given if arguments.max_tokens in (None, -1) else {**given, "max_tokens": arguments.max_tokens}
-
-
-def _kv(arguments: argparse.Namespace) -> str:
-    keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
-    if keys != values:
-        raise RequestError(
-            f"--cache-type-k {keys} --cache-type-v {values}: keys and values have one type; give it with --kv, or give both"
-        )
-    return keys
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,8 +129,6 @@ def _parser() -> argparse.ArgumentParser:
         help="host memory for KV pages of preempted sequences, as 8G; sequences that could need more wait to start "
         "(size of the KV cache, on a GPU half of the free host memory if that is more)",
     )
-    for option in ("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"):
-        parser.add_argument(*option, choices=("f16", "f32"), help="the same as --kv")
     _add_prefix_cache(parser)
     _add_strategy(parser)
     _add_sampling(parser)

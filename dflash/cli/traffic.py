@@ -40,7 +40,7 @@ class Traffic(NamedTuple):
         config : Config
             Config of the same file.
         kv : str
-            A key of `KV_TYPES`.
+            Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
         device : str
             ``"cpu"`` or ``"cuda"``. On ``"cuda"`` tensors of types without a kernel are stored as F16.
         """

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dflash.errors import FormatError, Unsupported
+from dflash.kernels.delta.memory import DeltaMemory, GroupedDeltaMemory
 from dflash.model.config_sizes import (
     MAX_BLOCKS,
     MAX_WIDTH,
@@ -15,7 +16,7 @@ from dflash.model.config_sizes import (
     recurrent_blocks,
     refuse_other_mathematics,
 )
-from dflash.model.gguf.architectures import ARCHITECTURES
+from dflash.model.gguf.architectures import ARCHITECTURES, Architecture
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.keys import Keys
 from dflash.model.gguf.part import TensorInfo
@@ -62,7 +63,7 @@ class Config:
     experts, experts_used : int
         Number of experts, and of experts used per token; 0 without experts.
     expert_ffn, shared_ffn : int
-        Inner sizes of an expert and of the shared expert.
+        Inner sizes of an expert and of the shared expert; 0 without one.
     tied : bool
         Whether the embedding is also the LM head.
     """
@@ -98,6 +99,16 @@ class Config:
         """Number of trunk layers and MTP blocks."""
         return self.n_layers + self.n_mtp
 
+    @property
+    def blocks(self) -> Architecture:
+        """Tensors of the blocks, and what they imply."""
+        return ARCHITECTURES[self.architecture]
+
+    @property
+    def delta_memory(self) -> type[DeltaMemory]:
+        """Class of the recurrent state of a linear layer, which knows the key head of each value head."""
+        return GroupedDeltaMemory if self.blocks.grouped else DeltaMemory
+
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> Self:
         """Read the configuration of a model.
@@ -117,7 +128,7 @@ class Config:
         """
         name = _architecture(metadata)
         keys, architecture = Keys(metadata, name), ARCHITECTURES[name]
-        refuse_other_mathematics(keys)
+        refuse_other_mathematics(keys, architecture)
         n_blocks = keys.integer("block_count", high=MAX_BLOCKS)
         n_layers = n_blocks - keys.integer("nextn_predict_layers", 0, low=0, high=n_blocks - 1)
         recurrent = recurrent_blocks(keys, architecture, n_blocks, n_layers)

@@ -23,7 +23,6 @@ MIN_YARN_BETA = 1e-6
 """Smallest ``beta_fast`` and ``beta_slow`` (turns) of YaRN, which divides by them; published models have 32 and 1."""
 
 _RUNNABLE = {
-    "ssm.v_head_reordered": (True,),
     "expert_gating_func": (0, 1),  # not given, softmax
     "expert_weights_norm": (True,),
     "expert_weights_scale": (0, 1),  # not given, none
@@ -80,9 +79,9 @@ class RopeScaling:
         return MIN_YARN_BASE if scaling is not None and scaling.kind == "yarn" else 1.0
 
 
-def refuse_other_mathematics(keys: Keys) -> None:
+def refuse_other_mathematics(keys: Keys, architecture: Architecture) -> None:
     """Raise `Unsupported` if a key selects a formula that dflash does not compute."""
-    for name, runnable in _RUNNABLE.items():
+    for name, runnable in (_RUNNABLE | {"ssm.v_head_reordered": (not architecture.grouped,)}).items():
         value = keys.value(name, runnable[0])
         if isinstance(value, np.ndarray) or value not in runnable:
             raise Unsupported(str(keys.wrong(name, value, " or ".join(map(repr, runnable)))))
@@ -128,7 +127,7 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
         "head_size": head_size,
         "n_rot": n_rot,
         "rope_base": keys.number("rope.freq_base", 1e4, low=RopeScaling.smallest_base(scaling), high=1e12),
-        "rope_sections": _sections(keys, n_rot) if architecture.linear else (),
+        "rope_sections": _sections(keys, n_rot) if architecture.sections else (),
         "rope_scaling": scaling,
     }
 
@@ -164,7 +163,7 @@ def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str
         "experts": experts,
         "experts_used": keys.integer("expert_used_count", high=experts),
         "expert_ffn": keys.integer("expert_feed_forward_length", high=MAX_WIDTH),
-        "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH),
+        "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH) if architecture.shared else 0,
     }
 
 

@@ -53,7 +53,7 @@ class LinearAttention:
 
 
 class FullAttention:
-    """Softmax attention over the whole sequence; in Qwen3.5 each head's output is multiplied by a gate.
+    """Softmax attention over the whole sequence; in a gated architecture each head's output is multiplied by a gate.
 
     Reads `normed`, adds to `stream`.
     """
@@ -69,7 +69,7 @@ class FullAttention:
         )
         self.attn_q_norm, self.attn_k_norm = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
         self.k, self.v = k, v
-        self.gated = config.architecture != "qwen3"
+        self.gated = config.blocks.gated
         self.eps, self.space = config.norm_eps, space
 
     def __call__(self, rows: Ragged, n: int) -> None:
@@ -108,8 +108,7 @@ class Block:
         scratch: list[MoeScratch],
     ) -> None:
         a = space.all
-        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
-        self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(after)
+        self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(config.blocks.ffn_norm)
         self.mixer = mixer
         if config.experts:
             block_experts = experts_of(weights, config, router=weights.matrix)

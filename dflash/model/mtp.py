@@ -12,6 +12,7 @@ from dflash.kernels.arrays import empty
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
+from dflash.kernels.kv_types import drafter_kv
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.sample import SampleParams
@@ -106,7 +107,7 @@ class MtpHead:
         self.threads, self.rows, self._file = model.threads, model.max_rows, file
         slots = model.pools.slots
         # one more page per slot than the trunk: snapshots copy the last, partly filled page of a sequence
-        self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=model.pools.kv)
+        self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=drafter_kv(model.pools.kv))
         self._space = space = ModelWorkspace(config, self.rows)
         self._joined = empty(self.rows, 2 * config.width)
         mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])

@@ -13,7 +13,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.part import TensorInfo
-from dflash.model.gguf.tensor_check import match_tensors
+from dflash.model.gguf.tensor_check import match_tensors, rows_of_parts
 
 
 class HostTensors(Protocol):
@@ -52,6 +52,12 @@ class Weights:
     def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:
         known, self.unused = match_tensors(config, file.tensors, trunk=trunk)
         self._file, self._tensors, self._prefix = file, known, ""
+        self._gathered = {
+            name: (fused.name, rows)
+            for fused in config.blocks.fused
+            if fused.runs
+            for name, rows in rows_of_parts(config, fused).items()
+        }
 
     @property
     def tensors(self) -> Collection[TensorInfo]:
@@ -73,7 +79,13 @@ class Weights:
         return self._prefix + name in self._tensors
 
     def matrix(self, name: str) -> Matrix:
-        """Return a matrix, or a stack of matrices, without unpacking it; a vector becomes one row."""
+        """Return a matrix, or a stack of matrices, without unpacking it; a vector becomes one row.
+
+        A matrix that the file holds interleaved with another is a copy of its rows.
+        """
+        if name not in self and name in self._gathered:
+            whole, rows = self._gathered[name]
+            return self.matrix(whole).gathered(rows, self._prefix + name)
         tensor = self._tensors[self._prefix + name]
         data = self._file.data(tensor.name)
         return Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, self._prefix + name)
@@ -92,6 +104,7 @@ class Weights:
 
 def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) -> Experts:
     """Return the experts of a block from the matrices of `weights`, and its routers from `router`, by name."""
+    shared = config.blocks.shared
     gate, up = weights.matrices(
         "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
     )
@@ -100,9 +113,9 @@ def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) ->
         gate=gate,
         up=up,
         down=weights.matrix("ffn_down_exps.weight"),
-        shared_router=router("ffn_gate_inp_shexp.weight"),
-        shared_gate=weights.matrix("ffn_gate_shexp.weight"),
-        shared_up=weights.matrix("ffn_up_shexp.weight"),
-        shared_down=weights.matrix("ffn_down_shexp.weight"),
+        shared_router=router("ffn_gate_inp_shexp.weight") if shared else None,
+        shared_gate=weights.matrix("ffn_gate_shexp.weight") if shared else None,
+        shared_up=weights.matrix("ffn_up_shexp.weight") if shared else None,
+        shared_down=weights.matrix("ffn_down_shexp.weight") if shared else None,
         n_used=config.experts_used,
     )

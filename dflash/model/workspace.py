@@ -66,7 +66,7 @@ class ModelWorkspace(RowArrays):
         d, size, head = config.delta_size, config.head_size, config.heads * config.head_size
         values = config.delta_value_heads * d
         conv = 2 * config.delta_key_heads * d + values
-        gated = 1 if config.architecture == "qwen3" else 2
+        gated = 2 if config.blocks.gated else 1
         always = {"stream": (config.width,), "normed": (config.width,), "hidden": (config.width,)}
         always |= {"cos": (config.n_rot // 2,), "sin": (config.n_rot // 2,)}
         linear = {

@@ -173,4 +173,4 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 def _paths(routes: Iterable[BaseRoute]) -> Iterable[str]:
     """Return the paths of routes, each once."""
-    return dict.fromkeys(route.path for route in routes if isinstance(route, Route))
+    return dict.fromkeys(route.path.replace(":path", "") for route in routes if isinstance(route, Route))

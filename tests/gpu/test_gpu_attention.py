@@ -6,20 +6,21 @@ to halves, an RMS error of at most 5e-4; over a float32 cache it is the rounding
 
 import numpy as np
 import pytest
-from batches import batch, chain, fill, ragged
+from batches import as_stored, batch, chain, fill, ragged, stored
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.attention import reference
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.capabilities import capabilities
+from dflash.kernels.kv_types import BLOCK, MAX_SCALE, numbers
 from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.attention.cuda")
 device = pytest.importorskip("dflash.kernels.gpu.device")
 
-KINDS = "halves", "halves everywhere", "float32"
+KINDS = "halves", "halves everywhere", "float32", "q8_0", "q8_0 everywhere"
 LARGE = 24, 4, 256
 SHAPES = [LARGE, (3, 1, 64)]
 TRUE = [
@@ -42,19 +43,26 @@ CASES = [*reference.cases(), *TRUE]
 @pytest.fixture(params=KINDS)
 def kind(request, monkeypatch):
     """Type of the cache; of halves also what runs on GPUs without products of four warps."""
-    if request.param == "halves everywhere":
+    if request.param.endswith("everywhere"):
         monkeypatch.setattr(cuda, "capabilities", lambda: capabilities()._replace(has_wgmma=False))
-    return np.float32 if request.param == "float32" else np.float16
+    return {"halves": np.float16, "float32": np.float32, "q8_0": np.int8}[request.param.split()[0]]
+
+
+def blank(kind, shape):
+    """A cache of NaN; halves as float16."""
+    return fill(kind, shape) if kind == np.int8 else np.full(shape, np.nan, kind)
 
 
 def caches(rows, kv, width, kind, seed=5):
     """Keys and values of all that a batch reads; NaN in every other place and in a spare page."""
     rng, made = np.random.default_rng(seed), []
     for _ in range(2):
-        cache = np.full((rows.pages.max() + 2, PAGE, kv, width), np.nan, kind)
+        cache = blank(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))
         for s, length in enumerate(rows.length):
             index = np.arange(length + rows.row_starts[s + 1] - rows.row_starts[s])
-            cache[rows.pages[s, index // PAGE], index % PAGE] = rng.standard_normal((len(index), kv, width))
+            values = rng.standard_normal((len(index), kv, width))
+            values = as_stored(kind, values.astype(np.float32)) if kind == np.int8 else values
+            cache[rows.pages[s, index // PAGE], index % PAGE] = values
         made.append(cache)
     return made
 
@@ -63,7 +71,7 @@ def queries(rows, heads, width, kind, seed=7):
     """Queries and the projection with the gates."""
     rng, n = np.random.default_rng(seed), rows.row_starts[-1]
     q, gate = (rng.standard_normal(shape, dtype=np.float32) for shape in ((n, heads, width), (n, heads * 2 * width)))
-    return q.astype(kind), gate
+    return q.astype(np.float16 if kind == np.int8 else kind), gate
 
 
 def run(q, k, v, rows, gate=None, *, bucket=None, whole=None):
@@ -74,7 +82,12 @@ def run(q, k, v, rows, gate=None, *, bucket=None, whole=None):
     out = cupy.asarray(fill(np.uint16, (room, q.shape[1] * q.shape[2])))
     padded = [a if a is None else cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in (q, gate)]
     whole = rows.prefill.all() if whole is None else whole
-    op = (cuda.Prefill if whole else cuda.Attend)(padded[0], cupy.asarray(k), cupy.asarray(v), here, out, gate=padded[1])
+    k, v = cupy.asarray(k), cupy.asarray(v)
+    if whole and k.dtype == np.int8:
+        halves = [cupy.full((*k.shape[:3], q.shape[2]), np.nan, np.float16) for _ in range(2)]
+        cuda.Unpack(k, v, here, *halves)()
+        k, v = halves
+    op = (cuda.Prefill if whole else cuda.Attend)(padded[0], k, v, here, out, gate=padded[1])
     op(bucket or n)
     out = out.get().view(np.float16)
     assert np.isnan(out[n:]).all()
@@ -86,7 +99,7 @@ def truth(q, k, v, rows, gate, only):
     out = np.empty((len(only), q.shape[1] * q.shape[2]))
     for i, row in enumerate(only):
         page, at = reference.text(rows, row)
-        keys, values = (cache[page, at].astype(np.float64) for cache in (k, v))
+        keys, values = (numbers(cache[page, at]).astype(np.float64) for cache in (k, v))
         queries = q[row].astype(np.float64).reshape(k.shape[2], -1, q.shape[2])
         scores = np.einsum("ngd,tnd->ngt", queries, keys) / np.sqrt(q.shape[2])
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -105,6 +118,7 @@ def pending(sequences):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_attend(case, kind):
     name, sequences, heads, kv, width = case
+    width += -width % BLOCK if kind == np.int8 else 0
     for part in (pending(sequences), [s for s in sequences if s[2] == "prefill"]):
         if not part:
             continue
@@ -132,8 +146,8 @@ def test_a_chain_is_one_row_after_another(length, heads, kv, width, kind):
         alone = ragged([(length + i, [-1], False)], pages=rows.pages)
         later_k, later_v = k.copy(), v.copy()
         for at in range(length + i + 1, length + 16):
-            later_k[rows.pages[0, at // PAGE], at % PAGE] = np.nan
-            later_v[rows.pages[0, at // PAGE], at % PAGE] = np.nan
+            for cache in (later_k, later_v):
+                cache[rows.pages[0, at // PAGE], at % PAGE] = blank(kind, 1)[0]
         assert_same_bits(f"row {i}", run(q[i : i + 1], later_k, later_v, alone, gate[i : i + 1])[0], together[i])
 
 
@@ -145,7 +159,11 @@ def test_later_rows_change_nothing(length, kind):
     want = run(q, k, v, rows, gate)
     for cache in (k, v):
         for at in range(length + 20, length + 40):
-            cache[rows.pages[0, at // PAGE], at % PAGE] *= 9999
+            row = cache[rows.pages[0, at // PAGE], at % PAGE]
+            if kind == np.int8:
+                row[:, 256:] = np.full(8, MAX_SCALE, np.float16).view(np.int8)
+            else:
+                row *= 9999
     assert_same_bits("large", run(q, k, v, rows, gate)[:20], want[:20])
     for n in (1, 2, 10, 11, 20):
         fewer = ragged([(length, chain(n), False)], pages=rows.pages)
@@ -217,12 +235,26 @@ def test_a_graph_reads_the_batch_anew():
         assert_same_bits("graph", out[:n].get(), run(q[:n], k, v, one, gate[:n]))
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_unpack():
+    """Everything that the sequences of a batch hold, and nothing else."""
+    rows = batch([(300, 70, "prefill"), (0, 1, "prefill"), (511, 2, "prefill")])
+    for kv, width in ((4, 256), (1, 96)):
+        k, v = caches(rows, kv, width, np.int8)
+        out = [cupy.asarray(fill(np.uint16, (*k.shape[:3], width))) for _ in range(2)]
+        cuda.Unpack(cupy.asarray(k), cupy.asarray(v), DeviceBatch.of(rows), *out)()
+        for got, cache in zip(out, (k, v), strict=True):
+            want, written = numbers(cache).view(np.uint16), cache[..., width:].copy().view(np.uint16)[..., :1] != 0x7E7E
+            assert written.any()
+            assert_same_bits("values", got.get(), np.where(written, want, fill(np.uint16, want.shape)))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int8])
 @pytest.mark.parametrize("layers", [(), (3,)])
 def test_compact(layers, kind):
     rng = np.random.default_rng(0)
-    shape, pages = (*layers, 4, PAGE, 2, 16), np.array([2, 0, 3], np.int32)
-    k, v = (rng.standard_normal(shape).astype(kind) for _ in range(2))
+    shape, pages = (*layers, 4, PAGE, 2, 32), np.array([2, 0, 3], np.int32)
+    k, v = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    k, v = (as_stored(kind, x) if kind == np.int8 else x.astype(kind) for x in (k, v))
     for path in ([0, 1, 2], [0, 3, 4, 30], [5], [*range(1, 64, 2)], []):
         want, got = [k.copy(), v.copy()], [cupy.asarray(k), cupy.asarray(v)]
         reference.compact(*want, pages=pages, length=250, path=np.array(path, np.int64))

@@ -10,6 +10,7 @@ from experts import random_experts
 from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS, Matrix
 from dflash.kernels.moe import reference
+from dflash.kernels.norm.split import SplitNorm
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.moe.cuda")
@@ -48,11 +49,11 @@ class Layer:
         weights = weights._replace(
             router=Matrix((weights.router.unpacked() / small).astype(np.float32).view(np.uint8), "F32")
         )
-        self.weights = weights._make(w if isinstance(w, int) else Exact(w) for w in weights)
+        self.weights = weights._make(Exact(w) if isinstance(w, Matrix) else w for w in weights)
         self.gain = ((1 + normal(width) / 10) * small).astype(np.float32)
         self.whole = cupy.full((rows + 1, width), np.nan, np.float32)
         self.counts = cupy.zeros(2, np.int32)
-        device = cuda.upload(weights)
+        self.device = device = cuda.upload(weights)
         self.scratch = made[0](rows, device)
         for name, array in vars(self.scratch).items():
             if name not in ("rows", "arrived"):
@@ -61,9 +62,9 @@ class Layer:
         self.moe = made[1](self.whole[:rows], self.device_gain, device, self.counts, self.scratch, eps=EPS)
 
     def __call__(self, x, bucket=None):
+        self.counts[:] = len(x)  # first, since the launch reads it before the copies of rows have ended
         self.whole[:] = np.nan
         self.whole[: len(x)] = cupy.asarray(x)
-        self.counts[:] = len(x)
         self.moe(bucket or len(x))
         assert np.isnan(self.whole[len(x) :].get()).all()
         return self.whole[: len(x)].get()
@@ -101,6 +102,11 @@ SHAPES = [
     {"width": 96, "ffn": 32, "n": 8, "n_used": 2, "kind": "F16", "down": "Q4_0"},
     {"width": 96, "ffn": 32, "kind": "F32", "down": "BF16", "shared_ffn": 64},
     {"width": 2304, "ffn": 768, "n": 12, "n_used": 10, "kind": "Q4_0", "down": "Q4_0"},
+    {"shared_ffn": 0},
+    {"width": 2048, "ffn": 768, "n": 9, "n_used": 8, "shared_ffn": 0},
+    {"width": 96, "ffn": 32, "n": 7, "n_used": 7, "kind": "F16", "down": "Q4_0", "shared_ffn": 0},
+    {"width": 96, "ffn": 32, "n": 128, "n_used": 8, "kind": "Q8_0", "down": "Q8_0", "shared_ffn": 0},
+    {"width": 96, "ffn": 32, "n": 512, "n_used": 10, "kind": "Q4_0", "down": "Q8_0"},
 ]
 PREFILL = cuda_prefill.PrefillScratch, cuda_prefill.PrefillMoe
 PORTABLE = cuda_prefill.PrefillScratch, functools.partial(cuda_prefill.PrefillMoe, hopper=False)
@@ -171,6 +177,30 @@ def test_a_row_has_the_same_bits_in_every_batch(true_layer):
     assert_same_bits("two runs", true_layer(x), together)
     for start, n in [(0, 1), (5, 1), (63, 1), (3, 2), (9, 3), (8, 4), (1, 5), (3, 7), (8, 8), (5, 16), (1, 23), (32, 32)]:
         assert_same_bits(f"{n} rows", true_layer(x[start : start + n]), together[start : start + n])
+
+
+def test_a_norm_behind_the_experts_has_the_same_bits_in_every_batch():
+    layer = Layer(random_experts("Q4_K", "Q6_K", n=16, width=2048, ffn=512, n_used=8))
+    half, squares = cupy.empty((64, 2048), np.float16), cupy.empty((64, 128), np.float32)
+    gain = cupy.asarray(1 + normal(2048) / 10)
+    norm = SplitNorm(layer.whole[:64], gain, EPS, half=half, squares=squares)
+    plain, arguments = layer.moe, (layer.whole[:64], layer.device_gain, layer.device, layer.counts, layer.scratch)
+    layer.moe = cuda.DecodeMoe(*arguments, eps=EPS, behind=norm)
+    x, found = normal(17, 2048), []
+    for start, n in ((0, 17), (0, 1), (3, 4), (5, 9)):
+        for array in (half, squares):
+            poison(array)
+        stream = layer(x[start : start + n])
+        found.append((half.get(), squares.get()))
+        want = (stream * gain.get() * np.float32(0.125)).astype(np.float16)
+        assert_same_bits(f"half, {n} rows", found[-1][0][:n], want)
+        assert_close("squares", found[-1][1][:n], (stream.reshape(n, 128, 16).astype(np.float64) ** 2).sum(-1), 1e-6)
+        for array, whole in zip(found[-1], found[0], strict=True):
+            assert_same_bits(f"{n} rows", array[:n], whole[start : start + n])
+            assert np.isnan(array[n:]).all()
+    stream = layer(x)
+    layer.moe = plain
+    assert_same_bits("stream", layer(x), stream)
 
 
 @pytest.mark.parametrize(("rows", "bucket"), [(1, 4), (3, 4), (1, 8), (9, 16), (33, 64)])

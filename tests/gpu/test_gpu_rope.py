@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from batches import batch, fill, ragged
+from batches import batch, fill, ragged, stored
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.kv_types import BLOCK, numbers, quantize
 from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import reference
 
@@ -14,7 +15,8 @@ cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.rope.cuda")
 device = pytest.importorskip("dflash.kernels.gpu.device")
 
-CACHES = (np.uint16, np.float32)
+PLAIN = (np.uint16, np.float32)
+CACHES = (*PLAIN, np.int8)
 TRUE = [
     ("27B", [(4090, 16, "chain")], 24, 4, 256, 64, True),
     ("35B-A3B", [(300, 64, "tree")], 16, 2, 256, 64, True),
@@ -36,8 +38,8 @@ def run(args, rows, heads, kv, width, kind, *, bucket=None):
     n, room = int(rows.row_starts[-1]), (bucket or int(rows.row_starts[-1])) + 1
     here = DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
-    q = cupy.asarray(fill(kind, (room, heads, width)))
-    k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, width))) for _ in range(2))
+    q = cupy.asarray(fill(np.float32 if kind == np.float32 else np.uint16, (room, heads, width)))
+    k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))) for _ in range(2))
     padded = [cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in (*args[:3], *args[5:])]
     gains = [cupy.asarray(a) for a in args[3:5]]
     op = cuda.Rotate(*padded[:3], *gains, *padded[3:], here, eps=1e-6, q=q, k=k, v=v)
@@ -47,14 +49,11 @@ def run(args, rows, heads, kv, width, kind, *, bucket=None):
     return q[:n], k, v
 
 
-def numbers(cache):
-    return cache.view(np.float16) if cache.dtype == np.uint16 else cache
-
-
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_rotate(case, kind):
     name, sequences, heads, kv, width, rotated, gated = case
+    width += -width % BLOCK if kind == np.int8 else 0
     rows = batch(sequences)
     args = inputs(rows, heads, kv, width, rotated, gated)
     q, k, v = run(args, rows, heads, kv, width, kind)
@@ -65,7 +64,7 @@ def test_rotate(case, kind):
     assert_close(name, numbers(q), want_q, ratio)
     assert_same_bits(name, v, want_v)
     written = ~np.isnan(numbers(want_k))
-    assert_close(name, numbers(k)[written], numbers(want_k)[written], ratio)
+    assert_close(name, numbers(k)[written], numbers(want_k)[written], 2e-3 if kind == np.int8 else ratio)
     assert np.isnan(numbers(k)[~written]).all()
     for again, before in zip(run(args, rows, heads, kv, width, kind, bucket=len(q) + 9), (q, k, v), strict=True):
         assert_same_bits("again, in a larger bucket", again, before)
@@ -97,7 +96,7 @@ def test_halves_saturate():
     assert (v == np.float16([65504, -65504])[:, None, None]).all()
 
 
-@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize(("kv", "width", "rotated"), [(8, 128, 128), (1, 48, 32)])
 def test_layers_together_are_those_one_by_one(kv, width, rotated, kind):
     """Keys of all layers side by side, values one below the other."""
@@ -119,6 +118,16 @@ def test_layers_together_are_those_one_by_one(kv, width, rotated, kind):
         assert_same_bits("values", v[i].get(), want_v)
     with pytest.raises(KernelError, match="append: rows must be float32"):
         cuda.Append(keys, [value[:-1] for value in values], gains, cos, sin, here, eps=1e-6, k=k, v=v)
+
+
+def test_the_scale_of_q8_0_saturates():
+    rows = batch([(0, 2, "chain")])
+    args = inputs(rows, 2, 1, 64, 32, False)
+    args[2][:] = 1e6
+    args[2][1] *= -1
+    v = run(args, rows, 2, 1, 64, np.int8)[2][rows.pages[0, 0], :2]
+    assert_same_bits("values", v, quantize(args[2].reshape(2, 1, 64)))
+    assert np.isfinite(numbers(v)).all()
 
 
 @pytest.mark.parametrize("gain", [1.0, 1.25])

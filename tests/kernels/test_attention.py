@@ -5,29 +5,29 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from batches import batch, chain, fill, ragged
+from batches import as_stored, batch, chain, fill, ragged, stored
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.attention import attend, compact, reference
+from dflash.kernels.kv_types import BLOCK, numbers
 from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import angles, rotate
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
-CACHES = (np.uint16, np.float32)
-SHAPES = [(4, 2, 256, np.uint16), (3, 1, 64, np.float32)]
+CACHES = (np.uint16, np.float32, np.int8)
+SHAPES = [(4, 2, 256, np.uint16), (3, 1, 64, np.float32), (4, 2, 256, np.int8), (3, 1, 32, np.int8)]
 
 
 def caches(rows, kv, width, kind, seed=5):
     """Return keys and values of all places that a batch reads; all other places and a spare page are NaN."""
     rng, made = np.random.default_rng(seed), []
     for _ in range(2):
-        cache = fill(kind, (rows.pages.max() + 2, PAGE, kv, width))
+        cache = fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))
         for s, length in enumerate(rows.length):
             index = np.arange(length + rows.row_starts[s + 1] - rows.row_starts[s])
             values = rng.standard_normal((len(index), kv, width), dtype=np.float32)
-            values = values.astype(np.float16).view(np.uint16) if kind == np.uint16 else values
-            cache[rows.pages[s, index // PAGE], index % PAGE] = values
+            cache[rows.pages[s, index // PAGE], index % PAGE] = as_stored(kind, values)
         made.append(cache)
     return made
 
@@ -50,6 +50,7 @@ def run(q, k, v, rows, gate=None):
 @pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
 def test_attend(case, kind):
     name, sequences, heads, kv, width = case
+    width += -width % BLOCK if kind == np.int8 else 0
     rows = batch(sequences)
     k, v = caches(rows, kv, width, kind)
     q, gate = queries(rows, heads, width)
@@ -171,6 +172,15 @@ def test_a_later_row_never_shows():
         k, v = caches(rows, 1, 64, np.float32)
 
 
+@pytest.mark.parametrize(("keys", "values"), [(np.int8, np.int8), (np.int8, np.uint16), (np.uint16, np.int8)])
+def test_q8_0_has_the_bits_of_its_values_in_float16(keys, values):
+    rows = batch([(250, 16, "chain"), (700, 20, "tree"), (30, 70, "prefill")])
+    k, v = caches(rows, 2, 128, keys)[0], caches(rows, 2, 128, values)[1]
+    q, gate = queries(rows, 6, 128)
+    halves = [np.ascontiguousarray(numbers(cache)).view(np.uint16) for cache in (k, v)]
+    assert_same_bits("halves", run(q, k, v, rows, gate), run(q, *halves, rows, gate))
+
+
 @pytest.mark.parametrize("sequences", [[(3000, 1, "chain")], [(700, 64, "tree")], [(300, 200, "prefill"), (20, 5, "tree")]])
 def test_threads_change_nothing(sequences):
     rows = batch(sequences)
@@ -188,10 +198,9 @@ def test_threads_change_nothing(sequences):
 @pytest.mark.parametrize("layers", [(), (3,)])
 def test_compact(layers, kind):
     rng = np.random.default_rng(0)
-    shape, pages = (*layers, 4, PAGE, 2, 16), np.array([2, 0, 3], np.int32)
+    shape, pages = (*layers, 4, PAGE, 2, 32), np.array([2, 0, 3], np.int32)
     k, v = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
-    if kind == np.uint16:
-        k, v = k.view(np.uint16)[..., ::2].copy(), v.view(np.uint16)[..., ::2].copy()
+    k, v = as_stored(kind, k), as_stored(kind, v)
     for path in ([0, 1, 2], [0, 3, 4, 30], [5], [*range(1, 64, 2)], []):
         want_k, want_v, got_k, got_v = k.copy(), v.copy(), k.copy(), v.copy()
         reference.compact(want_k, want_v, pages=pages, length=250, path=np.array(path, np.int64))
@@ -217,5 +226,7 @@ def test_refuses_what_does_not_fit():
         attend(q, k[:, :128], v, rows, out=out)
     with pytest.raises(KernelError, match="v is float32"):
         attend(q, k, v[:1], rows, out=out)
+    with pytest.raises(KernelError, match="v is int8"):
+        attend(q, k, fill(np.int8, k.shape), rows, out=out)
     with pytest.raises(KernelError, match="a cache is strided"):
         compact(k[..., ::2], v[..., ::2], pages=rows.pages[0], length=10, path=[0])

@@ -23,8 +23,12 @@ SIZES = {
     (320, 6144): linear.ADD,
     (1088, 5120): linear.GATED,
     (15520, 5120): linear.STORE,
+    (514, 1024): linear.STORE,
+    (64, 2048): linear.ADD,
+    (224, 1024): linear.GATED,
+    (64, 3584): linear.ADD,
 }
-"""Tiles of rows, widths and epilogues of a 27B model."""
+"""Tiles of rows, widths and epilogues of a 27B and a 0.8B model."""
 TOKENS = [n for n in linear.BUCKETS if n <= CHIPS[90].most]
 
 pytestmark = nvrtc.needed

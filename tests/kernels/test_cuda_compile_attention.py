@@ -20,9 +20,39 @@ def attention(arch, heads, kv, width, *, gated=1):
     return total + compiled("attention/combine.cu", arch, **shape, GATED=gated, MAX_SPLITS=splits)
 
 
+def quantized(arch, heads, kv, width):
+    """Return the spilled bytes of the kernels of a shape with a q8_0 cache."""
+    hopper, group, shape = arch == HOPPER, heads // kv, {"HEAD_DIM": width, "KV_HEADS": kv}
+    total = compiled("attention/unpack_q8_0.cu", arch, **shape)
+    sizes = {"QUERY_HEADS": heads, "ROTARY_PAIRS": width // 4, "GATED": 1, "TO_HALF": 1, "KV_Q8_0": 1}
+    total += compiled("rope/rotate.cu", arch, **shape, **sizes)
+    for cut in {cuda.quantized_tiles(n * group, group, hopper=hopper) for n in range(1, 65)}:
+        constants = {**shape, **cut.constants(), "GROUP_SIZE": group, "MAX_SPLITS": cuda.splits(kv)}
+        total += compiled("attention/decode_q8_0.cu", arch, **constants)
+    return total
+
+
 @pytest.mark.parametrize("arch", GENERATIONS)
 def test_every_generation(arch):
     assert attention(arch, 24, 4, 256) == 0
+    assert attention(arch, 32, 4, 128, gated=0) == 0, "30B-A3B"
+    assert (
+        compiled("rope/rotate.cu", arch, HEAD_DIM=128, QUERY_HEADS=32, KV_HEADS=4, ROTARY_PAIRS=64, GATED=0, TO_HALF=1) == 0
+    )
+
+
+FEW = 8
+"""Bytes that may be spilled for 96 queries of 256 elements, of which a thread holds 96 sums: two of 255 registers."""
+
+
+@pytest.mark.parametrize("arch", [*GENERATIONS[:1], HOPPER, *GENERATIONS[2:]])
+def test_every_generation_with_a_quantized_cache(arch):
+    assert quantized(arch, 24, 4, 256) <= (FEW if arch == HOPPER else 0)
+
+
+@pytest.mark.parametrize(("heads", "kv", "width"), [(16, 2, 256), (32, 8, 128), (2, 1, 64), (2, 1, 96)])
+def test_every_shape_with_a_quantized_cache(heads, kv, width):
+    assert quantized(HOPPER, heads, kv, width) <= FEW
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -31,22 +61,32 @@ def test_every_architecture(arch):
     assert compiled("attention/compact.cu", arch) == 0
     assert compiled("rope/angles.cu", arch) == 0
     assert (
-        compiled("rope/rotate.cu", arch, HEAD_DIM=256, QUERY_HEADS=24, KV_HEADS=4, ROTARY_PAIRS=32, GATED=1, TO_HALF=1) == 0
+        compiled(
+            "rope/rotate.cu", arch, HEAD_DIM=256, QUERY_HEADS=24, KV_HEADS=4, ROTARY_PAIRS=32, GATED=1, TO_HALF=1, KV_Q8_0=0
+        )
+        == 0
     )
     assert compiled("rope/append.cu", arch, HEAD_DIM=128, KV_HEADS=8, ROTARY_PAIRS=64, TO_HALF=1) == 0
 
 
 @pytest.mark.parametrize(
     ("heads", "kv", "width", "gated"),
-    [(24, 4, 256, 1), (16, 2, 256, 1), (32, 8, 128, 0), (3, 1, 48, 0)],
-    ids=["27B", "35B-A3B", "a draft", "odd"],
+    [(24, 4, 256, 1), (16, 2, 256, 1), (32, 4, 128, 0), (32, 8, 128, 0), (3, 1, 48, 0)],
+    ids=["27B", "35B-A3B, 80B-A3B", "30B-A3B", "a draft", "odd"],
 )
 def test_every_shape_on_hopper(heads, kv, width, gated):
     assert attention(HOPPER, heads, kv, width, gated=gated) == 0
     assert compiled("attention/attend_f32.cu", HEAD_DIM=width, GROUP_SIZE=heads // kv, KV_HEADS=kv, GATED=0) == 0
     assert (
         compiled(
-            "rope/rotate.cu", HEAD_DIM=width, QUERY_HEADS=heads, KV_HEADS=kv, ROTARY_PAIRS=width // 4, GATED=0, TO_HALF=0
+            "rope/rotate.cu",
+            HEAD_DIM=width,
+            QUERY_HEADS=heads,
+            KV_HEADS=kv,
+            ROTARY_PAIRS=width // 4,
+            GATED=0,
+            TO_HALF=0,
+            KV_Q8_0=0,
         )
         == 0
     )
@@ -63,3 +103,6 @@ def test_tiles_fit(group):
             cut = cuda.tiles(queries, group, hopper=hopper)
             beside = 1200 + cut.queries // 64 * 12 * min(64, cut.queries // group)
             assert cut.shared(256) + beside <= room * 1024
+        for n in range(1, 65):
+            cut = cuda.quantized_tiles(n * group, group, hopper=hopper)
+            assert cut.shared(256) + 1200 <= room * 1024

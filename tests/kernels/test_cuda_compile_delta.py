@@ -8,11 +8,16 @@ pytestmark = nvrtc.needed
 
 # G, H, K, V
 LARGEST = 16, 48, 128, 128
-SHAPES = {"4B, 9B, 35B-A3B": (16, 32, 128, 128), "0.8B, 2B": (16, 16, 128, 128)}
+SHAPES = {
+    "4B, 9B, 35B-A3B": ((16, 32, 128, 128), 1),
+    "0.8B, 2B": ((16, 16, 128, 128), 1),
+    "80B-A3B of qwen3next": ((16, 32, 128, 128), 2),
+}
 
 
-def constants(shape, **more):
-    return dict(zip(("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM"), shape, strict=True)) | more
+def constants(shape, run=1, **more):
+    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM"
+    return dict(zip(names, shape, strict=True)) | {"HEAD_RUN": run} | more
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -43,12 +48,13 @@ def test_every_shape(name):
                 FUSE_NORM=1,
                 ROWS_PER_THREAD=rows,
                 STAGE_INPUTS=1,
-                **constants(SHAPES[name]),
+                **constants(*SHAPES[name]),
             )
             == 0
         )
-    compiled("delta/chunk_wy.cu", **constants(SHAPES[name]))
-    compiled("delta/chunk_scan.cu", TAPS=4, BLOCK_V=64, STAGES=2, **constants(SHAPES[name]))
+    compiled("delta/chunk_wy.cu", **constants(*SHAPES[name]))
+    compiled("delta/chunk_scan.cu", TAPS=4, BLOCK_V=64, STAGES=2, **constants(*SHAPES[name]))
+    compiled("delta/commit.cu", TAPS=4, BLOCK_V=64, **constants(*SHAPES[name]))
 
 
 def test_a_small_shape_and_other_taps():

@@ -2,17 +2,24 @@
 
 import nvrtc
 import pytest
-from nvrtc import ARCHITECTURES, compiled
+from nvrtc import ARCHITECTURES, GENERATIONS, compiled
 
 from dflash.kernels.formats import FORMATS
 
 pytestmark = nvrtc.needed
 
-SMALL = {"EXPERTS": 256, "N_USED": 8}
+SMALL = {"EXPERTS": 256, "N_USED": 8, "N_SHARED": 1}
 SHAPE = SMALL | {"MODEL_DIM": 2048, "FFN_DIM": 512, "SHARED_FFN_DIM": 512}
 HOPPER = {"PAIRS": 96, "WARPGROUPS": 4, "STAGES": 2, "BLOCKS_PER_SM": 1}
 PLAIN = "F32", "F16", "BF16"
 LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"
+QWEN3MOE = {"EXPERTS": 128, "N_USED": 8, "N_SHARED": 0}
+"""Experts of the 30B-A3B model, which has no shared one; kernels get the routed size for it."""
+QWEN3NEXT = {"EXPERTS": 512, "N_USED": 10, "N_SHARED": 1}
+MODELS = {
+    "30B-A3B": QWEN3MOE | {"MODEL_DIM": 2048, "FFN_DIM": 768, "SHARED_FFN_DIM": 768},
+    "80B-A3B": QWEN3NEXT | {"MODEL_DIM": 2048, "FFN_DIM": 512, "SHARED_FFN_DIM": 512},
+}
 ROOM_FOR = {80: 2, 86: 1, 89: 1, 90: 3, 100: 3, 120: 1}  # blocks of a processor
 
 
@@ -33,16 +40,18 @@ def gate_up_few(kind, arch="90a", shape=SHAPE):
 
 def down(kind, arch="90a", shape=SHAPE, **other):
     constants = kinds(kind, "DOWN", "SHARED_DOWN") | shape | other
-    return compiled("moe/down.cu", arch, WARPS=8, STAGES=2, BLOCKS_PER_SM=1 if kind in PLAIN or other else 2, **constants)
+    return compiled(
+        "moe/down.cu", arch, WARPS=8, WARP_STRIPES=2, STAGES=2, BLOCKS_PER_SM=1 if kind in PLAIN or other else 2, **constants
+    )
 
 
-def prefill(kind, gated=1, warps=8, stages=2):
-    constants = kinds(kind, "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND") | SHAPE
-    compiled("moe/prefill.cu", "90a", PAIRS=64, WARPS=warps, STAGES=stages, GATED=gated, **constants)
+def prefill(kind, gated=1, warps=8, stages=2, arch="90a", shape=SHAPE):
+    constants = kinds(kind, "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND") | shape
+    compiled("moe/prefill.cu", arch, PAIRS=64, WARPS=warps, STAGES=stages, GATED=gated, **constants)
 
 
-def prefill_hopper(kind, gated=1, inner_order=8):
-    constants = kinds(kind, "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND") | SHAPE | HOPPER
+def prefill_hopper(kind, gated=1, inner_order=8, shape=SHAPE):
+    constants = kinds(kind, "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND") | shape | HOPPER
     return compiled("moe/prefill_hopper.cu", "90a", GATED=gated, INNER_ORDER=inner_order, **constants)
 
 
@@ -65,19 +74,19 @@ def test_down(kind):
 
 def test_few_and_small_shapes():
     assert gate_up_few("Q4_K") == 0
-    small = {"EXPERTS": 8, "N_USED": 2, "MODEL_DIM": 96, "FFN_DIM": 32, "SHARED_FFN_DIM": 64}
+    small = {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 96, "FFN_DIM": 32, "SHARED_FFN_DIM": 64}
     assert gate_up("Q4_0", shape=small, SHARED_GATE="F16") == 0
     assert down("Q4_0", shape=small, SHARED_DOWN="Q8_0") == 0
 
 
 @pytest.mark.parametrize(("rows", "outs"), [(1, 2), (4, 4), (16, 8)])
 def test_router(rows, outs):
-    assert compiled("moe/router.cu", "90a", MODEL_DIM=2048, EXPERTS=256, ROWS=rows, OUTS=outs) == 0
+    assert compiled("moe/router.cu", "90a", MODEL_DIM=2048, EXPERTS=256, N_SHARED=1, ROWS=rows, OUTS=outs) == 0
 
 
 def test_plan_and_combine():
     assert compiled("moe/expert_items.cu", "90a", **SMALL) == 0
-    assert compiled("moe/combine.cu", "90a", MODEL_DIM=2048, N_USED=8) == 0
+    assert compiled("moe/combine.cu", "90a", MODEL_DIM=2048, N_USED=8, N_SHARED=1) == 0
 
 
 def test_prefill():
@@ -85,3 +94,21 @@ def test_prefill():
     prefill("F32", gated=0, warps=1, stages=1)
     assert prefill_hopper("Q4_K") == 0
     assert prefill_hopper("Q6_K", gated=0) == 0
+
+
+@pytest.mark.parametrize("arch", GENERATIONS)
+@pytest.mark.parametrize("shape", MODELS.values(), ids=MODELS)
+def test_true_shapes(shape, arch):
+    router = {name: shape[name] for name in ("MODEL_DIM", "EXPERTS", "N_SHARED")}
+    few = {name: shape[name] for name in ("N_USED", "N_SHARED")}
+    assert compiled("moe/router.cu", arch, ROWS=4, OUTS=4, **router) == 0
+    assert compiled("moe/expert_items.cu", arch, EXPERTS=shape["EXPERTS"], **few) == 0
+    assert compiled("moe/combine.cu", arch, MODEL_DIM=2048, **few) == 0
+    prefill_router = router | few | {"PAIRS": 64, "STAGES": 3 if arch == 120 else 4, "NORMED_ORDER": 0}
+    assert compiled("moe/prefill_router.cu", arch, **prefill_router) == 0
+    assert gate_up("Q4_K", arch, shape) == 0
+    assert gate_up_few("Q4_K", arch, shape) == 0
+    assert down("Q6_K", arch, shape) == 0
+    prefill("Q4_K", arch=arch, shape=shape)
+    if arch == 90:
+        assert prefill_hopper("Q4_K", shape=shape) == 0

@@ -15,6 +15,7 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import zeros
 from dflash.kernels.cases import BATCHES, Rows
 from dflash.kernels.delta import DeltaMemory, apply_accepted, cpu, gated_delta, gates, reference
+from dflash.kernels.delta.memory import GroupedDeltaMemory
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 RECORDED = sorted(DATA.glob("gdr_*.npz"))
@@ -200,6 +201,30 @@ def test_any_company(shape):
     for other in (alone, one):
         for field in fields(memory):
             assert_same_bits(field.name, getattr(other, field.name), getattr(memory, field.name))
+
+
+def test_value_heads_of_a_key_head_may_be_neighbours():
+    """Heads in another order have the same bits, in the output, the state and what is pending."""
+    shape = n_groups, n_heads, width, n_values = SHAPES[1]
+    sequences = [Rows(9, "tree", accepted=(0, 1), slot=2), Rows(5, "prefill", slot=4, accepted=(3,))]
+    turns = np.arange(n_heads).reshape(-1, n_groups).T.ravel()
+    arguments, memory = tokens(14, *shape), random_memory(*shape)
+    y, alpha, beta, rate, shift = arguments
+    keys, values = y[:, : 2 * n_groups * width], y[:, 2 * n_groups * width :].reshape(14, n_heads, n_values)
+    grouped = np.concatenate([keys, values[:, turns].reshape(14, -1)], axis=1), alpha[:, turns], beta[:, turns]
+    grouped = (*map(np.ascontiguousarray, grouped), rate[turns], shift[turns])
+    neighbours = GroupedDeltaMemory.empty(SLOTS, *shape)
+    neighbours.state[:], neighbours.k[:] = memory.state[:, turns], memory.k
+    neighbours.u[:], neighbours.decay[:] = memory.u[..., turns, :], memory.decay[..., turns]
+    exact, want = copy(neighbours), np.empty((14, n_heads, n_values))
+    out = run(grouped, sequences, neighbours)
+    assert_same_bits("output", out, run(arguments, sequences, memory)[:, turns])
+    for name, array in (("state", memory.state[:, turns]), ("k", memory.k), ("u", memory.u[..., turns, :])):
+        assert_same_bits(name, getattr(neighbours, name), array)
+    reference.gated_delta(*grouped, batch(sequences), exact, out=want)
+    assert_close("definition", out, want, 1e-6)
+    accepted = [Rows(1, slot=2, accepted=(0, 2), buffer=1)]
+    assert_same_bits("accepted", flush(accepted, neighbours).state, flush(accepted, memory).state[:, turns])
 
 
 def test_apply_kept():

@@ -12,14 +12,24 @@ pytestmark = nvrtc.needed
 
 ATTENTION = {"HEAD_DIM": 64, "GROUP_SIZE": 2, "KV_HEADS": 1, "TILE_KV": 64, "TILE_Q": 64, "TREE_MASK": 0, "GATED": 0}
 ATTENTION |= {"STAGES": 4, "MAX_SPLITS": 4}
-DELTA = {"KEY_HEADS": 1, "VALUE_HEADS": 2, "KEY_DIM": 32, "VALUE_DIM": 32, "BLOCK_V": 32, "TAPS": 4, "ROWS_PER_THREAD": 2}
+DELTA = {
+    "KEY_HEADS": 1,
+    "VALUE_HEADS": 2,
+    "KEY_DIM": 32,
+    "VALUE_DIM": 32,
+    "HEAD_RUN": 1,
+    "BLOCK_V": 32,
+    "TAPS": 4,
+    "ROWS_PER_THREAD": 2,
+}
 MACROS = {
     "attention": ATTENTION,
     "block_attention": ATTENTION | {"RING_SIZE": 128, "WINDOW": 0, "CAUSAL": 1},
     "delta": DELTA | {"SPLIT": 1, "FUSE_NORM": 1, "STAGE_INPUTS": 1},
-    "moe": {"EXPERTS": 8, "N_USED": 2, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
+    "gpu": {"RANK": 0, "PEERS": 2},
+    "moe": {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
     | dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K"),
-    "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1},
+    "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1, "KV_Q8_0": 1},
     "sample": {"VOCAB": 1000, "THREADS": 1024},
 }
 """Macros that the headers of each folder require."""

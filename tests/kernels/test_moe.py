@@ -63,8 +63,19 @@ def test_experts(tokens):
     assert_close("experts", out, want, 1e-5)
 
 
-def test_types_that_kernels_do_not_read():
-    weights = random_experts()
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_without_a_shared_expert(tokens):
+    weights = random_experts(shared_ffn=0)
+    x = RNG.standard_normal((tokens, 256)).astype(np.float32)
+    out, want = np.zeros_like(x), np.zeros(x.shape)
+    Moe(x, weights, out)(tokens)
+    reference.experts(x, weights, want)
+    assert_close("experts", out, want, 1e-5)
+
+
+@pytest.mark.parametrize("shared_ffn", [256, 0])
+def test_types_that_kernels_do_not_read(shared_ffn):
+    weights = random_experts(shared_ffn=shared_ffn)
     data = RNG.integers(0, 256, (8, 256, BLOCKS["IQ3_S"].n_bytes), np.uint8)
     data[..., :2] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
     weights = weights._replace(up=Matrix(data, "IQ3_S"))

@@ -46,6 +46,8 @@ KEYS = {
     "qwen35": COMMON | HYBRID | {"feed_forward_length": 128},
     "qwen35moe": COMMON | HYBRID | EXPERTS,
     "qwen3": COMMON | {"feed_forward_length": 128},
+    "qwen3moe": COMMON | {name: size for name, size in EXPERTS.items() if "shared" not in name},
+    "qwen3next": COMMON | {name: size for name, size in HYBRID.items() if "sections" not in name} | EXPERTS,
 }
 EVERY_FOURTH = tuple((i + 1) % 4 != 0 for i in range(8))
 
@@ -303,7 +305,9 @@ def test_other_mathematics_is_unsupported(architecture, changes):
 
 
 def test_other_architectures_are_unsupported():
-    with pytest.raises(Unsupported, match="architecture 'llama': supported are qwen35, qwen35moe, qwen3"):
+    with pytest.raises(
+        Unsupported, match="architecture 'llama': supported are qwen35, qwen35moe, qwen3, qwen3moe, qwen3next"
+    ):
         Config.from_gguf({"general.architecture": "llama"}, {})
     with GGUFFile.open(PACKAGED / "draft-Q4_K_M.gguf") as file, pytest.raises(Unsupported, match="draft model"):
         Config.from_gguf(file.metadata, file.tensors)
@@ -363,7 +367,7 @@ class TestTensors:
         config = config_of(architecture)
         present = ["blk.3.attn_qkv.weight"]
         shapes = expected_tensors(config, present)
-        queries = config.heads * config.head_size * (1 if architecture == "qwen3" else 2)
+        queries = config.heads * config.head_size * (2 if config.blocks.gated else 1)
         assert shapes[present[0]] == (queries + 2 * config.kv_heads * config.head_size, config.width)
         assert not {f"blk.3.attn_{part}.weight" for part in "qkv"} & shapes.keys()
         assert "blk.7.attn_q.weight" in shapes

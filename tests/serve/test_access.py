@@ -1,6 +1,7 @@
 """Access control of the server: keys, hosts, content types."""
 
 import asyncio
+import gzip
 from types import MappingProxyType
 
 import httpx
@@ -59,6 +60,11 @@ def test_bodies_of_other_types_are_refused(ask, kind):
     answer = ask(content=BODY, headers={"Content-Type": kind} if kind else {})
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]["message"]
+
+
+def test_compressed_bodies_are_refused(ask):
+    answer = ask(content=gzip.compress(BODY), headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert (answer.status_code, "must be identity" in answer.text) == (415, True)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dflash.kernels.kv_types import SCALES, quantize
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 
 
@@ -11,8 +12,22 @@ def chain(n):
 
 
 def fill(kind, shape):
-    """Cache of NaN, as float32 or as the bits of halves."""
+    """Cache of NaN, as float32, as the bits of halves, or as q8_0 whose scales are NaN."""
+    if kind == np.int8:
+        return np.full(shape, 0x7E, np.int8)
     return np.full(shape, 0x7E00, np.uint16) if kind == np.uint16 else np.full(shape, np.nan, np.float32)
+
+
+def stored(kind, width):
+    """Elements of a stored head of `width` values."""
+    return width + SCALES if kind == np.int8 else width
+
+
+def as_stored(kind, values):
+    """Float32 values as a cache holds them."""
+    if kind == np.int8:
+        return quantize(values)
+    return values.astype(np.float16).view(np.uint16) if kind == np.uint16 else values
 
 
 def tree(rng, n):

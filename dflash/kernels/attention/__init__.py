@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.attention import cpu
+from dflash.kernels.kv_types import head_size
 from dflash.kernels.ragged import PAGE, Ragged
 
 Floats = NDArray[np.float32]
-Cache = NDArray[np.float32] | NDArray[np.uint16]
+Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
 
 _F32 = np.dtype(np.float32)
-_CACHES = _F32, np.dtype(np.uint16)
+_CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8)
 
 
 def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Floats | None = None) -> None:
@@ -24,9 +25,9 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
     ----------
     q : float32 (N, H, D)
         Queries after norm and rotation, not scaled; D is a multiple of 16.
-    k, v : uint16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer; uint16 holds the bits of float16. Query head h reads head ``h // (H / KV)``. The keys and values
-        of the rows are in it already.
+    k, v : uint16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
+        Keys and values of one layer; uint16 holds the bits of float16, int8 is q8_0 (`dflash.kernels.kv_types`). The two
+        types may differ. Query head h reads head ``h // (H / KV)``. The keys and values of the rows are in it already.
     rows : Ragged
         Description of the rows.
     out : float32 (N, H * D)
@@ -43,16 +44,17 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
     -----
     ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)`` if given. Sums run by position within a page of PAGE
     positions, then page by page. So a row has the same bits alone, in a chain, in a tree, in a prefill of any chunks, and on
-    any number of threads. Memory-bound for few rows: ``2 * length * KV * D`` elements of the cache.
+    any number of threads. A q8_0 cache gives the bits of a float16 cache with the same values. Memory-bound for few rows:
+    ``2 * length * KV * D`` elements of the cache.
 
     References
     ----------
     Dao, Haziza, Massa, Sizov 2023, Flash-Decoding; Kwon et al. 2023, arXiv 2309.06180.
     """
     _check_cache(k, v)
-    if q.dtype != _F32 or q.ndim != 3 or q.shape[2] != k.shape[3] or q.shape[1] % k.shape[2]:
+    if q.dtype != _F32 or q.ndim != 3 or q.shape[2] != head_size(k) or q.shape[1] % k.shape[2]:
         raise KernelError(
-            f"attend: q must be float32 (N, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, got {q.dtype} {q.shape}"
+            f"attend: q must be float32 (N, H, {head_size(k)}) with H a multiple of {k.shape[2]}, got {q.dtype} {q.shape}"
         )
     n, heads, width = q.shape
     if n != rows.row_starts[-1]:
@@ -70,8 +72,8 @@ def compact(k: Cache, v: Cache, *, pages: NDArray[np.int32], length: int, path: 
 
     Parameters
     ----------
-    k, v : uint16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
-        Caches, changed in place.
+    k, v : uint16, float32 or int8 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
+        Caches as for `attend`, changed in place; q8_0 moves as it is.
     pages : int32 (P,)
         Pages of the sequence: one row of ``Ragged.pages``.
     length : int
@@ -93,11 +95,13 @@ def compact(k: Cache, v: Cache, *, pages: NDArray[np.int32], length: int, path: 
 
 
 def _check_cache(k: Cache, v: Cache) -> None:
-    if k.dtype not in _CACHES or k.ndim not in (4, 5) or k.shape[-3] != PAGE or k.shape[-1] % 16:
-        raise KernelError(
-            f"attend: a cache must be float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, got {k.dtype} {k.shape}"
-        )
-    if v.dtype != k.dtype or v.shape != k.shape:
+    for cache in (k, v):
+        if cache.dtype not in _CACHES or cache.ndim not in (4, 5) or cache.shape[-3] != PAGE or cache.shape[-1] % 16:
+            raise KernelError(
+                f"attend: a cache must be float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, or int8 "
+                f"(pages, {PAGE}, KV, D + 16), got {cache.dtype} {cache.shape}"
+            )
+    if v.shape[:-1] != k.shape[:-1] or head_size(v) != head_size(k):
         raise KernelError(f"attend: v is {v.dtype} {v.shape}, k {k.dtype} {k.shape}")
     if not (k.flags.c_contiguous and v.flags.c_contiguous):
         raise KernelError("attend: a cache is strided")

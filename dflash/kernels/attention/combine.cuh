@@ -9,6 +9,7 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
+#include "../gpu/include/peers.cuh"
 #include "../gpu/include/warp.cuh"
 #include "partial_layout.cuh"
 
@@ -19,9 +20,10 @@
 constexpr int WAYS = 4, SPLITS_PER_WAY = (MAX_SPLITS + WAYS - 1) / WAYS, LINES = GROUP_SIZE * HEAD_DIM / 4,
               SPLITS_PER_LANE = (MAX_SPLITS + 31) / 32;
 
-// Called by all threads of a block, with the same number of splits, at least one.
+// Called by all threads of a block, with the same number of splits, at least one. `peers`: where the results of a tensor
+// split go, in place of `out`.
 __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, const float* partial, const float* stats,
-                                               u16* out) {
+                                               u16* out, const PeerTable* peers = nullptr) {
     __shared__ float weights[GROUP_SIZE][MAX_SPLITS], totals[GROUP_SIZE];
     __shared__ float4 acc[WAYS][64];
     const int head = blockIdx.y, row = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -79,6 +81,12 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
         value = __fdiv_rn(value, total);
         return half_saturated(GATED ? mul_sigmoid_rn(value, of_gate) : value);
     };
-    *(uint2*)(out + at * HEAD_DIM + d) =
+    const uint2 halves =
         make_uint2(rounded(x.x, g.x) | rounded(x.y, g.y) << 16, rounded(x.z, g.z) | rounded(x.w, g.w) << 16);
+#if PEERS
+    const size_t to = (at + (size_t)row * (PEERS - 1) * KV_HEADS * GROUP_SIZE) * HEAD_DIM + d;
+    UNROLL for (int p = 0; p < PEERS; ++p) *(uint2*)((u16*)peers->outs[p] + to) = halves;
+#else
+    *(uint2*)(out + at * HEAD_DIM + d) = halves;
+#endif
 }

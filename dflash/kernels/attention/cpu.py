@@ -39,11 +39,11 @@ def _follow(parent, depth, length, pages, row, page, places):
 
 
 @inline
-def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, records, places):
+def _read(unit, page, k, v, width, group, first, parent, depth, length, pages, queries, counts, scores, records, places):
     """Compute the records of a unit's queries for one page."""
-    s, width = unit[plan.SEQUENCE], k.shape[3]
+    s, head = unit[plan.SEQUENCE], unit[plan.HEAD]
     parent, depth = parent[first[s] : first[s + 1]], depth[first[s] : first[s + 1]]
-    length, pages, offset, address = length[s], pages[s], unit[plan.HEAD] * width, places.ctypes.data
+    length, pages, address = length[s], pages[s], places.ctypes.data
     start, end, before = unit[plan.FIRST] - first[s], unit[plan.LAST] - first[s], page * PAGE
     complete = before + PAGE <= length
     for row in range(start, end):
@@ -59,7 +59,7 @@ def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries,
                 last += 1
             if not shared:
                 _follow(parent, depth, length, pages, row, page, places)
-            read_page(k, v, address, offset, width, queries, counts, a, (last - start) * group, scores, records)
+            read_page(k, v, address, head, width, queries, counts, a, (last - start) * group, scores, records)
             if not shared:
                 _straight(pages, page, places)
         row = last
@@ -95,7 +95,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
         stored = partials.ctypes.data + record * unit[plan.RECORDS]
         if page != plan.ALL:
             at = stored + record * n * page
-            _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
+            _read(unit, page, k, v, width, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
             if fetch_add(ticket + 8 * (1 + u), 1) < unit[plan.PAGES] - 1:
                 continue
         for j in range(n):
@@ -104,7 +104,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
             at = stored + record * n * p
             if page == plan.ALL:
                 at = states + record * most
-                _read(unit, p, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
+                _read(unit, p, k, v, width, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
             for j in range(n):
                 if (length[unit[plan.SEQUENCE]] + depth[start + j // group]) // PAGE >= p:
                     merge(states + record * j, at + record * j, width)
@@ -132,8 +132,8 @@ def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads):
 
 def compact(k, v, *, pages, length, path):
     """See the package."""
-    shape = (-1, *k.shape[-4:-2], k.shape[-2] * k.shape[-1])
-    _compact(k.reshape(shape), v.reshape(shape), pages, int(length), np.asarray(path, np.int32))
+    k, v = (cache.reshape(-1, *cache.shape[-4:-2], cache.shape[-2] * cache.shape[-1]) for cache in (k, v))
+    _compact(k, v, pages, int(length), np.asarray(path, np.int32))
 
 
 @inline

@@ -1,6 +1,7 @@
 """Attention on a GPU: grids and constants from shapes."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,12 +10,14 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
+from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
+from dflash.kernels.kv_types import head_size
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import HALVES, check_cache
 
@@ -62,6 +65,49 @@ def tiles(queries: int, group: int, *, hopper: bool) -> Tiles:
     return Tiles(64, 64, 5, hopper) if queries <= 64 else Tiles(64, 128, 5 if group > 3 else 4, hopper)
 
 
+class QuantizedTiles(NamedTuple):
+    """Tile sizes of a block that reads a q8_0 cache: constants of ``decode_q8_0.cu``.
+
+    Parameters
+    ----------
+    queries : int
+        Queries of a tile.
+    slots : int
+        Stages: tiles of 64 keys or values in shared memory.
+    """
+
+    queries: int
+    slots: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 256
+
+    def constants(self) -> dict[str, int]:
+        """Return the macros of the kernel."""
+        return {"TILE_KV": 64, "TILE_Q": self.queries, "STAGES": self.slots}
+
+    def shared(self, width: int) -> int:
+        """Return the bytes of shared memory for heads of `width`."""
+        spans = -(-width // 128)
+        return self.slots * 64 * (width + 16) + self.queries * (256 * spans + 272 * spans + 144 + 8)
+
+
+def quantized_tiles(queries: int, group: int, *, hopper: bool) -> QuantizedTiles:
+    """Return the tiles for at least `queries` queries of a sequence; the bits of a row do not depend on that number.
+
+    Raises
+    ------
+    KernelError
+        If the `group` heads that share a KV head do not fit in the largest tile.
+    """
+    sizes = [(8, 8), (32, 8), (96, 6)] if hopper else [(8, 5), (32, 3)]
+    if group > sizes[-1][0]:
+        raise KernelError(f"attend: {group} query heads share a KV head, at most {sizes[-1][0]} may with a q8_0 cache")
+    return QuantizedTiles(*next((size for size in sizes if size[0] >= max(queries, group)), sizes[-1]))
+
+
 def splits(kv: int) -> int:
     """Return the largest number of KV splits of a sequence, so that all multiprocessors of a large GPU take part."""
     return max(1, min(66, _SPLITS // kv))
@@ -107,7 +153,10 @@ class _Attention:
         self.constants["GATED"] = int(gate is not None)
         hopper = capabilities().has_wgmma
         self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
-        if hopper and not self.exact:
+        self.quantized = k.dtype == cupy.int8
+        if self.quantized:
+            self.inputs = q, *(cache.view(cupy.uint8) for cache in (k, v))
+        elif hopper and not self.exact:
             places = k.shape[0] * PAGE, self.kv * self.width
             self.inputs = q, *(tensor_map(cache.reshape(places), (64, 64)) for cache in (k, v))
         else:
@@ -136,8 +185,8 @@ class Attend(_Attention):
     ----------
     q : float16 (T, H, D), or float32 for a float32 cache
         Queries from `Rotate`.
-    k, v : float16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer. The keys and values of the rows are in it already.
+    k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
+        Cache of one layer; int8 is q8_0. The keys and values of the rows are in it already.
     batch : DeviceBatch
         Description of the rows.
     out : float16 (T, H * D)
@@ -145,7 +194,11 @@ class Attend(_Attention):
     gate : float32 (T, H * 2 * D), optional
         Query projection whose heads hold D gates after the D query values.
     workspace : Workspace, optional
-        Workspace of the stream, used for float16 caches only. Float16 arrays may be given as uint16.
+        Workspace of the stream, not used for float32 caches. Float16 arrays may be given as uint16.
+    whole_heads : int, optional
+        KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
+    link : PeerLink, optional
+        Link to the other GPUs of a tensor split, which receive the results; for float16 caches only.
 
     Raises
     ------
@@ -156,7 +209,8 @@ class Attend(_Attention):
     -----
     Products are of float16, sums and softmax are float32; weights are rounded to float16. With a float32 cache everything
     is float32. The bits of a row depend only on its visible tokens and on its index in the cache (``length`` plus its row
-    number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes.
+    number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes, with a
+    q8_0 cache ``2 * length * KV * (D + 16)``.
 
     References
     ----------
@@ -164,37 +218,52 @@ class Attend(_Attention):
     """
 
     def __init__(
-        self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None, workspace: Workspace | None = None
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        batch: BatchArrays,
+        out: Any,
+        *,
+        gate: Any = None,
+        workspace: Workspace | None = None,
+        whole_heads: int | None = None,
+        link: PeerLink | None = None,
     ) -> None:
         super().__init__("attend", q, k, v, batch, out, gate)
         if self.exact:
             return
-        parts, space, most = splits(self.kv), workspace or Workspace(), min(self.rows, PENDING)
+        parts, space, most = splits(whole_heads or self.kv), workspace or Workspace(), min(self.rows, PENDING)
         space.reserve(most * self.heads, parts, self.width)
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
         given = (*self.inputs, *rows, *room, space.partial, space.stats)
-        name = f"decode{self.suffix}"
+        name = "decode_q8_0" if self.quantized else f"decode{self.suffix}"
+        self._tiles = partial(quantized_tiles if self.quantized else tiles, group=self.group, hopper=self.hopper)
         self._attend: dict[Any, Bound] = {}
-        for cut in dict.fromkeys(tiles(n * self.group, self.group, hopper=self.hopper) for n in range(1, most + 1)):
+        for cut in dict.fromkeys(self._tiles(n * self.group) for n in range(1, most + 1)):
             constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
             n_processors = capabilities().processors
             self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
-        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
+        linked = {} if link is None else link.macros
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, **linked, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
         args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
+        args = *args, *((None, 0) if link is None else (link.table(), SIGNALS))
         self._combine = made.bind((*self._across, 1), 256, args)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
         if n_rows > PENDING:
             raise KernelError(f"attend: at most {PENDING} pending rows, got {n_rows}")
-        self._attend[tiles(n_rows * self.group, self.group, hopper=self.hopper)](stream)
+        self._attend[self._tiles(n_rows * self.group)](stream)
         self._combine(stream, grid=(*self._across, n_rows))
 
 
 class Prefill(_Attention):
     """`dflash.kernels.attention.attend` for prefill: chains of any length; parameters as for `Attend`.
+
+    A q8_0 cache must be unpacked first; see `Unpack`.
 
     Notes
     -----
@@ -206,6 +275,8 @@ class Prefill(_Attention):
         super().__init__("prefill", q, k, v, batch, out, gate)
         if self.exact:
             return
+        if self.quantized:
+            raise KernelError("prefill: a q8_0 cache must be unpacked first")
         name = f"prefill{self.suffix}"
         self._prefill: dict[Any, Bound] = {}
         rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
@@ -222,13 +293,45 @@ class Prefill(_Attention):
         self._prefill[cut](stream, grid=(most * self.kv,))
 
 
+class Unpack:
+    """Unpacks what a pass reads of a q8_0 cache to float16, at the same places.
+
+    Parameters
+    ----------
+    k, v : int8 (pages, PAGE, KV, D + 16)
+        Cache of one layer.
+    batch : DeviceBatch
+        Description of the rows, whose keys and values are in the cache already.
+    out_k, out_v : float16 or uint16 (pages, PAGE, KV, D)
+        Receive the values of all positions of the sequences of the batch.
+
+    Notes
+    -----
+    One launch, memory-bound: ``6 * length * KV * D`` bytes. Far less than the attention of a prompt chunk takes.
+    """
+
+    def __init__(self, k: Any, v: Any, batch: BatchArrays, out_k: Any, out_v: Any) -> None:
+        shape = *k.shape[:3], head_size(k)
+        check("unpack: v", v, k.shape, cupy.int8)
+        check("unpack: out_k", out_k, shape, HALVES)
+        check("unpack: out_v", out_v, shape, HALVES)
+        made = kernel(_HERE / "unpack_q8_0.cu", "unpack_q8_0", dependent=True, HEAD_DIM=shape[3], KV_HEADS=shape[2])
+        rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
+        args = (*(cache.view(cupy.uint8) for cache in (k, v)), *rows, out_k, out_v)
+        self._launch = made.bind((2 * capabilities().processors, 2), 256, args)
+
+    def __call__(self, stream: Any = None) -> None:
+        """Launch."""
+        self._launch(stream)
+
+
 class Compact:
     """Moves the keys and values of accepted paths of several sequences to their final positions, in all layers.
 
     Parameters
     ----------
     k, v : float16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
-        Caches, changed in place.
+        Caches, changed in place; or int8, which moves as it is.
     pages : int32 (S, P)
         Pages of the sequences.
     length : int32 (S,)

@@ -7,7 +7,7 @@
 #define TREE_MASK 1
 #include "../gpu/include/pdl.cuh"
 #include "mainloop.cuh"
-#include "decode_scheduler.cuh"
+#include "store_item.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 decode(const unsigned short* q, const unsigned short* k, const unsigned short* v, const int* counts, const int* first,

@@ -7,7 +7,7 @@
 #define TREE_MASK 1
 #include "../gpu/include/pdl.cuh"
 #include "mainloop_sm90.cuh"
-#include "decode_scheduler.cuh"
+#include "store_item.cuh"
 
 // Producer: copy the tiles of all items of the block. Tiles with accepted positions only need not wait for earlier kernels.
 __device__ __forceinline__ void copy_items(Pipeline pipeline, const TensorMap& k, const TensorMap& v, const Batch& batch,

@@ -1,10 +1,13 @@
 // Tile scheduler of decode. A work item is a unit of rows (split_kv.cuh), a split of its context and a KV head.
 //
-// Macros: those of online_softmax.cuh; MAX_SPLITS.
+// Macros: those of work_item.cuh; TILE_KV, positions of a tile; MAX_SPLITS.
 #pragma once
-#include "online_softmax.cuh"
 #include "split_kv.cuh"
-#include "store_partial.cuh"
+#include "work_item.cuh"
+
+#ifndef TILE_KV
+#error "TILE_KV must be defined"
+#endif
 
 // The batch, in shared memory. `items`: work items of each sequence.
 struct Batch {
@@ -75,11 +78,4 @@ __device__ __forceinline__ void read_mask(const Item& item, int i, const Batch& 
         for (int row = own; row >= 0; row = batch.parent[begin + row]) bits |= 1ull << row;
     }
     above[i] = bits;
-}
-
-// Store the sums of a thread's two queries for `combine`.
-__device__ __forceinline__ void store_partial(const Item& item, const Softmax& acc, float* partial, float* stats) {
-    const int row = query_index(threadIdx.x % 2) / GROUP_SIZE;
-    const bool needed = item.split < n_splits_of(item.kv.committed + item.own + row);
-    store_partial(item.queries, item.split, needed, acc, partial, stats);
 }

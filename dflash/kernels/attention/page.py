@@ -15,9 +15,9 @@ NOTHING = np.float32(-np.inf)
 
 
 @inline
-def _score(k, places, offset, width, queries, counts, first, last, scores):
+def _score(k, places, head, width, queries, counts, first, last, scores):
     """Compute the scores of queries first .. last - 1; a query sees ``counts[query]`` places, a later query no fewer."""
-    stride, lines, j = 4 * width, width // 16, first
+    stride, lines, offset, j = 4 * width, width // 16, head * k.shape[3], first
     while j < last:
         many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
         q, out = queries + stride * j, scores + 4 * PAGE * j
@@ -81,9 +81,9 @@ def _blend_some(v, places, offset, width, many, n, weights, out, stride):
 
 
 @inline
-def _blend(v, places, offset, width, counts, first, last, scores, records):
+def _blend(v, places, head, width, counts, first, last, scores, records):
     """Sum the values of queries first .. last - 1; places that only some queries of a tile see are added one by one."""
-    stride, j = 4 * (width + 32), first
+    stride, offset, j = 4 * (width + 32), head * v.shape[3], first
     while j < last:
         many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
         shared = counts[j]
@@ -100,12 +100,12 @@ def _blend(v, places, offset, width, counts, first, last, scores, records):
 
 
 @inline
-def read_page(k, v, places, offset, width, queries, counts, first, last, scores, records):
-    """Compute the records of queries first .. last - 1, which share the places of a page."""
-    _score(k, places, offset, width, queries, counts, first, last, scores)
+def read_page(k, v, places, head, width, queries, counts, first, last, scores, records):
+    """Compute the records of queries first .. last - 1, which share the places of a page, by a head of the cache."""
+    _score(k, places, head, width, queries, counts, first, last, scores)
     for j in range(first, last):
         _soften(scores + 4 * PAGE * j, counts[j], width, records + 4 * (width + 32) * j)
-    _blend(v, places, offset, width, counts, first, last, scores, records)
+    _blend(v, places, head, width, counts, first, last, scores, records)
 
 
 @inline

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dflash.kernels.kv_types import numbers
 from dflash.kernels.ragged import PAGE
 
 
@@ -10,7 +11,7 @@ def attend(q, k, v, rows, *, out, gate=None):
     n, heads, width = q.shape
     for row in range(n):
         page, at = text(rows, row)
-        keys, values = (numbers(cache[page, at]) for cache in (k, v))
+        keys, values = (numbers(cache[page, at]).astype(np.float64) for cache in (k, v))
         for head in range(heads):
             of = head // (heads // k.shape[2])
             scores = keys[:, of] @ q[row, head].astype(np.float64) / np.sqrt(width)
@@ -37,11 +38,6 @@ def text(rows, row):
         at = rows.parent[rows.row_starts[s] + at]
     index = np.concatenate([np.arange(rows.length[s]), own[::-1]]).astype(np.int64)
     return rows.pages[s, index // PAGE], index % PAGE
-
-
-def numbers(cache):
-    """Return the values of a cache as float64; uint16 holds the bits of float16."""
-    return (cache.view(np.float16) if cache.dtype == np.uint16 else cache).astype(np.float64)
 
 
 def cases():

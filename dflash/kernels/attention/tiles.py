@@ -1,9 +1,9 @@
-"""Tiles of attention that read a float16 or float32 cache in place.
+"""Tiles of attention that read a float16, float32 or q8_0 cache in place.
 
-A cache is an array (pages, PAGE, heads, width); *place* p is row ``p % PAGE`` of page ``p // PAGE``, `offset` counts
-elements from the start of a place. A tile takes an array of places, so a path through a tree costs as much as a chain. The
-order of a sum does not depend on the tile's shape: a score is `hsum` of 16 lanes that run through the width, a blend adds
-position after position.
+A cache is an array (pages, PAGE, heads, stored elements); *place* p is row ``p % PAGE`` of page ``p // PAGE``, `offset`
+counts elements from the start of a place. A tile takes an array of places, so a path through a tree costs as much as a
+chain. The order of a sum does not depend on the tile's shape: a score is `hsum` of 16 lanes that run through the width, a
+blend adds position after position.
 """
 
 from typing import Any
@@ -13,32 +13,49 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, constant, load, loop, spread, store, sum_lanes
+from dflash.kernels.kv_types import BLOCK, SCALES
 from dflash.kernels.ragged import PAGE
 
-_STORED = {types.uint16: ir.HalfType(), types.float32: F32}
+_I8, _F16 = ir.IntType(8), ir.HalfType()
+_F16V = ir.VectorType(_F16, LANES)
+_STORED = {types.uint16: _F16, types.float32: F32, types.int8: _I8}
 """LLVM type of a cache's elements by their NumPy type."""
 
 
 class _CacheRows:
-    """Reads lines of 16 floats from the rows of a cache."""
+    """Reads lines of 16 floats from the rows of a cache, from element `offset` of each place on."""
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, cache: types.Array, value: ir.Value) -> None:
-        self.builder, self.kind = builder, _STORED[cache.dtype]
-        self.size = 2 if isinstance(self.kind, ir.HalfType) else 4
+    def __init__(
+        self, context: Any, builder: ir.IRBuilder, cache: types.Array, value: ir.Value, places: ir.Value, offset: ir.Value
+    ) -> None:
+        self.builder, self.kind, self.places = builder, _STORED[cache.dtype], places
+        self.size = 1 if self.kind is _I8 else 2 if self.kind is _F16 else 4
         array = context.make_array(cache)(context, builder, value)
-        self.base = builder.ptrtoint(array.data, I64)
-        shape = [builder.extract_value(array.shape, axis) for axis in (2, 3)]
-        self.stride = builder.mul(builder.mul(*shape), I64(self.size))
+        heads, stored = (builder.extract_value(array.shape, axis) for axis in (2, 3))
+        self.stride = builder.mul(builder.mul(heads, stored), I64(self.size))
+        self.base = builder.add(builder.ptrtoint(array.data, I64), builder.mul(offset, I64(self.size)))
+        if self.kind is _I8:
+            self.column = builder.urem(offset, stored)
+            self.scales = builder.sub(builder.sub(stored, self.column), I64(SCALES))
 
-    def address(self, places: ir.Value, index: ir.Value, offset: ir.Value) -> ir.Value:
-        """Return the address of element `offset` of the place at `index`."""
+    def address(self, index: ir.Value) -> ir.Value:
+        """Return the address of the row of the place at `index`."""
         b = self.builder
-        place = load(b, b.add(places, b.shl(index, I64(3))), I64)
-        return b.add(b.add(self.base, b.mul(place, self.stride)), b.mul(offset, I64(self.size)))
+        place = load(b, b.add(self.places, b.shl(index, I64(3))), I64)
+        return b.add(self.base, b.mul(place, self.stride))
 
-    def line(self, address: ir.Value) -> ir.Value:
-        value = load(self.builder, address, ir.VectorType(self.kind, LANES))
-        return value if self.kind is F32 else self.builder.fpext(value, F32V)
+    def line(self, row: ir.Value, number: ir.Value) -> ir.Value:
+        """Return line `number` of the row at an address."""
+        b, first = self.builder, self.builder.mul(number, I64(LANES))
+        value = load(b, b.add(row, b.mul(first, I64(self.size))), ir.VectorType(self.kind, LANES))
+        if self.kind is F32:
+            return value
+        if self.kind is _I8:
+            block = b.udiv(b.add(self.column, first), I64(BLOCK))
+            scale = load(b, b.add(b.add(row, self.scales), b.shl(block, I64(1))), _F16)
+            value = b.fmul(b.sitofp(value, F32V), spread(b, b.fpext(scale, F32)))
+            value = b.fptrunc(value, _F16V)
+        return b.fpext(value, F32V)
 
 
 def _scores(keys: int, queries: int) -> Any:
@@ -52,14 +69,14 @@ def _scores(keys: int, queries: int) -> Any:
     def tile(typing_context, cache, places, offset, q, stride, steps, out):
         def codegen(context, builder, signature, args):
             _, places, offset, q, stride, steps, out = args
-            rows = _CacheRows(context, builder, signature.args[0], args[0])
-            k = [rows.address(places, I64(i), offset) for i in range(keys)]
+            rows = _CacheRows(context, builder, signature.args[0], args[0], places, offset)
+            k = [rows.address(I64(i)) for i in range(keys)]
             q = [builder.add(q, builder.mul(stride, I64(j))) for j in range(queries)]
 
             def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                here, there = builder.mul(step, I64(4 * LANES)), builder.mul(step, I64(rows.size * LANES))
+                here = builder.mul(step, I64(4 * LANES))
                 qs = [load(builder, builder.add(a, here), F32V) for a in q]
-                ks = [rows.line(builder.add(a, there)) for a in k]
+                ks = [rows.line(a, step) for a in k]
                 pairs = [(qv, kv) for qv in qs for kv in ks]
                 return [call(builder, "llvm.fma.v16f32", qv, kv, s) for (qv, kv), s in zip(pairs, sums, strict=True)]
 
@@ -85,7 +102,7 @@ def _blend(queries: int, lines: int) -> Any:
     def tile(typing_context, cache, places, offset, n, weights, out, stride):
         def codegen(context, builder, signature, args):
             _, places, offset, n, weights, out, stride = args
-            rows = _CacheRows(context, builder, signature.args[0], args[0])
+            rows = _CacheRows(context, builder, signature.args[0], args[0], places, offset)
             slots = [
                 builder.add(builder.add(out, builder.mul(stride, I64(j))), I64(4 * LANES * i))
                 for j in range(queries)
@@ -93,8 +110,8 @@ def _blend(queries: int, lines: int) -> Any:
             ]
 
             def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                row = rows.address(places, step, offset)
-                vs = [rows.line(builder.add(row, I64(rows.size * LANES * i))) for i in range(lines)]
+                row = rows.address(step)
+                vs = [rows.line(row, I64(i)) for i in range(lines)]
                 here = builder.add(weights, builder.shl(step, I64(2)))
                 ws = [spread(builder, load(builder, builder.add(here, I64(4 * PAGE * j)), F32)) for j in range(queries)]
                 pairs = [(w, v) for w in ws for v in vs]

@@ -28,10 +28,10 @@ def append(k, v, ring_k, ring_v, *, slots, positions):
 
 
 @inline
-def _read(k, v, places, offset, width, queries, counts, first, last, scores, states, records):
+def _read(k, v, places, head, width, queries, counts, first, last, scores, states, records):
     """Merge places into the states of queries first .. last - 1."""
     size = 4 * (width + 32)
-    read_page(k, v, places.ctypes.data, offset, width, queries, counts, first, last, scores, records)
+    read_page(k, v, places.ctypes.data, head, width, queries, counts, first, last, scores, records)
     for j in range(first, last):
         merge(states + size * j, records + size * j, width)
 
@@ -52,7 +52,7 @@ def _read_ring(ring_k, ring_v, slot, begin, length, window, rows, head, group, q
             counts[j] = min(PAGE, length - start - before)
             first += counts[j] <= 0
         if first < rows * group:
-            _read(ring_k, ring_v, places, head * width, width, queries, counts, first, rows * group, scores, states, records)
+            _read(ring_k, ring_v, places, head, width, queries, counts, first, rows * group, scores, states, records)
 
 
 @inline
@@ -72,7 +72,7 @@ def _read_block(k, v, start, window, causal, rows, head, group, queries, scores,
             places[i] = start + low + i
         counts[j * group : last * group] = high - low
         first, end = j * group, last * group
-        _read(k, v, places, head * width, width, queries, counts, first, end, scores, states, records)
+        _read(k, v, places, head, width, queries, counts, first, end, scores, states, records)
         j = last
 
 

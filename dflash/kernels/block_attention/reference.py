@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dflash.kernels.attention.reference import numbers
+from dflash.kernels.kv_types import numbers
 
 
 def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):

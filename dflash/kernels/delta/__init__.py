@@ -30,7 +30,7 @@ def gated_delta(
     ----------
     y : float32 (N, 2 * G * K + H * V)
         Queries of all key heads, keys of all key heads, values of all value heads, after conv and SiLU. Value head `h`
-        uses key head ``h % G`` (GGUF order).
+        uses key head ``h // R % G``, R the `head_run` of the memory.
     alpha, beta : float32 (N, H)
         Projections that determine decay and write strength of each token.
     ssm_a, dt_bias : float32 (H,)
@@ -73,7 +73,7 @@ def gated_delta(
         (0,) * (width // LANES), _values_per_task(len(batch.slot) * n_heads, n_values),
         y, alpha, beta, ssm_a, dt_bias,
         batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,
-        memory.state, memory.k, memory.u, memory.decay, out,
+        memory.state, memory.k, memory.u, memory.decay, memory.head_run, out,
     )  # fmt: skip
 
 
@@ -90,7 +90,8 @@ def apply_accepted(slot: Ints, accepted: Ints, n_accepted: Ints, buffer: Ints, m
         Its state is updated in place; afterwards no accepted rows are outstanding.
     """
     lanes = (0,) * (memory.state.shape[3] // LANES)
-    cpu.apply_accepted(lanes, slot, accepted, n_accepted, buffer, memory.state, memory.k, memory.u, memory.decay)
+    states = memory.state, memory.k, memory.u, memory.decay, memory.head_run
+    cpu.apply_accepted(lanes, slot, accepted, n_accepted, buffer, *states)
 
 
 def _values_per_task(n_heads: int, n_values: int) -> int:

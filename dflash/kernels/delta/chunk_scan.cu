@@ -9,7 +9,7 @@
 // the end the conv state is updated.
 //
 // Grid (VALUE_DIM / BLOCK_V, VALUE_HEADS, sequences or fewer), block 2 * BLOCK_V, shared memory STAGES * STAGE bytes.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block;
+// Macros: those of shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block;
 // STAGES, chunks in flight, 1 or 2. Bytes: CHUNK * (4 * KEY_DIM + 8 * CHUNK + 6 * BLOCK_V) a chunk and block, mostly from
 // the L2 cache.
 #include "../gpu/include/clear.cuh"
@@ -47,7 +47,7 @@ __device__ __forceinline__ void fetch(const Stage& stage, const u16* prepared, c
     constexpr int KEY_LINES = KEY_DIM / 8, VALUE_LINES = BLOCK_V / 8, MATRIX_LINES = CHUNK / 8;
     for (int i = threadIdx.x; i < CHUNK * KEY_LINES; i += THREADS) {
         const int r = i / KEY_LINES, c = i % KEY_LINES * 8;
-        const u16* const from = prepared + (size_t)(r < n ? r : 0) * CHANNELS + head % KEY_HEADS * KEY_DIM + c;
+        const u16* const from = prepared + (size_t)(r < n ? r : 0) * CHANNELS + key_head(head) * KEY_DIM + c;
         cp_async_16_zfill(stage.q + r * KEY_STRIDE + c, from, r < n);
         cp_async_16_zfill(stage.k + r * KEY_STRIDE + c, from + KEY_HEADS * KEY_DIM, r < n);
     }
@@ -112,7 +112,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
            const float* u, const float* decay, int slots, float* read_out) {
     launch_dependent_grids();
     extern __shared__ float4 dynamic[];
-    const int head = blockIdx.y, group = head % KEY_HEADS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int head = blockIdx.y, group = key_head(head), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4, t2 = lane % 4 * 2;
     const int value =
         head * VALUE_DIM + blockIdx.x * BLOCK_V + 16 * warp + g;  // the thread's value rows: this one and the one 8 after it
@@ -244,7 +244,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
         const int first_value = 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + blockIdx.x * BLOCK_V;
         for (int i = threadIdx.x; i < BLOCK_V; i += THREADS)
             move_tail(slot_tail, context, mixed, start, n_rows, first_value + i);
-        if (head < KEY_HEADS && blockIdx.x == 0) {
+        if (is_first_of_group(head) && blockIdx.x == 0) {
             for (int i = threadIdx.x; i < 2 * KEY_DIM; i += THREADS) {
                 const int channel = (i / KEY_DIM * KEY_HEADS + group) * KEY_DIM + i % KEY_DIM;
                 move_tail(slot_tail, context, mixed, start, n_rows, channel);

@@ -79,7 +79,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
         if (chunk < n) break;
         chunk -= n;
     }
-    const int head = blockIdx.y, group = head % KEY_HEADS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int head = blockIdx.y, group = key_head(head), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int n = size_of(chunk, n_rows, length[s]), row = first[s] + start_of(chunk, length[s]);
     constexpr int LINES = KEY_DIM / 8;
     for (int i = threadIdx.x; i < CHUNK * LINES; i += 128) {

@@ -4,7 +4,7 @@
 // `arrays`: for each layer the addresses of tail, inputs, state, k, u and decay.
 // Grid (VALUE_HEADS * VALUE_DIM / BLOCK_V, sequences or fewer, layers), block STATE_THREADS, shared memory APPLY_ROWS *
 // (KEY_DIM + BLOCK_V + 1) floats.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
+// Macros: those of shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
 // Bytes: 8 * VALUE_HEADS * VALUE_DIM * KEY_DIM for each layer and sequence with accepted rows.
 #define ROWS_PER_THREAD 2
 #include "apply_accepted.cuh"
@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(STATE_THREADS)
 commit(const unsigned long long* arrays, const int* counts, const int* slot, const int* accepted, const int* n_accepted,
        const int* buffer, int slots) {
     const u64* const layer = arrays + 6 * blockIdx.z;
-    const int head = blockIdx.x / (VALUE_DIM / BLOCK_V), group = head % KEY_HEADS, lane = threadIdx.x % LANES;
+    const int head = blockIdx.x / (VALUE_DIM / BLOCK_V), group = key_head(head), lane = threadIdx.x % LANES;
     const int row = blockIdx.x * BLOCK_V;  // first value row of the block, counted over all heads
     extern __shared__ float4 dynamic[];
     float* const factors = (float*)dynamic + APPLY_ROWS * (KEY_DIM + BLOCK_V);

@@ -71,29 +71,30 @@ def plan(parent, start, n, source, target):
 
 
 @inline
-def _apply_accepted(lanes, rows, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay):
+def _apply_accepted(lanes, rows, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay, run):
     """Apply the accepted rows of sequence `s` to 16 value rows of a head, from row `v` on, at address `rows`."""
     slots, n_heads, n_values, width = state.shape
     pending, n_groups = k.shape[2], k.shape[3]
     for i in range(n_accepted[s]):
         row = (buffer[s] * slots + slot[s]) * pending + accepted[s, i]
-        key = k.ctypes.data + 4 * width * (row * n_groups + head % n_groups)
+        key = k.ctypes.data + 4 * width * (row * n_groups + head // run % n_groups)
         amount = simd.load_f32(u.ctypes.data + 4 * ((row * n_heads + head) * n_values + v))
         factor = simd.read_f32(decay.ctypes.data + 4 * (row * n_heads + head))
         tiles.update(lanes, rows, rows, factor, amount, key)
 
 
 @inline
-def _remember(s, head, n, slot, buffer, vectors, table, k, decay):
+def _remember(s, head, n, slot, buffer, vectors, table, k, decay, run):
     """Store the pending keys (once for a key head) and decays of `n` rows."""
     n_groups, width = k.shape[3], k.shape[4]
     here, other = slot[s], 1 - buffer[s]
     for i in range(n):
         decay[other, here, i, head] = table[gates.DECAY, i]
-    if head < n_groups:
+    group = head // run
+    if head % run == 0 and group < n_groups:
         for i in range(n):
             for at in range(0, 4 * width, 64):
-                target = k.ctypes.data + 4 * width * (((other * k.shape[1] + here) * k.shape[2] + i) * n_groups + head)
+                target = k.ctypes.data + 4 * width * (((other * k.shape[1] + here) * k.shape[2] + i) * n_groups + group)
                 simd.store_f32(target + at, simd.load_f32(vectors + 8 * width * i + at))
 
 
@@ -114,7 +115,7 @@ def _read_token(lanes, rows, key, decay, strength, overlap, value, out):
 @inline
 def advance(
     lanes, s, head, v_start, v_stop, y, alpha, beta, rate, shift,
-    row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, out,
+    row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, run, out,
 ):  # fmt: skip
     """Process all rows of sequence `s` for some value rows of a head; no other task uses these rows of the state."""
     slots, n_heads, n_values, width = state.shape
@@ -129,13 +130,13 @@ def advance(
     for start in range(row_starts[s], row_starts[s + 1], chunk):
         n = min(chunk, row_starts[s + 1] - start)
         gates.fill(alpha, beta, head, rate[head], shift[head], start, n, table)
-        _prepare(lanes, y, n_groups, head % n_groups, start, n, vectors.ctypes.data, overlaps)
+        _prepare(lanes, y, n_groups, head // run % n_groups, start, n, vectors.ctypes.data, overlaps)
         if v_start == 0 and not prefill[s]:
-            _remember(s, head, n, slot, buffer, vectors.ctypes.data, table, k, decay)
+            _remember(s, head, n, slot, buffer, vectors.ctypes.data, table, k, decay, run)
         for v in range(v_start, v_stop, tiles.ROWS):
             committed = state.ctypes.data + size * ((slot[s] * n_heads + head) * n_values + v)
             if start == row_starts[s]:
-                _apply_accepted(lanes, committed, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay)
+                _apply_accepted(lanes, committed, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay, run)
             for i in range(n):
                 key, channel = vectors.ctypes.data + 2 * size * i, head * n_values + v
                 before, after = committed, committed
@@ -157,7 +158,7 @@ def advance(
 @kernel
 def gated_delta(
     lanes, size, y, alpha, beta, rate, shift,
-    row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, out,
+    row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, run, out,
 ):  # fmt: skip
     """Run tasks of `size` value rows. Sequences vary fastest, so that threads get equal shares of long and short ones."""
     n_sequences, n_heads, n_values = slot.shape[0], state.shape[1], state.shape[2]
@@ -166,16 +167,16 @@ def gated_delta(
         head, v = part % n_heads, part // n_heads * size
         advance(
             lanes, s, head, v, v + size, y, alpha, beta, rate, shift,
-            row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, out,
+            row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, run, out,
         )  # fmt: skip
 
 
 @kernel
-def apply_accepted(lanes, slot, accepted, n_accepted, buffer, state, k, u, decay):
+def apply_accepted(lanes, slot, accepted, n_accepted, buffer, state, k, u, decay, run):
     """Apply accepted rows to the state; a task is a sequence and a head."""
     n_heads, n_values, width = state.shape[1:]
     for task in prange(slot.shape[0] * n_heads):
         s, head = task // n_heads, task % n_heads
         for v in range(0, n_values, tiles.ROWS):
             rows = state.ctypes.data + 4 * width * ((slot[s] * n_heads + head) * n_values + v)
-            _apply_accepted(lanes, rows, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay)
+            _apply_accepted(lanes, rows, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay, run)

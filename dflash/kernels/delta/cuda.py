@@ -14,6 +14,7 @@ from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.delta.step_shape import ACCEPTED_ROOM, StepShape, step_shapes
+from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
@@ -50,6 +51,8 @@ class DeltaStep:
         Value rows of a thread, 2 or 4; the result does not depend on it. The default is the fastest in measurements.
     fused : bool, optional
         Make the norm part of the launch; see `step_shapes`.
+    link : PeerLink, optional
+        Link to the other GPUs of a tensor split, which receive the results; requires `fused`.
 
     Raises
     ------
@@ -74,17 +77,20 @@ class DeltaStep:
         split: int | None = None,
         value_rows: int | None = None,
         fused: bool | None = None,
+        link: PeerLink | None = None,
     ) -> None:
         n_groups, n_heads, width, n_values = memory.sizes
         taps, clusters, self._most = len(weights.taps), capabilities().has_clusters, most_shared()
         self._shapes = step_shapes(n_values, width, taps, self._most, clusters=clusters, split=split, fused=fused)
         fused = self._shapes[0].fused
+        assert link is None or fused, "other GPUs receive the results after the norm"
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory = batch.max_sequences, memory
         self._read = None if fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
-        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
-        of_model = constants(conv_memory, memory) | {"FUSE_NORM": int(fused)}
+        peers = (None, 0) if link is None else (link.table(), SIGNALS)
+        self._arguments = *step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read), *peers
+        of_model = constants(conv_memory, memory) | {"FUSE_NORM": int(fused)} | ({} if link is None else link.macros)
         self._kernel = functools.partial(kernel, _FOLDER / "step.cu", "step", dependent=True, **of_model)
         self._value_rows = value_rows
         for rows in self._choices(self._shapes[0]):

@@ -62,8 +62,8 @@ def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, Any]:
     _, _, width, n_values = memory.sizes
     if max(width, n_values) > _WIDEST:
         raise KernelError(f"delta: key and value size must be at most {_WIDEST} on a GPU, got {width} and {n_values}")
-    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "TAPS"
-    return dict(zip(names, (*memory.sizes, conv_memory.tail.shape[1] + 1), strict=True))
+    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "HEAD_RUN", "TAPS"
+    return dict(zip(names, (*memory.sizes, memory.head_run, conv_memory.tail.shape[1] + 1), strict=True))
 
 
 def rows_of(inputs: Inputs, weights: MixerWeights, conv_memory: ConvMemory, memory: DeltaMemory) -> int:

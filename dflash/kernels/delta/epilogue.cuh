@@ -39,6 +39,14 @@ __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem
         const float2 z = *(const float2*)(smem.norm_gates + row * BLOCK_V + two);
         const u32 low = half_saturated(read.x * factor * gain.x * silu_fast(z.x));
         const u32 both = low | (u32)half_saturated(read.y * factor * gain.y * silu_fast(z.y)) << 16;
+#if PEERS
+        // the value heads of one key head are neighbours, or KEY_HEADS heads apart here and PEERS times as far in the whole row
+        const size_t head =
+            HEAD_RUN > 1 ? block.head : block.head / KEY_HEADS * (PEERS * KEY_HEADS) + block.head % KEY_HEADS;
+        const size_t at = ((seq.start + row) * PEERS * VALUE_HEADS + head) * VALUE_DIM + block.part * BLOCK_V + two;
+        UNROLL for (int d = 0; d < PEERS; ++d) *(u32*)((u16*)arrays.peers->outs[d] + at) = both;
+#else
         *(u32*)(arrays.out + (seq.start + row) * VALUE_HEADS * VALUE_DIM + of_row) = both;
+#endif
     }
 }

@@ -49,6 +49,11 @@ class DeltaMemory:
             check(name, getattr(self, name), shape)
 
     @property
+    def head_run(self) -> int:
+        """Number of neighbouring value heads that share a key head: head `h` uses key head ``h // head_run % G``."""
+        return 1
+
+    @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Key heads G, value heads H, key size K and value size V."""
         _, n_heads, n_values, width = self.state.shape
@@ -70,3 +75,15 @@ class DeltaMemory:
     ) -> Self:
         """Allocate the states of `slots` empty sequences with ``zeros(*shape)``, by default on the CPU."""
         return cls(**{name: zeros(*shape) for name, shape in cls.shapes(slots, n_groups, n_heads, width, n_values).items()})
+
+
+class GroupedDeltaMemory(DeltaMemory):
+    """Recurrent state of a layer whose value heads of one key head are neighbours, where else key heads take turns."""
+
+    __slots__ = ()
+
+    @property
+    def head_run(self) -> int:
+        """Number of neighbouring value heads that share a key head: all ``H // G`` of it."""
+        n_groups, n_heads, _, _ = self.sizes
+        return n_heads // n_groups

@@ -1,5 +1,6 @@
 // Parameters of the parts of step.cu: the arrays, the block, and the sequence that the block is processing.
 #pragma once
+#include "../gpu/include/peers.cuh"
 #include "tree_order.cuh"
 
 struct Arrays {
@@ -9,6 +10,7 @@ struct Arrays {
     int* readers;
     unsigned short* out;
     float* read_out;
+    const PeerTable* peers;  // of a tensor split: where the results go, in place of `out`
 };
 
 struct Block {
@@ -18,9 +20,9 @@ struct Block {
     __device__ __forceinline__ Block(int part, int head)
         : part(part),
           head(head),
-          group(head % KEY_HEADS),
+          group(key_head(head)),
           channel(head * VALUE_DIM + part * BLOCK_V),
-          writes_keys(head < KEY_HEADS && part == 0) {}
+          writes_keys(is_first_of_group(head) && part == 0) {}
 };
 
 // A producer thread: `number` of its warp among the producer warps, `row` of the thread among all producer threads.

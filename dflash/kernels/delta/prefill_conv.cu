@@ -3,7 +3,7 @@
 //
 // A warp handles the channels of one head of q, k or v for ROWS_PER_WARP consecutive rows. Grid (rows / ROWS_PER_WARP, heads
 // / 8, both rounded up), block 256, no shared memory.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv. Bytes: 6 * C a row.
+// Macros: those of shape.cuh; TAPS of the conv. Bytes: 6 * C a row.
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"

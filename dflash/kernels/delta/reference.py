@@ -35,7 +35,7 @@ def gated_delta(y, alpha, beta, ssm_a, dt_bias, batch, memory, *, out):
     for s, slot in enumerate(batch.slot):
         start, n, buffer = batch.row_starts[s], batch.row_starts[s + 1] - batch.row_starts[s], 1 - batch.buffer[s]
         for head in range(n_heads):
-            group, states = head % n_groups, {-1: memory.state[slot, head].astype(np.float64)}
+            group, states = head // memory.head_run % n_groups, {-1: memory.state[slot, head].astype(np.float64)}
             for i in range(n):
                 row = start + i
                 decay = np.exp(log_decay[row, head])
@@ -54,8 +54,8 @@ def apply_accepted(slot, accepted, n_accepted, buffer, memory):
     for s, here in enumerate(slot):
         for head, state in enumerate(memory.state[here]):
             for row in accepted[s, : n_accepted[s]]:
-                at = buffer[s], here, row
-                state[:] = memory.decay[at][head] * state + np.outer(memory.u[at][head], memory.k[at][head % n_groups])
+                at, group = (buffer[s], here, row), head // memory.head_run % n_groups
+                state[:] = memory.decay[at][head] * state + np.outer(memory.u[at][head], memory.k[at][group])
 
 
 def tree_wy(q, k, v, log_decay, beta, state, parent):

@@ -14,9 +14,9 @@
 //
 // Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS, shared memory: `Smem` for row_capacity rows and
 // saved_capacity states.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
+// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
-// change no bit of a result.
+// change no bit of a result. In a tensor split PEERS and RANK, see peers.cuh: results go to all GPUs, with `signals` signals.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.
 #ifndef SPLIT
 #error "SPLIT must be defined"
@@ -45,15 +45,22 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
      const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
      const int* slot, const int* accepted, const int* n_accepted, const int* buffer, float* tail, float* inputs,
      float* state, float* k, float* u, float* decay, int slots, int* readers, unsigned short* out, float* read_out,
-     int row_capacity, int saved_capacity) {
+     const unsigned long long* peers, unsigned long long signals, int row_capacity, int saved_capacity) {
     launch_dependent_grids();
+#if PEERS
+    __shared__ PeerTable peer_table;
+    load_peers(peer_table, peers);
+    const PeerTable* const table = &peer_table;
+#else
+    const PeerTable* const table = nullptr;
+#endif
     extern __shared__ float4 dynamic[];
     __shared__ TreeOrder tree;
     __shared__ ClusterSum cluster_sum;
     __shared__ Pipeline pipeline;
     __shared__ bool moves_tail;
     const Smem smem((float*)dynamic, row_capacity, saved_capacity);
-    const Arrays arrays{mixed, gate, taps, ssm_norm, eps, tail, inputs, k, u, decay, readers, out, read_out};
+    const Arrays arrays{mixed, gate, taps, ssm_norm, eps, tail, inputs, k, u, decay, readers, out, read_out, table};
     const Block block{(int)blockIdx.x, (int)blockIdx.y};
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // uniform: the compiler sees one value for all lanes
     const Producer producer{warp - CONSUMERS / 32, (int)threadIdx.x - CONSUMERS, (int)threadIdx.x % 32};
@@ -128,4 +135,8 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
         wait_on_dependent_grids();
         if (CLUSTERED) cluster_sum.wait_init();
     }
+#if PEERS
+    const u32 block_number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    signal_peers(peer_table, signals, block_number, gridDim.x * gridDim.y * gridDim.z);
+#endif
 }

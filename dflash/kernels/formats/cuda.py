@@ -47,6 +47,8 @@ class PackedWeight:
         Bytes of a row in the file.
     stack_bytes : int
         Bytes from one matrix of a stack to the next, in `data`.
+    whole_rows : int
+        Rows of the matrix of which this is a part, or its own; they determine the K slices of a multiply.
     type, shape, name
         As in `matrix`.
 
@@ -79,7 +81,7 @@ class PackedWeight:
         if len(self.shape) == 3 or start % TILE_ROWS or step != 1 or stop <= start:
             raise KernelError(f"{self.name}: rows {start} to {stop} of {self.shape} must begin at a multiple of {TILE_ROWS}")
         some = copy(self)
-        some.shape = (stop - start, self.shape[1])
+        some.shape, some.whole_rows = (stop - start, self.shape[1]), stop - start
         some.data = self.data[start // TILE_ROWS * self._strip : -(-stop // TILE_ROWS) * self._strip]
         some.stack_bytes = some.data.nbytes
         return some
@@ -114,6 +116,7 @@ class PackedWeight:
             raise KernelError(f"{name}: {kind} {shape} can't be packed into tiles; wanted a native type and 2 or 3 axes")
         self.type, self.shape, self.name = kind, tuple(shape), name
         rows, width = shape[-2:]
+        self.whole_rows = rows
         self.tiles_of_row = -(-width // tile_width(kind))
         self.row_bytes = width // BLOCKS[kind].elements * BLOCKS[kind].n_bytes
         self._strip = self.tiles_of_row * tile_bytes(kind)

@@ -71,6 +71,10 @@ class Matrix:
         """Return a view of some rows of the matrix, or of every matrix of a stack."""
         return Matrix(self.data[..., part, :], self.type, self.name)
 
+    def gathered(self, rows: NDArray[np.intp], name: str) -> "Matrix":
+        """Return a copy of some rows of a matrix, in the given order, with a name of their own."""
+        return Matrix(self.data[rows], self.type, name)
+
     def unpacked(self) -> NDArray[np.float32]:
         """Return all weights as float32, for any type."""
         if self.native:

@@ -57,7 +57,7 @@ class DeviceBatch:
             "pages": (sequences, pages),
         }
         self._before_pages = sum(padded(shape) for name, shape in shapes.items() if name != "pages")
-        self._arrays = DeviceArrays(**shapes)
+        self._arrays, self._n_words = DeviceArrays(**shapes), 0
         for name in shapes:
             setattr(self, name, getattr(self._arrays, name))
 
@@ -104,7 +104,12 @@ class DeviceBatch:
         host.depth[:n] = batch.depth
         np.add(batch.length[batch.sequence], batch.depth, out=host.position[:n])
         host.pages[:s, :width] = batch.pages
-        self._arrays.upload(stream, self._before_pages + (s - 1) * self.max_pages + width)
+        self._n_words = self._before_pages + (s - 1) * self.max_pages + width
+        self._arrays.upload(stream, self._n_words)
+
+    def uploaded(self, n_words: int | None = None) -> Any:
+        """Return the int32 words of the last upload, or as many words as another batch of this capacity has uploaded."""
+        return self._arrays.words[: self._n_words if n_words is None else n_words]
 
     def clear(self) -> None:
         """Describe a pass without rows; launches that read it do nothing."""

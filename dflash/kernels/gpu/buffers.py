@@ -37,6 +37,11 @@ class DeviceArrays:
             self._ring.append((views, host, cupy.cuda.Event(disable_timing=True)))
         self._next = 0
 
+    @property
+    def words(self) -> Any:
+        """All arrays as one array of int32."""
+        return self._device
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...

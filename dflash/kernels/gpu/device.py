@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -129,6 +129,11 @@ def clone(values: Any) -> Any:
     out = empty(*values.shape, dtype=values.dtype)
     out[...] = values
     return out
+
+
+def holding(values: Any) -> AbstractContextManager[Any]:
+    """Return a context in which the device of an array is the current one; nothing changes for a host array."""
+    return nullcontext() if isinstance(values, np.ndarray) else values.device
 
 
 def pinned(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:

@@ -83,13 +83,18 @@ class Kernel:
 
     def load(self, shared: int = 0) -> ctypes.c_void_p:
         """Wait for the compiler and return the function, allowed `shared` bytes of dynamic shared memory."""
-        if not self._function:
-            self._function = self._module.result().get_function(self._entry).ptr
-            driver.load_now(self._function)
-        if shared > self._shared:
-            self._check_shared(shared)
-            driver.allow_shared(self._function, shared, f"{self.where}: {shared} bytes of shared memory")
-            self._shared = shared
+        import cupy
+
+        if self._function and shared <= self._shared:
+            return ctypes.c_void_p(self._function)
+        with cupy.cuda.Device(self.device):
+            if not self._function:
+                self._function = self._module.result().get_function(self._entry).ptr
+                driver.load_now(self._function)
+            if shared > self._shared:
+                self._check_shared(shared)
+                driver.allow_shared(self._function, shared, f"{self.where}: {shared} bytes of shared memory")
+                self._shared = shared
         return ctypes.c_void_p(self._function)
 
     def _check_shared(self, shared: int) -> None:

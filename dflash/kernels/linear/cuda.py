@@ -1,6 +1,7 @@
 """The packed multiply of up to 64 tokens on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
@@ -52,6 +54,8 @@ class DecodeLinear:
         Input norm: `x` is its `half`, and products are scaled by the inverse RMS.
     behind : SplitNorm, optional
         Output norm; requires `add` and one weight. Its `half` and `squares` are written.
+    link : PeerLink, optional
+        Link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
 
     Raises
     ------
@@ -75,6 +79,7 @@ class DecodeLinear:
         scale: float = 1.0,
         before: SplitNorm | None = None,
         behind: SplitNorm | None = None,
+        link: PeerLink | None = None,
     ) -> None:
         if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
             raise KernelError(f"{weights[0].name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
@@ -83,15 +88,16 @@ class DecodeLinear:
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
         pieces = -(-len(x) // _chip().most)
         most = bucket(-(-len(x) // pieces))
-        self._pieces = []
+        self._pieces, self._sends = [], link is not None and link.sends
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]
             norm = _Norm.of(before, behind, of)
+            peers = None if link is None else _Peers(link.table(start), link.macros)
             if gated:
-                decodes = _gated(x[of], weights, some[0], scale, norm)
+                decodes = _gated(x[of], weights, some[0], scale, norm, peers)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
-                decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm) for part in parts]
+                decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm, peers=peers) for part in parts]
             self._pieces.append((start, most, decodes))
 
     @property
@@ -119,11 +125,12 @@ class DecodeLinear:
 
         With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R).
         """
+        signals = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0
         for start, most, decodes in self._pieces:
             if n_tokens > start:
                 to = 0 if kept is None else kept[start:].data.ptr
                 for decode in decodes:
-                    decode(min(n_tokens - start, most), stream, to)
+                    decode(min(n_tokens - start, most), stream, to, signals if decode is decodes[-1] else 0)
 
 
 class _Norm(NamedTuple):
@@ -148,7 +155,15 @@ class _Launch:
     """One launch for up to four weights of up to three types."""
 
     def __init__(
-        self, x: Any, pairs: Sequence[tuple[PackedWeight, Any]], mode: int, scale: float, norm: _Norm, gates: Any = None
+        self,
+        x: Any,
+        pairs: Sequence[tuple[PackedWeight, Any]],
+        mode: int,
+        scale: float,
+        norm: _Norm,
+        *,
+        gates: Any = None,
+        peers: "_Peers | None" = None,
     ) -> None:
         weights = [w for w, _ in pairs]
         types = tuple(sorted({w.type for w in weights}))
@@ -161,8 +176,12 @@ class _Launch:
         self._weights, self._mode, self._kept, self.ahead = weights, mode, pairs, cupy.zeros((0, 2), np.uint64)
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         chip, size = _chip(), (sum(self._tiles), x.shape[1])
-        self._shapes = {n: shape(n, *size, types, chip, gated=mode == GATED) for n in BUCKETS if n <= bucket(len(x))}
-        self._kernels = {n: _kernel(types, n, mode, norm.kind, constants) for n, constants in self._shapes.items()}
+        whole = sum(-(-w.whole_rows // TILE_ROWS) for w in (weights[:1] if mode == GATED else weights))
+        rule = partial(shape, types=types, chip=chip, gated=mode == GATED, whole=whole)
+        self._shapes = {n: rule(n, *size) for n in BUCKETS if n <= bucket(len(x))}
+        linked = {} if peers is None else peers.macros
+        self._kernels = {n: _kernel(types, n, mode, norm.kind, one | linked) for n, one in self._shapes.items()}
+        self._peers = None if peers is None else peers.table
         self._bound: dict[int, Any] = {}
 
     @property
@@ -181,7 +200,7 @@ class _Launch:
             pieces.append(np.stack(np.broadcast_arrays(at.astype(np.uint64), n_bytes), axis=-1).reshape(-1, 2))
         return np.concatenate(pieces)
 
-    def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
+    def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
         n = bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
@@ -189,10 +208,10 @@ class _Launch:
             self._bound[n] = self._kernels[n].bind(
                 sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
                 32 * one["K_SLICES"] * one["ROW_UNITS"],
-                (*args, None, self.ahead, len(self.ahead), *described),
+                (*args, None, self.ahead, len(self.ahead), self._peers, 0, *described),
                 one["SMEM_BYTES"],
             )
-        self._bound[n](stream, n_tokens=n_tokens, kept=kept)
+        self._bound[n](stream, n_tokens=n_tokens, kept=kept, signals=signals)
 
 
 def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
@@ -206,13 +225,23 @@ def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
         launch.fetch_ahead(np.concatenate(pieces))
 
 
-def _gated(x: Any, weights: Sequence[PackedWeight], out: Any, scale: float, norm: _Norm) -> list[_Launch]:
+class _Peers(NamedTuple):
+    """Table of a launch's peers, and macros that announce it."""
+
+    table: Any
+    macros: dict[str, int]
+
+
+def _gated(
+    x: Any, weights: Sequence[PackedWeight], out: Any, scale: float, norm: _Norm, peers: _Peers | None
+) -> list[_Launch]:
     """Return the launches of gate and up: one, or two if their types differ."""
     gate, up = weights
     if gate.type == up.type:
-        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm)]
+        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm, peers=peers)]
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
-    return [_Launch(x, [(gate, gates)], STORE, scale, norm), _Launch(x, [(up, out)], GATED_BY, scale, norm, gates)]
+    first = _Launch(x, [(gate, gates)], STORE, scale, norm, peers=peers)
+    return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers)]
 
 
 def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dict[str, int]) -> Any:

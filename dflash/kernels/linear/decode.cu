@@ -13,10 +13,12 @@
 // Grid: CLUSTER blocks for each ROW_UNITS * MT * 16 rows, one weight after the other; with MODE GATED half of a block's
 // units belong to the second weight. Block 32 * K_SLICES * ROW_UNITS, shared memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
-// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens; SMEM_BYTES, of which the weight rings
-// take all that the tokens leave; BLOCKS_PER_SM, blocks that must fit a multiprocessor, which limits the registers.
+// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, at least 2 unless one holds a slice;
+// SMEM_BYTES, of which the weight rings take all that the tokens leave; BLOCKS_PER_SM, blocks whose registers must fit a
+// multiprocessor.
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/peers.cuh"
 #include "../gpu/include/smem_ring.cuh"
 #include "epilogue.cuh"
 #include "../formats/mma_tile.cuh"
@@ -32,10 +34,10 @@
 constexpr int NT = TOKENS / 8, K_ALIGN = 256, MAX_STAGES = 8, FRAGMENTS = MT * NT;
 constexpr int WARPS = ROW_UNITS * K_SLICES, SIDES = MODE == GATED ? 2 : 1, SIDE_UNITS = ROW_UNITS / SIDES;
 // A stage of tokens is refilled this many stages after it was read, so that the refill seldom waits for a slow warp.
-constexpr int X_SLACK = X_STAGES > 2 ? 2 : 1;
+constexpr int X_SLACK = X_STAGES > 2 ? 2 : X_STAGES - 1;
 // Fragments of each weight (gate, up) that a block adds up.
 constexpr int SHARE = (SIDE_UNITS * FRAGMENTS + CLUSTER - 1) / CLUSTER;
-static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 2, "see the macros above");
+static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 1, "see the macros above");
 static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "the gate and the up projection have equally many units");
 
 // Layout of the shared memory of a block for one format.
@@ -95,9 +97,10 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 }
 
 // Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
-// slice prefetches a share. `pieces`: pairs of address and bytes.
-__device__ __forceinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
-    for (int i = (blockIdx.x * K_SLICES + local_slice) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
+// slice prefetches a share, as few pieces as possible, since the lanes of a warp do so one after another. `pieces`: pairs of
+// address and bytes. Not inlined: its addresses would take registers.
+__device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
+    for (int i = (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x; i < n; i += gridDim.x * K_SLICES * 32) {
         bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }
@@ -144,6 +147,9 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     }
     __syncthreads();  // the barriers of all warps are initialised
     wait_on_dependent_grids();
+#if PEERS
+    wait_for_peers(*to.peers);
+#endif
     // All warps of the slice copy the first stages, so that the first stage is complete soon.
     for (int part = 0; part < min(X_STAGES, parts); ++part) {
         fetch_tokens<Q, ROW_UNITS>(smem_address(tokens + part * P::X_STAGE_BYTES), in, first + part * X_COLUMNS, unit,
@@ -273,10 +279,25 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
     }
 }
 
+// Write the sums of a block whose warps have the whole of K.
+__device__ __forceinline__ void write_unsplit(const Work& work, const float (&total)[MT][NT][4], const Inputs& in,
+                                              const Epilogue& to) {
+    if (NORM == INPUT_NORM) __syncthreads();  // the norm factors are stored
+    const int lane = threadIdx.x % 32, row = (work.group * SIDE_UNITS + threadIdx.x / 32) * MT * 16;
+    UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
+        const float* v = total[f / NT][f % NT];
+        const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
+        const OutputTile at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, in.n_tokens};
+        EpilogueInputs<MODE, NORM> loaded;
+        loaded.load(to, at, lane);
+        write<MODE, NORM>(to, at, loaded, lane, sum, sum);
+    }
+}
+
 extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
        unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead,
-       int n_ahead, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
+       int n_ahead, const unsigned long long* peers, unsigned long long signals, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
        unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
        unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
        unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3) {
@@ -284,6 +305,13 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     __shared__ Barriers barriers;
     __shared__ float scales[NORM == INPUT_NORM ? TOKENS : 1];
     launch_dependent_grids();
+#if PEERS
+    __shared__ PeerTable peer_table;
+    load_peers(peer_table, peers);
+    const PeerTable* const table = &peer_table;
+#else
+    const PeerTable* const table = nullptr;
+#endif
 
     Work work = {(const u8*)tiles_0, (const u8*)tiles_1, (float*)out_0, rows_0, stride_0, type_0, (int)blockIdx.x / CLUSTER};
     const auto next = [&](u64 tiles, u64 out, int rows, int stride, int type) {
@@ -299,21 +327,15 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     float total[MT][NT][4];
     clear(total);
     const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
-    const Epilogue to = {scale, gates, gain, halves, squares, scales, kept};
+    const Epilogue to = {scale, gates, gain, halves, squares, scales, kept, table};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 
     if (K_SLICES * CLUSTER > 1 || MODE == GATED) {
         reduce(work, total, shared, in, to);
-        return;
+    } else {
+        write_unsplit(work, total, in, to);
     }
-    if (NORM == INPUT_NORM) __syncthreads();  // the norm factors are stored
-    const int lane = threadIdx.x % 32, row = (work.group * SIDE_UNITS + threadIdx.x / 32) * MT * 16;
-    UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
-        const float* v = total[f / NT][f % NT];
-        const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
-        const OutputTile at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens};
-        EpilogueInputs<MODE, NORM> loaded;
-        loaded.load(to, at, lane);
-        write<MODE, NORM>(to, at, loaded, lane, sum, sum);
-    }
+#if PEERS
+    signal_peers(peer_table, signals, blockIdx.x, gridDim.x);
+#endif
 }

@@ -13,6 +13,7 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
+#include "../gpu/include/peers.cuh"
 #include "../gpu/include/warp.cuh"
 
 #define STORE 0
@@ -22,9 +23,6 @@
 #define INPUT_NORM 1
 #define OUTPUT_NORM 2
 
-// Scale of normed values in float16 between two multiplies: it keeps large values below 65504.
-constexpr float NORM_SCALE = 0.125f;
-
 // Arguments of the epilogue. `scales`: factor of each token's products, in shared memory. `captured`: if not null, the
 // updated residual stream is also stored here (a captured hidden state).
 struct Epilogue {
@@ -32,6 +30,7 @@ struct Epilogue {
     const float *gates, *gain;
     u16* halves;
     float *squares, *scales, *captured;
+    const PeerTable* peers;  // of a tensor split: where results go, in place of `halves` and `squares`
 };
 
 // Compute the factors of a norm of `width` values, times `scale`, for tokens `first`, `first + step` and so on; by one warp.
@@ -94,14 +93,25 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
         if constexpr (OUTPUT >= GATED) {
             const float gate = OUTPUT == GATED ? value : loaded.previous[e];
             const float inner = __fmul_rn(silu_approx(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
-            ((u16*)tile.out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
+            const u16 rounded = half_saturated(__fmul_rn(inner, INNER_SCALE));
+            ((u16*)tile.out)[at] = rounded;
+#if PEERS
+            UNROLL for (int d = 0; d < PEERS; ++d) {
+                if (d != RANK) ((u16*)to.peers->outs[d])[t * to.peers->stride + r] = rounded;
+            }
+#endif
         } else {
             const float result = OUTPUT == ADD ? __fadd_rn(loaded.previous[e], value) : value;
             tile.out[at] = result;
             if (OUTPUT == ADD && to.captured) to.captured[at] = result;
             if constexpr (NORM_MODE == OUTPUT_NORM) {
                 const float half = __fmul_rn(__fmul_rn(result, loaded.gain[e / 2]), NORM_SCALE);
+#if PEERS
+                const u16 rounded = half_saturated(half);
+                UNROLL for (int d = 0; d < PEERS; ++d) ((u16*)to.peers->outs[d])[t * to.peers->stride + r] = rounded;
+#else
                 to.halves[(size_t)t * tile.rows + r] = half_saturated(half);
+#endif
                 squares[e % 2] = __fmaf_rn(result, result, squares[e % 2]);
             }
         }
@@ -113,7 +123,13 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
         UNROLL for (int e = 0; e < 2; ++e) {
             const int t = tile.token + lane % 4 * 2 + e;
             if (lane < 4 && tile.row < tile.rows && t < tile.n_tokens) {
+#if PEERS
+                UNROLL for (int d = 0; d < PEERS; ++d) {
+                    ((float*)to.peers->outs_2[d])[t * to.peers->stride_2 + tile.row / 16] = squares[e];
+                }
+#else
                 to.squares[(size_t)t * ((tile.rows + 15) / 16) + tile.row / 16] = squares[e];
+#endif
             }
         }
     }

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
-from dflash.kernels.formats.cuda import tile_bytes
+from dflash.kernels.formats.cuda import tile_bytes, tile_width
 from dflash.kernels.formats.types import BLOCKS
 
 _COLUMNS = 256  # columns of K that are a unit of slicing
@@ -35,7 +36,16 @@ _CLUSTER_4_TYPES, _CLUSTER_4_SHARE = ("Q4_K",), 10 / 11
 """Types for which clusters of four blocks are tried, as their activations are large beside their weights; and the share of
 multiprocessors that can form clusters of four."""
 _MAX_SLICES = 4
-"""Largest number of K slices of a block."""
+"""Largest number of K slices of a block if its weights do not fit shared memory at once."""
+_SMALL_TILES = 48
+"""Tiles of each multiprocessor, 256 columns wide, up to which a launch may keep all its weights in shared memory at once."""
+_TILES_FOR_WHOLE_SLICES, _MOST_WHOLE_SLICES = 8, (16, 8)
+"""Tiles of each multiprocessor, 256 columns wide, up to which a K slice has 256 columns; and the most such slices, not gated
+and gated."""
+_SMALL_WARPS = 20
+"""Largest number of warps of a block that keeps its weights in shared memory."""
+_SMALL_CHOICES = (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3)
+"""Blocks of a cluster and tiles of a unit of such a launch; the first that fit are taken, as fast as any in measurements."""
 _TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
 """Tiles in flight that keep a multiprocessor busy; and the tiles required for units of three."""
 _TILES_FOR_4_SLICES, _TILES_FOR_1_SLICE, _TILES_FOR_2_SLICES_GATED = 4, 12, 8
@@ -80,22 +90,36 @@ class Chip(NamedTuple):
 def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> int:
     """Return the number of K slices; the same for any number of tokens, so that a token keeps its bits."""
     share = tiles * (2 if gated else 1) / chip.processors
-    if gated and not (chip.large and _kind(types) > _SCALES_OF_32):
+    if gated and not (chip.large and (_kind(types) > _SCALES_OF_32 or share < _TILES_FOR_4_SLICES)):
         slices = 1
     elif gated:
         slices = 2 if share >= _TILES_FOR_2_SLICES_GATED else 4 if share >= _TILES_FOR_4_SLICES else 8
     else:
         slices = 1 if share >= _TILES_FOR_1_SLICE else 4 if share >= _TILES_FOR_4_SLICES else 8
-    slices = max(1, min(slices, -(-width // _COLUMNS) // 3, chip.most_slices))
+    columns = -(-width // _COLUMNS)
+    # even, since many tokens take a cluster of two; tiles of types that are not quantised may not fit then
+    whole = columns % 2 == 0 and columns <= _MOST_WHOLE_SLICES[gated] and all(tile_width(t) == _COLUMNS for t in types)
+    if chip.large and whole and share * columns <= _TILES_FOR_WHOLE_SLICES:
+        return columns
+    slices = max(1, min(slices, columns if chip.large else columns // 3, chip.most_slices))
     # slices that exceed a block are shared by a cluster of two
     return slices if slices <= _MAX_SLICES else slices // 2 * 2
 
 
 @cache
-def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> dict[str, int]:
-    """Return the kernel's constants for bucket `n` and `tiles` of 16 rows of `width`; if gated, the tiles of one weight."""
-    slices, sides, blocks = slices_of(tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
+def shape(
+    n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool, whole: int | None = None
+) -> dict[str, int]:
+    """Return the kernel's constants for bucket `n` and `tiles` of 16 rows of `width`; if gated, the tiles of one weight.
+
+    For a part of the rows of a matrix, K is sliced as for the `whole` tiles, so that its outputs have the same bits.
+    """
+    slices, sides, blocks = slices_of(whole or tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
     largest, row = max(tile_bytes(t) for t in types), n * (_ROW_OF_16S if "Q2_K" in types else _ROW)
+    if chip.large and slices > 1 and tiles * sides * -(-width // _COLUMNS) <= _SMALL_TILES * chip.processors:
+        small = _small(n, tiles, width, types, slices, sides, row, chip)
+        if small is not None:
+            return small
     if not chip.large:
         units, mt, ks = min(10, int(20 * chip.shared / 227) // slices) // sides * sides, 1, slices
     elif slices == 1:
@@ -115,6 +139,41 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
         "BLOCKS_PER_SM": blocks,
         "SMEM_BYTES": shared,
     }
+
+
+def _small(
+    n: int, tiles: int, width: int, types: tuple[str, ...], slices: int, sides: int, row: int, chip: Chip
+) -> dict[str, int] | None:
+    """Return constants of a launch whose blocks keep all their weights in shared memory; None if these do not fit.
+
+    All weights are then requested before the tokens are ready, and a block takes no more shared memory than it needs, so
+    that blocks of the next launch may start beside it. `row` is the bytes of a token's columns of a stage.
+    """
+    columns = max(end - start for start, end in pairwise(cuts(width, slices)))
+    stages = min(4, -(-columns // _COLUMNS))
+    # a few rows that are not quantised, as those of gates, may stream
+    resident = [t for t in types if tile_width(t) == _COLUMNS] or types
+    of_warp = max(tile_bytes(t) * min(8, -(-columns // tile_width(t))) for t in resident)
+    of_warp = max(of_warp, *map(tile_bytes, types))
+    for cluster, mt in _SMALL_CHOICES:
+        ks, units = slices // cluster, sides * -(-tiles // (chip.processors // cluster * mt))
+        if slices % cluster or ks * units > min(_SMALL_WARPS, _MOST_WARPS[_kind(types)][n][mt - 1]):
+            continue
+        of_sums = sides * -(-units // sides * mt * n // 8 // cluster) * slices * 512
+        for ahead in range(stages, min(stages, 2) - 1, -1):
+            shared = -(-max(ks * (units * mt * of_warp + ahead * row), of_sums) // 1024) * 1024
+            if shared <= (chip.shared - 3) * 1024:
+                return {
+                    "K_SLICES": ks,
+                    "CLUSTER": cluster,
+                    "ROW_UNITS": units,
+                    "MT": mt,
+                    "X_COLUMNS": _COLUMNS,
+                    "X_STAGES": ahead,
+                    "BLOCKS_PER_SM": 1,
+                    "SMEM_BYTES": shared,
+                }
+    return None
 
 
 def _ahead(part: int, stage: int, shared: int, ks: int) -> int:
@@ -155,7 +214,7 @@ def _balanced(
     """
     best, least = (sides, 1, slices), math.inf
     for cluster in clusters:
-        if slices % cluster or slices > cluster * _MAX_SLICES:
+        if slices % cluster or slices > cluster * (2 * _MAX_SLICES if n == 8 else _MAX_SLICES):
             continue
         ks, at_once = slices // cluster, int(chip.processors * (_CLUSTER_4_SHARE if cluster == 4 else 1)) // cluster
         for mt in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Mixture of experts: a router, the experts selected for a token, and a shared expert."""
+"""Mixture of experts: a router, the experts selected for a token, and in some models a shared expert."""
 
 from typing import Generic, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ _FEW = 8  # tokens up to which results are combined on one thread
 
 
 class Experts(NamedTuple, Generic[W]):
-    """Weights of one layer: E experts of F hidden units, a shared expert of Fs hidden units; D is the model width.
+    """Weights of one layer: E experts of F hidden units, and a shared expert of Fs; D is the model width.
 
     Parameters
     ----------
@@ -35,18 +35,25 @@ class Experts(NamedTuple, Generic[W]):
 
     Notes
     -----
-    On a GPU the matrices are of type `PackedWeight`, and the routers are float32 arrays.
+    Without a shared expert, its four weights are None. On a GPU the matrices are of type `PackedWeight`, and the routers
+    are float32 arrays.
     """
 
     router: W
     gate: W
     up: W
     down: W
-    shared_router: W
-    shared_gate: W
-    shared_up: W
-    shared_down: W
+    shared_router: W | None
+    shared_gate: W | None
+    shared_up: W | None
+    shared_down: W | None
     n_used: int
+
+    @property
+    def shared(self) -> tuple[W, W, W, W] | None:
+        """Router, gate, up and down projection of the shared expert; None without one."""
+        router, gate, up, down = self.shared_router, self.shared_gate, self.shared_up, self.shared_down
+        return None if router is None or gate is None or up is None or down is None else (router, gate, up, down)
 
 
 class MoeScratch:
@@ -62,7 +69,8 @@ class MoeScratch:
 
     def __init__(self, tokens: int, weights: Experts) -> None:
         n_experts, ffn, width = weights.gate.shape
-        n_used, shared_ffn = weights.n_used, weights.shared_gate.shape[0]
+        n_used = weights.n_used
+        shared_ffn = weights.shared[1].shape[0] if weights.shared else 0
         self.logits = np.empty((tokens, n_experts), np.float32)
         self.shared_logits = np.empty((tokens, 1), np.float32)
         self.experts = np.empty((tokens, n_used), np.int32)
@@ -72,7 +80,7 @@ class MoeScratch:
         self.hidden = empty(tokens * n_used, ffn)
         self.product = np.empty((tokens * n_used, width), np.float32)
         self.shared_hidden = empty(tokens, shared_ffn)
-        self.shared = np.empty((tokens, width), np.float32)
+        self.shared = np.empty((tokens, width if weights.shared else 0), np.float32)
 
 
 class Moe:
@@ -97,8 +105,8 @@ class Moe:
     Notes
     -----
     ``p = softmax(router x)``; the `n_used` largest are selected (ties: the lower number) and normalised to a sum of 1;
-    ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``. Each selected expert is read
-    once for all its tokens.
+    ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``, without the last term if there
+    is no shared expert. Each selected expert is read once for all its tokens.
     """
 
     def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: MoeScratch | None = None) -> None:
@@ -107,28 +115,31 @@ class Moe:
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
         self._x, self._weights, self._out = x, weights, out
         self._scratch = s = scratch or MoeScratch(len(x), weights)
-        self._router = PackedLinear(
-            x, (weights.router, weights.shared_router), (s.logits[: len(x)], s.shared_logits[: len(x)]), name="router"
-        )
-        self._native = all(w.native for w in weights[:-1])
+        self._n_shared = 1 if weights.shared else 0
+        routers = (weights.router, *(weights.shared[:1] if weights.shared else ()))
+        outs = (s.logits[: len(x)], s.shared_logits[: len(x)])[: len(routers)]
+        self._router = PackedLinear(x, routers, outs, name="router")
+        self._native = all(w.native for w in weights[:-1] if w is not None)
         if self._native:
             self._plan()
 
     def _plan(self) -> None:
         w, s = self._weights, self._scratch
-        active = min(w.gate.shape[0], len(s.grouped))
-        self._into = np.zeros((2 + 2 * active, COLUMNS), np.int64)
-        self._down = np.zeros((1 + active, COLUMNS), np.int64)
+        planned = min(w.gate.shape[0], len(s.grouped)) + self._n_shared
+        self._into = np.zeros((2 * planned, COLUMNS), np.int64)
+        self._down = np.zeros((planned, COLUMNS), np.int64)
         self._template = np.zeros((3, COLUMNS + 1), np.int64)
         for row, weight in zip(self._template, (w.gate, w.up, w.down), strict=True):
             describe(row[:-1], weight)
             row[-1] = weight.stack_bytes
-        shared = (
-            (self._into[0], w.shared_gate, self._x, s.shared_hidden, GATE),
-            (self._into[1], w.shared_up, self._x, s.shared_hidden, UP),
-            (self._down[0], w.shared_down, s.shared_hidden, s.shared, STORE),
-        )
-        for row, weight, x, out, mode in shared:
+        if w.shared is None:
+            return
+        _, gate, up, down = w.shared
+        for row, weight, x, out, mode in (
+            (self._into[0], gate, self._x, s.shared_hidden, GATE),
+            (self._into[1], up, self._x, s.shared_hidden, UP),
+            (self._down[0], down, s.shared_hidden, s.shared, STORE),
+        ):
             describe(row, weight)
             row[MODE] = mode
             row[X], row[X_BYTES], row[OUT], row[OUT_BYTES] = x.ctypes.data, x.strides[0], out.ctypes.data, out.strides[0]
@@ -140,11 +151,13 @@ class Moe:
         self._router(n_tokens)
         shares, place = s.shares[:n_tokens], s.place[:n_tokens]
         if self._native:
-            self._into[:2, TOKENS] = self._down[0, TOKENS] = n_tokens
+            first = self._n_shared
+            self._into[: 2 * first, TOKENS] = self._down[:first, TOKENS] = n_tokens
             rows = s.logits[:n_tokens], self._weights.n_used, s.experts[:n_tokens], shares, place, self._x
-            used = cpu.arrange(*rows, s.grouped, self._template, self._into, self._down, s.hidden, s.product)
-            multiply(self._into[: 2 + 2 * used], get_num_threads())
-            multiply(self._down[: 1 + used], get_num_threads())
+            plans = self._into[2 * first :], self._down[first:]
+            used = first + cpu.arrange(*rows, s.grouped, self._template, *plans, s.hidden, s.product)
+            multiply(self._into[: 2 * used], get_num_threads())
+            multiply(self._down[:used], get_num_threads())
         else:
             self._one_expert_after_another(n_tokens)
         combine = cpu.combine_few if n_tokens <= _FEW else cpu.combine_many
@@ -156,8 +169,10 @@ class Moe:
         experts = s.experts[:n_tokens]
         cpu.route(s.logits[:n_tokens], w.n_used, experts, s.shares[:n_tokens])
         s.place[:n_tokens] = np.arange(n_tokens * w.n_used).reshape(n_tokens, w.n_used)
-        gated_linear(x, w.shared_gate, w.shared_up, s.shared_hidden[:n_tokens])
-        linear(s.shared_hidden[:n_tokens], (w.shared_down,), (s.shared[:n_tokens],))
+        if w.shared:
+            _, gate, up, down = w.shared
+            gated_linear(x, gate, up, s.shared_hidden[:n_tokens])
+            linear(s.shared_hidden[:n_tokens], (down,), (s.shared[:n_tokens],))
         for e in np.unique(experts):
             rows = np.flatnonzero(experts.ravel() == e)
             hidden = np.empty((len(rows), w.gate.shape[1]), np.float32)

@@ -39,8 +39,8 @@ def arrange(logits, n_used, experts, weights, place, x, grouped, template, into,
     """Select experts, group the tokens by expert, and plan the launches.
 
     ``place[t, i]`` is the row of `grouped` of token t for its i-th expert. `template` holds the gate, up and down rows of a
-    plan for expert 0, and the bytes from one expert to the next. `into` and `down` receive the plans from their third and
-    second row on, after the shared expert. Returns the number of selected experts.
+    plan for expert 0, and the bytes from one expert to the next. `into` and `down` receive the plans, two rows and one row
+    for each selected expert. Returns the number of selected experts.
     """
     route(logits, n_used, experts, weights)
     tokens, n_experts = logits.shape
@@ -63,7 +63,7 @@ def arrange(logits, n_used, experts, weights, place, x, grouped, template, into,
         if n == 0:
             continue
         for part in range(3):
-            plan = down[1 + used] if part == 2 else into[2 + 2 * used + part]
+            plan = down[used] if part == 2 else into[2 * used + part]
             plan[:] = template[part, :-1]
             plan[DATA] += e * template[part, -1]
             plan[TOKENS] = n
@@ -80,20 +80,22 @@ def arrange(logits, n_used, experts, weights, place, x, grouped, template, into,
 
 @inline
 def _combine_token(t, weights, place, product, shared_logits, shared, out):
-    gate = np.float32(1.0 / (1.0 + math.exp(-shared_logits[t, 0])))
+    has_shared = shared.shape[1] > 0
+    gate = np.float32(1.0 / (1.0 + math.exp(-shared_logits[t, 0]))) if has_shared else np.float32(0)
     for k in range(0, out.shape[1], 16):
         total = zeros()
         for i in range(weights.shape[1]):
             row = product.ctypes.data + 4 * (place[t, i] * product.shape[1] + k)
             total = fma(splat(weights[t, i]), load_f32(row), total)
-        total = add(total, mul(splat(gate), load_f32(shared.ctypes.data + 4 * (t * shared.shape[1] + k))))
+        if has_shared:
+            total = add(total, mul(splat(gate), load_f32(shared.ctypes.data + 4 * (t * shared.shape[1] + k))))
         at = out.ctypes.data + 4 * (t * out.shape[1] + k)
         store_f32(at, add(load_f32(at), total))
 
 
 @inline
 def combine_few(weights, place, product, shared_logits, shared, out):
-    """Add the experts' outputs to the residual stream, on one thread."""
+    """Add the experts' outputs to the residual stream, on one thread; `shared` has no columns without a shared expert."""
     for t in range(len(weights)):
         _combine_token(t, weights, place, product, shared_logits, shared, out)
 

@@ -13,6 +13,7 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
+from dflash.kernels.norm.split import SplitNorm
 
 MOST_ROWS = 64
 """Largest number of rows of a decode launch."""
@@ -22,13 +23,14 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
-_PAIRS, _WARPS = 4, 8  # pairs of an item; warps of a block of `down`
+_PAIRS, _WARPS, _STRIPES = 4, 8, 2  # pairs of an item; warps of a block of `down`; stripes of 16 weight rows of a warp
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 """Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
 _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
 PLAIN = "F32", "F16", "BF16"
 """Formats whose weights are not quantised."""
 _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
+_ROUTER_STATIC = 4096  # bytes; router.cu declares 2368
 _RESERVED, _LARGE = 1024, 80 * 1024  # bytes: static shared memory of a block; spans of all warps that halve the warps
 
 
@@ -48,15 +50,16 @@ class MoeShape:
     def __init__(self, weights: Experts) -> None:
         self.experts, self.width = weights.router.shape
         self.ffn = prod(weights.gate.shape[:-1]) // self.experts
-        self.shared_ffn, self.n_used = weights.shared_gate.shape[0], weights.n_used
-        self.slots = self.n_used + 1
+        self.shared_ffn = weights.shared[1].shape[0] if weights.shared else self.ffn
+        self.n_used, self.n_shared = weights.n_used, 1 if weights.shared else 0
+        self.slots = self.n_used + self.n_shared
         self.spans = -(-self.width // SPAN)
         self.inner_spans = -(-max(self.ffn, self.shared_ffn) // SPAN)
 
     def items(self, n_rows: int, pairs: int) -> int:
         """Return the largest number of items of `n_rows` rows; an item is an expert with up to `pairs` of its rows."""
         chosen = n_rows * self.n_used
-        return min(chosen, self.experts + chosen // pairs) + -(-n_rows // pairs)
+        return min(chosen, self.experts + chosen // pairs) + self.n_shared * -(-n_rows // pairs)
 
     def constants(self) -> dict[str, int]:
         """Return the sizes as macros."""
@@ -64,7 +67,11 @@ class MoeShape:
 
     def of_router(self) -> dict[str, int]:
         """Return the sizes that the router depends on as macros."""
-        return {"MODEL_DIM": self.width, "EXPERTS": self.experts, "N_USED": self.n_used}
+        return {"MODEL_DIM": self.width, "EXPERTS": self.experts} | self.of_slots()
+
+    def of_slots(self) -> dict[str, int]:
+        """Return the experts of a token as macros."""
+        return {"N_USED": self.n_used, "N_SHARED": self.n_shared}
 
 
 class DecodeScratch:
@@ -82,8 +89,8 @@ class DecodeScratch:
         shape = MoeShape(weights)
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
-        self.logits = cupy.empty((rows, shape.experts + 1), np.float32)
-        self.experts = cupy.empty((rows, shape.n_used), np.int32)
+        self.logits = cupy.empty((rows, shape.experts + shape.n_shared), np.float32)
+        self.experts = cupy.zeros((rows, shape.n_used), np.int32)  # read as a hint before it is first written
         self.factors = cupy.empty((rows, shape.slots), np.float32)
         self.item_expert, self.item_pairs = cupy.empty(items, np.int32), cupy.empty((items, _PAIRS), np.int32)
         self.n_items, self.arrived = cupy.empty(1, np.int32), cupy.zeros(1, np.int32)
@@ -103,11 +110,14 @@ class DecodeMoe:
     weights : Experts
         Weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts : int32 (1 or more,)
-        Its first entry is the actual number of rows, on the device. Rows beyond are skipped.
+        Its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is read before the previous
+        kernel has ended, as the batch of a pass may be.
     scratch : DecodeScratch
         Scratch of the stream.
     eps : float
         Added to the mean square of a row.
+    behind : SplitNorm, optional
+        Norm of the stream after the experts; its `half` and `squares` are written.
 
     Raises
     ------
@@ -122,15 +132,25 @@ class DecodeMoe:
     9 experts: 16 MB for D 2048, F 512 and four bits a weight.
     """
 
-    def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: DecodeScratch, *, eps: float) -> None:
+    def __init__(
+        self,
+        stream: Any,
+        gain: Any,
+        weights: Experts,
+        counts: Any,
+        scratch: DecodeScratch,
+        *,
+        eps: float,
+        behind: SplitNorm | None = None,
+    ) -> None:
         self._shape = shape = MoeShape(weights)
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
-        s, w, self._processors = scratch, weights, capabilities().processors
+        s, w, self._processors = scratch, filled(weights), capabilities().processors
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
         self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
-        small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
+        small = {"EXPERTS": shape.experts} | shape.of_slots()
         items = s.item_expert, s.item_pairs, s.n_items
         plan = kernel(_HERE / "expert_items.cu", "expert_items", dependent=True, **small)
         self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
@@ -139,18 +159,19 @@ class DecodeMoe:
         args: tuple[Any, ...] = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
+        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
         args = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
-        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, stream
+        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream
         self._down_few, _ = _down(shape, args, few=True)
-        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
         shape, processors = self._shape, self._processors
         _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
-        router(stream, grid=(-(-(shape.experts + 1) // outs), -(-n_rows // rows)))
+        router(stream, grid=(-(-(shape.experts + shape.n_shared) // outs), -(-n_rows // rows)))
         if n_rows <= FEW:
             self._gate_up_few(stream, grid=(shape.inner_spans * 16, n_rows * shape.slots))
             self._down_few(stream, grid=(shape.width // 16, n_rows))
@@ -174,11 +195,25 @@ def upload(weights: Experts) -> Experts:
     Experts
         Weights in the form that `DecodeMoe` takes.
     """
-    routers = {name: cupy.asarray(getattr(weights, name).unpacked()) for name in ("router", "shared_router")}
-    parts = {
-        name: PackedWeight(w) for name, w in weights._asdict().items() if name not in ("router", "shared_router", "n_used")
-    }
-    return Experts(**routers, **parts, n_used=weights.n_used)
+
+    def uploaded(name: str, weight: Any) -> Any:
+        return cupy.asarray(weight.unpacked()) if name in ("router", "shared_router") else PackedWeight(weight)
+
+    return weights._replace(
+        **{
+            name: uploaded(name, weight)
+            for name, weight in weights._asdict().items()
+            if name != "n_used" and weight is not None
+        }
+    )
+
+
+def filled(weights: Experts) -> Any:
+    """Return the weights; a missing shared expert has those of the routed ones, as addresses that kernels do not use."""
+    if weights.shared:
+        return weights
+    w = weights
+    return w._replace(shared_router=w.router, shared_gate=w.gate, shared_up=w.up, shared_down=w.down)
 
 
 def check(stream: Any, gain: Any, weights: Experts, shape: MoeShape) -> None:
@@ -186,13 +221,13 @@ def check(stream: Any, gain: Any, weights: Experts, shape: MoeShape) -> None:
     name = weights.gate.name
     if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):
         raise KernelError(f"{name}: experts of width {shape.width} don't fit rows {stream.shape} and a gain {gain.shape}")
-    for weight, rows, width in (
-        (weights.gate, shape.experts * shape.ffn, shape.width),
-        (weights.up, shape.experts * shape.ffn, shape.width),
-        (weights.down, shape.experts * shape.width, shape.ffn),
-        (weights.shared_gate, shape.shared_ffn, shape.width),
-        (weights.shared_up, shape.shared_ffn, shape.width),
-        (weights.shared_down, shape.width, shape.shared_ffn),
+    shared_ffn = shape.shared_ffn
+    shared = ((shared_ffn, shape.width), (shared_ffn, shape.width), (shape.width, shared_ffn)) if weights.shared else ()
+    for weight, (rows, width) in (
+        (weights.gate, (shape.experts * shape.ffn, shape.width)),
+        (weights.up, (shape.experts * shape.ffn, shape.width)),
+        (weights.down, (shape.experts * shape.width, shape.ffn)),
+        *zip((weights.shared or ())[1:], shared, strict=True),
     ):
         if (prod(weight.shape[:-1]), weight.shape[-1]) != (rows, width):
             raise KernelError(f"{weight.name}: wanted {rows} rows of {width} in all, got {weight.shape}")
@@ -209,10 +244,19 @@ def span_bytes(kinds: list[str]) -> int:
 
 
 def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
-    """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
+    """Return launch, rows and logits of a router block: rows fit shared memory, the weights of the logits fit registers."""
+    while rows > 1 and 4 * rows * shape.width > capabilities().block_shared - _ROUTER_STATIC:
+        rows //= 2
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
-        _HERE / "router.cu", "router", dependent=True, MODEL_DIM=shape.width, EXPERTS=shape.experts, OUTS=outs, ROWS=rows
+        _HERE / "router.cu",
+        "router",
+        dependent=True,
+        MODEL_DIM=shape.width,
+        EXPERTS=shape.experts,
+        N_SHARED=shape.n_shared,
+        OUTS=outs,
+        ROWS=rows,
     )
     return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
 
@@ -251,16 +295,16 @@ def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, 
     kinds = [args[4].type, args[5].type]
     piece, token = span_bytes(kinds), shape.inner_spans * SPAN_BYTES
     warps, tokens = _WARPS, _PAIRS * (token + (0 if shape.inner_spans % 2 else 64))
-    while warps > 1 and 2 * warps * piece > _LARGE:
+    while warps > 1 and _STRIPES * warps * piece > _LARGE:
         warps //= 2
-    blocks, depth = _fitting(DOWN, kinds, 2 * warps * piece, tokens)
+    blocks, depth = _fitting(DOWN, kinds, _STRIPES * warps * piece, tokens)
     constants = shape.constants() | {"DOWN": kinds[0], "SHARED_DOWN": kinds[1]}
-    constants |= {"WARPS": warps, "STAGES": depth, "BLOCKS_PER_SM": blocks}
+    constants |= {"WARPS": warps, "WARP_STRIPES": _STRIPES, "STAGES": depth, "BLOCKS_PER_SM": blocks}
     made = kernel(_HERE / "down.cu", "down_small" if few else "down", dependent=True, **constants)
     if few:
         warps = shape.slots * min(shape.inner_spans, 32 // shape.slots)
         return made.bind(1, 32 * warps, data_of(args), shared=warps * (piece + SPAN_BYTES)), 1
-    return made.bind(1, 32 * warps, data_of(args), shared=tokens + 2 * warps * depth * piece), blocks
+    return made.bind(1, 32 * warps, data_of(args), shared=tokens + _STRIPES * warps * depth * piece), blocks
 
 
 def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:

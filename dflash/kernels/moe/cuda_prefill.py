@@ -12,7 +12,7 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, span_bytes
+from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, filled, span_bytes
 
 AT_ONCE = 2048
 """Largest capacity of the scratch in rows; more rows are run in slices."""
@@ -98,7 +98,7 @@ class PrefillMoe:
     ) -> None:
         self._shape, self._scratch = MoeShape(weights), scratch
         check(stream, gain, weights, self._shape)
-        s, w, shape = scratch, weights, self._shape
+        s, w, shape = scratch, filled(weights), self._shape
         into = w.gate, w.up, w.shared_gate, w.shared_up
         back = w.down, w.down, w.shared_down, w.shared_down
         self._hopper = _can_group(into, back) if hopper is None else hopper
@@ -118,8 +118,8 @@ class PrefillMoe:
         self._group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items)
         self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
         self._down = self._bind(back, (s.inner, *items), 0, gated=False)
-        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""

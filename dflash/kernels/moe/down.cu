@@ -1,16 +1,16 @@
 // Down projection of the experts: product = down @ inner. `down_small` is for few rows and also combines the experts of each
 // row; `down` takes the work items of expert_items.cu.
 //
-// A warp multiplies 16 or 32 weight rows of an expert with up to four tokens. Sums of spans are added in order, so both
+// A warp multiplies stripes of 16 weight rows of an expert with up to four tokens. Sums of spans are added in order, so both
 // entry points give a pair the same bits. Bulk copies prefetch the tiles.
-//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 weight rows of an item; a block takes a
+//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times WARP_STRIPES stripes of an item; a block takes a
 //               range of units. Every warp is its own producer (copies) and consumer (multiplies). Grid: blocks, at most as
-//               many as units; block 32 * WARPS; shared memory X_BYTES + WARPS * STAGES * 2 * PIECE.
+//               many as units; block 32 * WARPS; shared memory X_BYTES + WARPS * STAGES * TILES * PIECE.
 //   down_small  out[row] += sum of its experts. PARTS warps for each expert take its spans in turn. Grid (MODEL_DIM / 16,
-//               rows), block 32 * (N_USED + 1) * PARTS, shared memory (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
+//               rows), block 32 * SLOTS * PARTS, shared memory SLOTS * PARTS * (PIECE + SPAN_BYTES).
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; DOWN and SHARED_DOWN, formats; for `down`: WARPS;
-// STAGES, spans of tiles in flight a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
+// Macros: those of shape.cuh; DOWN and SHARED_DOWN, formats; for `down`: WARPS; WARP_STRIPES; STAGES, spans of tiles in flight
+// a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
 // Bytes: `down`, the tiles of an expert once for every four of its pairs; `down_small`, once for every pair, repeats from
 // the L2 cache.
 #include "../gpu/include/pdl.cuh"
@@ -18,21 +18,24 @@
 #include "activation_spans.cuh"
 #include "shape.cuh"
 
-#if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM)
-#error "DOWN, SHARED_DOWN, WARPS, STAGES and BLOCKS_PER_SM must be defined"
+#if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(WARP_STRIPES) || !defined(STAGES) || \
+    !defined(BLOCKS_PER_SM)
+#error "DOWN, SHARED_DOWN, WARPS, WARP_STRIPES, STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
 using Row = Spans<DOWN, FFN_DIM>;
 using SharedRow = Spans<SHARED_DOWN, SHARED_FFN_DIM>;
-constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = MODEL_DIM / 16;
-constexpr int UNITS = (STRIPES + 2 * WARPS - 1) / (2 * WARPS);  // units of an item
+constexpr int PAIRS = 4, STRIPES = MODEL_DIM / 16;
 constexpr int INNER_SPANS = larger(Row::N, SharedRow::N), TOKEN_BYTES = INNER_SPANS * SPAN_BYTES;
 constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAIRS * X_STRIDE;
 constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),
-              TILES = STRIPES > 1 ? 2 : 1;  // bytes of a span of a stripe; stripes of a warp
+              TILES = STRIPES < WARP_STRIPES ? STRIPES : WARP_STRIPES;  // bytes of a span of a stripe; stripes of a warp
+constexpr int UNITS = (STRIPES + TILES * WARPS - 1) / (TILES * WARPS);  // units of an item
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
 // True if the shared expert has the shape and format of the others, so that one code path serves both.
 constexpr bool SHARED_ALIKE = is_same<DOWN, SHARED_DOWN> && FFN_DIM == SHARED_FFN_DIM;
+// Blocks of `down_small` for whose registers a multiprocessor has space, so that they start beside the launch before.
+constexpr int SMALL_BLOCKS = SHARED_ALIKE && BLOCKS_PER_SM > 1 && SLOTS * PARTS <= 20 ? 2 : 1;
 
 // Producer role of a warp: copies the spans of its stripes, unit by unit.
 struct Producer {
@@ -58,8 +61,8 @@ struct Producer {
     __device__ __forceinline__ void fetch(int warp, int lane) {
         if (left == 0) return;
         const bool is_shared = expert == EXPERTS;
-        const u32 to = ring + slot * 2 * PIECE, barrier = barriers + 8 * slot;
-        const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
+        const u32 to = ring + slot * TILES * PIECE, barrier = barriers + 8 * slot;
+        const int stripe = min((unit * WARPS + warp) * TILES, STRIPES - TILES);
         slot = slot + 1 == STAGES ? 0 : slot + 1;
         if (SHARED_ALIKE || !is_shared) {
             const u8* matrix = Row::of(is_shared ? shared_weights : weights, is_shared ? 0 : expert, STRIPES);
@@ -82,7 +85,7 @@ __device__ __forceinline__ void fetch_token(u32 shared, const u8* inner, int pai
 
 // Multiply the units of one item.
 template <class Q, class R>
-__device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, 2 * PIECE>& ring, const u8* x,
+__device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, TILES * PIECE>& ring, const u8* x,
                                               int first, int n_units, int pair, int warp, int lane, float* product) {
     for (int unit = first; unit < first + n_units; ++unit) {
         float total[TILES][1][4];
@@ -101,7 +104,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
             producer.fetch(warp, lane);
             ring.advance();
         }
-        const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
+        const int stripe = min((unit * WARPS + warp) * TILES, STRIPES - TILES);
         UNROLL for (int m = 0; m < TILES; ++m)
             UNROLL for (int e = 0; e < 4; ++e) {
                 const int to = __shfl_sync(~0u, pair, lane % 4 * 2 + e % 2);
@@ -117,19 +120,23 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[WARPS][STAGES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u8* own = shared + X_BYTES + warp * (STAGES * 2 * PIECE);
+    u8* own = shared + X_BYTES + warp * (STAGES * TILES * PIECE);
     if (lane < STAGES) mbarrier_init_for_copies(smem_address(&barriers[warp][lane]));
     launch_dependent_grids();
     __syncwarp();  // the barriers of the warp are initialised
-    wait_on_dependent_grids();
+    // This launch starts when every block of the one before has ended its wait, so that all earlier launches have ended: the
+    // items are readable, and only the tokens have to be waited for.
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
-    if (begin >= end) return;
-
+    if (begin >= end) {
+        wait_on_dependent_grids();
+        return;
+    }
     Producer producer(weights, shared_weights, item_expert, smem_address(own), smem_address(barriers[warp]), begin, end);
     UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
-    PipelineState<STAGES, 2 * PIECE> ring(own, barriers[warp]);
+    PipelineState<STAGES, TILES * PIECE> ring(own, barriers[warp]);
+    wait_on_dependent_grids();
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
@@ -152,15 +159,15 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     }
 }
 
-// Products of every PARTS-th span of 16 weight rows with one pair.
+// Products of every PARTS-th span of 16 weight rows with one pair. The first span is being copied, in phase `phase` of the
+// barrier.
 template <class Q, class R>
-__device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u64* barrier, int stripe,
+__device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u32 barrier, int phase,
                                               int part, float (*products)[16]) {
     const int lane = threadIdx.x % 32;
-    const u32 address = smem_address(own), barrier_address = smem_address(barrier);
-    int phase = 0;
+    const u32 address = smem_address(own);
     for (int span = part; span < R::N; span += PARTS, phase ^= 1) {
-        R::template fetch<1>(address, matrix, stripe, span, barrier_address, lane);
+        if (span != part) R::template fetch<1>(address, matrix, blockIdx.x, span, barrier, lane);
         const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES;
         for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(address + PIECE + c, from + c);
         cp_async_commit_group();
@@ -168,39 +175,67 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         __syncwarp();  // the span of the token is visible
         float total[1][1][4];
         clear(total);
-        mbarrier_wait(barrier_address, phase);
+        mbarrier_wait(barrier, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
+        if (R::N <= PARTS) break;  // known to the compiler, which then keeps fewer registers
         __syncwarp();  // all lanes have read the span
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, 1)
+extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, SMALL_BLOCKS)
 down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
-           const unsigned char* weights, const unsigned char* shared_weights, float* out) {
+           const unsigned char* weights, const unsigned char* shared_weights, const float* gain,
+           unsigned short* halves, float* squares, float* out) {
+    const OutputNorm norm = {gain, halves, squares};
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
-    __shared__ float products[SLOTS][INNER_SPANS][16];
+    __shared__ float products[SLOTS][INNER_SPANS][16], factors_of_row[SLOTS], before[16], gains[16];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp / PARTS, part = warp % PARTS;
     const int row = blockIdx.y, pair = row * SLOTS + slot;
     if (lane == 0) mbarrier_init_for_copies(smem_address(barriers + warp));
     launch_dependent_grids();
     __syncwarp();  // the barrier of the warp is initialised
-    wait_on_dependent_grids();
-    if (row >= counts[0]) return;
-    float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
-    float factor[SLOTS], before = 0.0f;
-    if (threadIdx.x < 16) {
-        before = *to;
-        UNROLL for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
-    }
     u8* own = shared + warp * (PIECE + SPAN_BYTES);
+    const bool exists = row < counts[0];
+    int expert = 0, phase = 0;
+    const u32 address = smem_address(own), barrier = smem_address(barriers + warp);
+    const u8* matrix = shared_weights;
+    const auto fetch_first = [&] {
+        if (slot < N_USED) matrix = Row::of(weights, expert, STRIPES);
+        if (SHARED_ALIKE || slot < N_USED) {
+            if (part < Row::N) Row::fetch<1>(address, matrix, blockIdx.x, part, barrier, lane);
+        } else {
+            if (part < SharedRow::N) SharedRow::fetch<1>(address, matrix, blockIdx.x, part, barrier, lane);
+        }
+    };
+    if (exists) {
+        // The previous launch stores the choice before this one starts, but promises it only for after the wait.
+        if (slot < N_USED) expert = *(const volatile int*)(experts + row * N_USED + slot);
+        if (expert < 0 || expert >= EXPERTS) expert = 0;
+        fetch_first();
+    }
+    wait_on_dependent_grids();
+    if (!exists) return;
+    float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
+    if (threadIdx.x < SLOTS) cp_async_4(smem_address(factors_of_row + threadIdx.x), factors + row * SLOTS + threadIdx.x);
+    if (threadIdx.x < 16) {  // these copies are complete when those of the warp's first span of tokens are
+        cp_async_4(smem_address(before + threadIdx.x), to);
+        if (norm.halves) cp_async_4(smem_address(gains + threadIdx.x), gain + blockIdx.x * 16 + threadIdx.x);
+    }
     if (slot < N_USED) {
-        const u8* matrix = Row::of(weights, __ldcg(experts + row * N_USED + slot), STRIPES);
-        multiply_pair<DOWN, Row>(matrix, inner, pair, own, barriers + warp, blockIdx.x, part, products[slot]);
+        const int chosen = __ldcg(experts + row * N_USED + slot);
+        if (chosen != expert && part < Row::N) {
+            expert = chosen;
+            mbarrier_wait(barrier, phase);
+            phase = 1;
+            fetch_first();
+        }
+    }
+    if (SHARED_ALIKE || slot < N_USED) {
+        multiply_pair<DOWN, Row>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
     } else {
-        multiply_pair<SHARED_DOWN, SharedRow>(shared_weights, inner, pair, own, barriers + warp, blockIdx.x, part,
-                                              products[slot]);
+        multiply_pair<SHARED_DOWN, SharedRow>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
     }
     __syncthreads();  // the products of all warps are stored
     if (threadIdx.x >= 16) return;
@@ -211,5 +246,11 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
         }
         return total;
     };
-    *to = __fadd_rn(before, combine<SLOTS>(factor, product));
+    const float total = __fadd_rn(before[threadIdx.x], combine<SLOTS>(factors_of_row, product));
+    *to = total;
+    if (!norm.halves) return;
+    norm.halves[(size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x] = norm.half_of(total, gains[threadIdx.x]);
+    float sum = __fmul_rn(total, total);
+    UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffu, sum, m));
+    if (threadIdx.x == 0) norm.squares[(size_t)row * STRIPES + blockIdx.x] = sum;
 }

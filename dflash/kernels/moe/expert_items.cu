@@ -1,14 +1,14 @@
 // Top-k routing of up to 64 rows, and the work items of the next kernels. A pair is a row and one of its experts, number
-// SLOTS * row + slot; the last slot is the shared expert, number EXPERTS. An item is an expert and up to four of its pairs.
+// SLOTS * row + slot; a shared expert, number EXPERTS, has the last slot. An item is an expert and up to four of its pairs.
 // Items of the shared expert come first, then the others by expert; pairs of an expert are in the order of their rows.
 //
 // A warp routes a row; the last block to finish makes the items. Grid (rows / 16 rounded up), block 512, shared memory about
-// 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. Macros: EXPERTS, experts of a layer; N_USED,
-// routed experts of a token. Bytes: 4 * (EXPERTS + 1) a row.
+// 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. Macros: EXPERTS, experts of a layer; N_USED
+// and N_SHARED, see slots.cuh. Bytes: 4 * (EXPERTS + N_SHARED) a row.
 #include "../gpu/include/pdl.cuh"
 
-#if !defined(EXPERTS) || !defined(N_USED)
-#error "EXPERTS and N_USED must be defined"
+#ifndef EXPERTS
+#error "EXPERTS must be defined"
 #endif
 #define SCAN_THREADS 512
 #include "last_block.cuh"
@@ -26,13 +26,13 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
     launch_dependent_grids();
     for (int e = threadIdx.x; e < EXPERTS; e += THREADS) rows_of[e] = 0;
     wait_on_dependent_grids();
-    const int n_rows = min(counts[0], min(most_rows, MAX_ROWS)), shared_items = (n_rows + PAIRS - 1) / PAIRS;
+    const int n_rows = min(counts[0], min(most_rows, MAX_ROWS)), shared_items = N_SHARED * ((n_rows + PAIRS - 1) / PAIRS);
     if (row < n_rows) {
         int expert;
         float share;
-        const float* of_row = logits + row * (EXPERTS + 1);
+        const float* of_row = logits + row * (EXPERTS + N_SHARED);
         choose_topk(of_row, lane, expert, share);
-        write_choice(expert, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
+        write_choice(expert, share, of_row + EXPERTS, lane, experts + row * N_USED, factors + row * SLOTS);
         if (lane < N_USED) chosen[row * N_USED + lane] = expert;
     }
     if (gridDim.x > 1) {

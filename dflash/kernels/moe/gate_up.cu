@@ -17,7 +17,7 @@
 #error "STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
-constexpr int SLOTS = N_USED + 1, WARP_BYTES = STAGES * PIECE + PAIRS * SPAN_BYTES;
+constexpr int WARP_BYTES = STAGES * PIECE + PAIRS * SPAN_BYTES;
 constexpr int SUM_BYTES = 2 * SPANS * 2 * 512, BARRIER_BYTES = (SPANS * STAGES * 8 + 127) / 128 * 128;
 
 struct Weights {
@@ -94,9 +94,9 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     u64* barriers = (u64*)(shared + SUM_BYTES) + warp * STAGES;
     u8 *own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES, *tokens = own + STAGES * PIECE;
     if (lane < STAGES) mbarrier_init_for_copies(smem_address(barriers + lane), 2);
-    launch_dependent_grids();
     __syncwarp();  // the barriers of the warp are initialised
     wait_on_dependent_grids();
+    launch_dependent_grids();  // only now, as the next launch reads the items without waiting for this one
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);

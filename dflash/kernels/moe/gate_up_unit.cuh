@@ -2,7 +2,7 @@
 // gate and the same rows of the up projection. Each of SPANS warps multiplies a span of K (split-K); one warp adds their
 // sums and writes the unit.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; GATE, UP, SHARED_GATE, SHARED_UP, formats.
+// Macros: those of shape.cuh; GATE, UP, SHARED_GATE, SHARED_UP, formats.
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "activation_spans.cuh"

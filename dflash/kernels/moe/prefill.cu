@@ -6,7 +6,7 @@
 // All warps copy weights and tokens span by span with cp.async, STAGES spans in flight. Block 32 * WARPS, shared memory
 // STAGES * STAGE_BYTES.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; PAIRS, a multiple of 16; WARPS; STAGES; GATED;
+// Macros: those of shape.cuh; PAIRS, a multiple of 16; WARPS; STAGES; GATED;
 // FIRST and SECOND, formats of the two tiles; SHARED_FIRST and SHARED_SECOND, those of the shared expert.
 // Bytes: the tiles of an expert once for every item, the tokens of an item once for every block.
 #include "../gpu/include/activation.cuh"
@@ -26,7 +26,7 @@ __host__ __device__ constexpr int span_bytes() {
     return SPAN / Q::TILE_K * Q::BYTES;
 }
 
-constexpr int SLOTS = N_USED + 1, THREADS = 32 * WARPS, NT = PAIRS / 8;
+constexpr int THREADS = 32 * WARPS, NT = PAIRS / 8;
 constexpr int SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int FIRST_BYTES = larger(span_bytes<FIRST>(), span_bytes<SHARED_FIRST>());
 constexpr int SECOND_BYTES = larger(span_bytes<SECOND>(), span_bytes<SHARED_SECOND>());

@@ -6,7 +6,7 @@
 // All warps copy with cp.async and multiply. Weights are dequantised to float16 in registers, rounded once or twice. Tokens
 // are in the order of B fragments, see `span_order`. Block 128 * WARPGROUPS, shared memory 1024 + STAGES * STAGE_BYTES.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; PAIRS, a multiple of 16 up to 128; WARPGROUPS,
+// Macros: those of shape.cuh; PAIRS, a multiple of 16 up to 128; WARPGROUPS,
 // even; STAGES, spans in flight; BLOCKS_PER_SM, blocks that must fit a multiprocessor; GATED; INNER_ORDER, order of the
 // inner values; FIRST and SECOND, formats of the two halves of the warpgroups; SHARED_FIRST and SHARED_SECOND, those of the
 // shared expert.
@@ -25,7 +25,7 @@
 #error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
 #endif
 
-constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS;
+constexpr int NT = PAIRS / 8, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS;
 constexpr int N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
 constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // a quarter of a span: 64 values of all tokens

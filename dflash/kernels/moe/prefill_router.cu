@@ -1,7 +1,7 @@
 // Router of a prefill: RMS norm, logits, top-k and the work items of the next kernels, for many rows. It computes the same
 // as router.cu and expert_items.cu, but an item has up to PAIRS pairs, shared evenly between the items of an expert.
 //
-//   normalize     normed = x * gain / rms(x), in the layout of activation_spans.cuh and in float32; also the logit of the
+//   normalize     normed = x * gain / rms(x), in the layout of activation_spans.cuh and in float32; also the logit of a
 //                 shared expert. Grid (rows), block 256. The first block clears the counts of the experts.
 //   logits        logits = normed @ router.T; each float32 is split into two tf32, so the result is about as accurate as
 //                 float32. Grid (EXPERTS / 64, rows / 32, both rounded up), block 256, shared memory 4 * STAGES * TILE_ROWS
@@ -9,8 +9,9 @@
 //   topk          Grid (rows / 8 rounded up), block 256: a warp routes a row.
 //   expert_items  Grid (EXPERTS + 1), block 256: a block makes the items of an expert.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, the shape; PAIRS; STAGES of `logits`; NORMED_ORDER, order of the normed values, see `span_order`. Bytes:
-// `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row for every 64 experts, mostly from the L2 cache.
+// Macros: MODEL_DIM, EXPERTS, N_USED, N_SHARED, the shape; PAIRS; STAGES of `logits`; NORMED_ORDER, order of the normed
+// values, see `span_order`. Bytes: `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row for every 64 experts,
+// mostly from the L2 cache.
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -19,11 +20,8 @@
 #include "topk.cuh"
 #include "activation_spans.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED)
-#error "MODEL_DIM, EXPERTS and N_USED must be defined"
-#endif
-#if !defined(PAIRS) || !defined(STAGES) || !defined(NORMED_ORDER)
-#error "PAIRS, STAGES and NORMED_ORDER must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(PAIRS) || !defined(STAGES) || !defined(NORMED_ORDER)
+#error "MODEL_DIM, EXPERTS, PAIRS, STAGES and NORMED_ORDER must be defined"
 #endif
 constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, PER_THREAD = (SPANS * SPAN / 4 + 255) / 256;
 
@@ -68,11 +66,12 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
             x[i].x = __fmul_rn(__fmul_rn(x[i].x, g.x), inverse), x[i].y = __fmul_rn(__fmul_rn(x[i].y, g.y), inverse);
             x[i].z = __fmul_rn(__fmul_rn(x[i].z, g.z), inverse), x[i].w = __fmul_rn(__fmul_rn(x[i].w, g.w), inverse);
             ((float4*)(exact + (size_t)blockIdx.x * MODEL_DIM))[vector] = x[i];
-            logit = dot(x[i], ((const float4*)shared_weights)[vector], logit);
+            if (N_SHARED) logit = dot(x[i], ((const float4*)shared_weights)[vector], logit);
         }
         u8* to = normed + (size_t)blockIdx.x * SPANS * SPAN_BYTES;
         if (vector < SPANS * SPAN / 4) write_values<NORMED_ORDER>(to, vector, x[i], 1.0f);
     }
+    if (!N_SHARED) return;
     logit = block_sum(logit);
     if (threadIdx.x == 0) shared_logits[blockIdx.x] = logit;
 }
@@ -153,7 +152,7 @@ topk(const float* logits, const float* shared_logits, const int* row_counts, int
     int expert;
     float share;
     choose_topk(logits + (size_t)row * EXPERTS, lane, expert, share);
-    write_choice(expert, share, shared_logits[row], lane, experts + row * N_USED, factors + row * SLOTS);
+    write_choice(expert, share, shared_logits + row, lane, experts + row * N_USED, factors + row * SLOTS);
     if (lane < N_USED) atomicAdd(count + expert, 1);
 }
 
@@ -174,7 +173,7 @@ expert_items(const int* experts, const int* count, const int* row_counts, int fi
     wait_on_dependent_grids();
     const int expert = blockIdx.x, n_rows = max(min(n_here, row_counts[0] - first_row), 0);
     const bool is_shared = expert == EXPERTS;
-    const ItemSplit shared(n_rows), own(is_shared ? n_rows : count[expert]);
+    const ItemSplit shared(N_SHARED * n_rows), own(is_shared ? N_SHARED * n_rows : count[expert]);
     int first = is_shared ? 0 : shared.items, before = shared.items;
     for (int start = 0; start < EXPERTS; start += 256) {
         const int e = start + threadIdx.x;

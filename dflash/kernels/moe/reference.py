@@ -1,4 +1,4 @@
-"""Definition in float64 NumPy: a router, its selected experts, and a shared expert."""
+"""Definition in float64 NumPy: a router, its selected experts, and in some models a shared expert."""
 
 import numpy as np
 
@@ -14,7 +14,8 @@ def route(logits, n_used, experts, weights):
 
 def experts(x, weights, out):
     """Compute ``out += sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) * shared(x)``."""
-    unpacked = {name: getattr(weights, name).unpacked().astype(np.float64) for name in weights._fields if name != "n_used"}
+    given = {name: weight for name, weight in weights._asdict().items() if name != "n_used" and weight is not None}
+    unpacked = {name: weight.unpacked().astype(np.float64) for name, weight in given.items()}
     x = x.astype(np.float64)
     chosen, p = np.empty((len(x), weights.n_used), np.int32), np.empty((len(x), weights.n_used))
     route(x @ unpacked["router"].T, weights.n_used, chosen, p)
@@ -24,7 +25,8 @@ def experts(x, weights, out):
         return down @ (g / (1 + np.exp(-g)) * (up @ t))
 
     for i, t in enumerate(x):
-        shared = ffn(t, unpacked["shared_gate"], unpacked["shared_up"], unpacked["shared_down"])
-        out[i] += shared / (1 + np.exp(-(unpacked["shared_router"] @ t)))
+        if weights.shared_gate is not None:
+            shared = ffn(t, unpacked["shared_gate"], unpacked["shared_up"], unpacked["shared_down"])
+            out[i] += shared / (1 + np.exp(-(unpacked["shared_router"] @ t)))
         for e, share in zip(chosen[i], p[i], strict=True):
             out[i] += share * ffn(t, *(unpacked[part][e] for part in ("gate", "up", "down")))

@@ -1,21 +1,21 @@
 // Router of a decode step: RMS norm normed = x * gain / rms(x), in the layout of activation_spans.cuh, and logits = router @
-// normed in float32. The last logit is that of the shared expert.
+// normed in float32. The logit of a shared expert is the last.
 //
 // A block computes the logits of OUTS experts for ROWS rows. Four warps share an expert, a quarter of its weights each; the
 // weights are loaded into registers before the rows are ready. The order of the additions of a logit is the same for any
 // ROWS and OUTS.
-// Grid ((EXPERTS + 1) / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros:
-// MODEL_DIM, EXPERTS, the shape; OUTS, even; ROWS.
+// Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: MODEL_DIM,
+// EXPERTS, the shape; N_SHARED, 1 with a shared expert, else 0; OUTS, even; ROWS.
 // Bytes: the router's weights once for every ROWS rows; the rows once for every OUTS experts, repeats from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 #include "activation_spans.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(OUTS) || !defined(ROWS)
-#error "MODEL_DIM, EXPERTS, OUTS and ROWS must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_SHARED) || !defined(OUTS) || !defined(ROWS)
+#error "MODEL_DIM, EXPERTS, N_SHARED, OUTS and ROWS must be defined"
 #endif
 constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN,
-              OUTS_PER_WARP = OUTS / 2;
+              OUTS_PER_WARP = OUTS / 2, LOGITS = EXPERTS + N_SHARED;
 constexpr int ROWS_IN_FLIGHT = ROWS < 4 || CHUNKS > 8   ? 1
                                : ROWS < 8 || CHUNKS > 4 ? 2
                                                         : 4;  // rows that a warp loads at a time
@@ -66,9 +66,9 @@ router(const float* stream, const float* gain, const float* weights, const float
         load_quarter(e < EXPERTS ? weights + (size_t)e * MODEL_DIM : shared_weights, quarter, lane, w[o]);
     }
     load_quarter(gain, quarter, lane, g);
+    const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);  // no kernel of a pass writes the counts
     wait_on_dependent_grids();
 
-    const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);
 #pragma unroll 1
     for (int start = warp / 4; start < n_here; start += 2 * ROWS_IN_FLIGHT) {
         float4 x[ROWS_IN_FLIGHT][CHUNKS];
@@ -106,7 +106,7 @@ router(const float* stream, const float* gain, const float* weights, const float
     for (int i = threadIdx.x; i < n_here * OUTS; i += 256) {
         const int r = i / OUTS, e = blockIdx.x * OUTS + i % OUTS;
         const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);
-        if (e <= EXPERTS) logits[(row_0 + r) * (EXPERTS + 1) + e] = logit;
+        if (e < LOGITS) logits[(row_0 + r) * LOGITS + e] = logit;
     }
     write_rows(rows, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
 }

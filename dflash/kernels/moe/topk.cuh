@@ -1,11 +1,12 @@
 // Top-k routing of one token by a warp: the N_USED experts with the largest logits (of equal logits the lower number first)
 // and their softmax shares.
 //
-// Macros: EXPERTS, experts of a layer; N_USED, routed experts of a token.
+// Macros: EXPERTS, experts of a layer; N_USED and N_SHARED, see slots.cuh.
 #pragma once
 #include "../gpu/include/activation.cuh"
+#include "slots.cuh"
 
-constexpr int PER_LANE = (EXPERTS + 31) / 32, SLOTS = N_USED + 1;
+constexpr int PER_LANE = (EXPERTS + 31) / 32;
 static_assert(N_USED >= 1 && N_USED <= 32 && N_USED <= EXPERTS && EXPERTS <= 512,
               "a warp chooses at most 32 of at most 512 experts");
 
@@ -60,12 +61,15 @@ __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& 
     share = __fdiv_rn(p, total);
 }
 
-// Store the experts of a token and the factors of their products: the shares, then the gate of the shared expert.
-__device__ __forceinline__ void write_choice(int expert, float share, float shared_logit, int lane, int* experts,
+// Store the experts of a token and the factors of their products: the shares, then the gate of the shared expert, whose
+// logit is read only if there is one.
+__device__ __forceinline__ void write_choice(int expert, float share, const float* shared_logit, int lane, int* experts,
                                              float* factors) {
     if (lane < N_USED) {
         experts[lane] = expert;
         factors[lane] = __fdiv_rn(share, INNER_SCALE);
     }
-    if (lane == 0) factors[N_USED] = __fdiv_rn(1.0f / (1.0f + expf(-shared_logit)), INNER_SCALE);
+    if (N_SHARED && lane == 0) {
+        factors[N_USED] = __fdiv_rn(1.0f / (1.0f + expf(-__ldcg(shared_logit))), INNER_SCALE);
+    }
 }

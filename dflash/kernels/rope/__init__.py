@@ -7,14 +7,15 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
+from dflash.kernels.kv_types import head_size
 from dflash.kernels.ragged import PAGE, Ragged
 from dflash.kernels.rope import cpu
 
 Floats = NDArray[np.float32]
-Cache = NDArray[np.float32] | NDArray[np.uint16]
+Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
 
 _F32, _I32 = np.dtype(np.float32), np.dtype(np.int32)
-_CACHES = _F32, np.dtype(np.uint16)
+_CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8)
 
 
 def angles(
@@ -87,8 +88,9 @@ def rotate(
         Added to the mean square.
     q : float32 (N, H, D)
         Receives the queries, not scaled.
-    k, v : uint16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer; uint16 holds the bits of float16, rounded to nearest even.
+    k, v : uint16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
+        Keys and values of one layer; uint16 holds the bits of float16, rounded to nearest even. int8 is q8_0, quantized as
+        `dflash.kernels.kv_types.quantize` defines. The two types may differ.
 
     Raises
     ------
@@ -103,11 +105,12 @@ def rotate(
     ----------
     Su et al. 2021, arXiv 2104.09864.
     """
-    if q.ndim != 3 or k.ndim != 4 or k.dtype not in _CACHES or k.shape[1] != PAGE or k.shape[3] % 16:
-        raise KernelError(
-            f"rotate: q must be (N, H, D) and a cache float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, "
-            f"got {q.shape} and {k.dtype} {k.shape}"
-        )
+    for cache in (k, v):
+        if q.ndim != 3 or cache.ndim != 4 or cache.dtype not in _CACHES or cache.shape[1] != PAGE or cache.shape[3] % 16:
+            raise KernelError(
+                f"rotate: q must be (N, H, D) and a cache float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, "
+                f"or int8 (pages, {PAGE}, KV, D + 16), got {q.shape} and {cache.dtype} {cache.shape}"
+            )
     n, heads, width = q.shape
     if n != rows.row_starts[-1]:
         raise KernelError(f"rotate: {n} rows of q for a batch of {rows.row_starts[-1]}")
@@ -122,8 +125,8 @@ def rotate(
     check("rotate: cos", cos, (n, cos.shape[-1]))
     check("rotate: sin", sin, cos.shape)
     check("rotate: q", q, q.shape)
-    check("rotate: k", k, (*k.shape[:3], width), k.dtype)
-    check("rotate: v", v, k.shape, k.dtype)
+    for name, cache in (("k", k), ("v", v)):
+        check(f"rotate: {name}", cache, (*k.shape[:3], cache.shape[3] + width - head_size(cache)), cache.dtype)
     cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v)
 
 

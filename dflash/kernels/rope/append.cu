@@ -33,6 +33,7 @@ append(const unsigned long long* where, const float* gains, const float* cosines
     wait_on_dependent_grids();
     if (!active) return;
     const size_t angles = (size_t)row * ROTARY_PAIRS;
-    write_head((const float4*)vectors, target, norm_weights, is_key, cosines + angles, sines + angles, eps, rotated[warp],
-               lane);
+    float4 x[VECTORS_PER_LANE];
+    load_head(x, (const float4*)vectors, norm_weights, is_key, cosines + angles, sines + angles, eps, rotated[warp], lane);
+    store_head(target, x, lane);
 }

@@ -5,6 +5,7 @@ from numba import prange
 
 from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline, kernel
+from dflash.kernels.kv_types import BLOCK, MAX_SCALE, SCALES
 from dflash.kernels.ragged import PAGE
 
 _SERIAL = 1 << 14
@@ -79,8 +80,24 @@ def _turn(source, weight, eps, width, cos, sin, half, out):
 
 
 @inline
+def _quantize(source, width, target):
+    """Write a head of `width` float32 as q8_0."""
+    for i in range(0, width, BLOCK):
+        scale = simd.store_q8_0(target + i, simd.load_f32(source + 4 * i), simd.load_f32(source + 4 * i + 64))
+        simd.write_f16(target + width + i // BLOCK * 2, min(scale, np.float32(MAX_SCALE)))
+    for i in range(width // BLOCK * 2, SCALES, 2):
+        simd.write_f16(target + width + i, np.float32(0))
+
+
+@inline
 def write_row(source, n, cache, place):
-    """Write `n` float32 at address `source` to row `place` of a cache, as float16 if the cache is uint16."""
+    """Write `n` float32 at address `source` to row `place` of a cache: as float16 if the cache is uint16, q8_0 if int8."""
+    if cache.itemsize == 1:
+        heads, stored = cache.shape[2], cache.shape[3]
+        for head in range(heads):
+            target = cache.ctypes.data + stored * (heads * place + head)
+            _quantize(source + 4 * head * (stored - SCALES), stored - SCALES, target)
+        return
     target = cache.ctypes.data + cache.itemsize * n * place
     for i in range(0, n, 16):
         if cache.itemsize == 2:
@@ -111,7 +128,7 @@ def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, p
 @kernel
 def _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v):
     n, eps = len(q), np.float32(eps)
-    size = k.shape[2] * k.shape[3]
+    size = k.shape[2] * q.shape[2]
     if n * (q.shape[1] * q.shape[2] + 2 * size) < _SERIAL:
         keys = np.empty(size, np.float32)
         for row in range(n):

@@ -10,6 +10,7 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.kv_types import BLOCK, head_size
 from dflash.kernels.ragged import PAGE
 
 HALVES = cupy.float16, cupy.uint16
@@ -77,8 +78,8 @@ class Rotate:
         Added to the mean square.
     q : float16 (T, H, D), or float32 for a float32 cache
         Receives the queries, not scaled; float16 may be given as uint16.
-    k, v : float16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer; float16 may be given as uint16.
+    k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
+        Cache of one layer; float16 may be given as uint16. int8 is q8_0, see `dflash.kernels.kv_types`.
 
     Raises
     ------
@@ -89,7 +90,7 @@ class Rotate:
     -----
     Computed in float32 and rounded once when written; float16 is clamped to 65504. The bits of a row depend only on the row.
     About 2 us for few rows, else memory-bound: reads ``4 * (H + 2 * KV) * D`` bytes a row (gates are skipped), and writes
-    half of that for float16.
+    half of that for float16, about a quarter for q8_0.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Rotate:
         check("rotate: sin", sin, (n, pairs))
         self._across = -(-(heads + 2 * kv) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
+        constants["KV_Q8_0"] = int(k.dtype == cupy.int8)
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
         rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
@@ -195,17 +197,20 @@ def check_cache(name: str, k: Any, v: Any, q: Any) -> None:
     KernelError
         If a shape or a type does not fit; the message begins with `name`.
     """
-    if k.ndim != 4 or k.dtype not in (cupy.float32, *HALVES) or k.shape[1] != PAGE or k.shape[3] % 16 or k.shape[3] > 256:
+    width, quantized = head_size(k), k.dtype == cupy.int8
+    fits = k.ndim == 4 and k.dtype in (cupy.float32, cupy.int8, *HALVES) and k.shape[1] == PAGE
+    if not fits or width % (BLOCK if quantized else 16) or width > 256:
         raise KernelError(
-            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to 256, "
-            f"got {k.dtype} {k.shape}"
+            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to 256, or int8 "
+            f"(pages, {PAGE}, KV, D + 16), D a multiple of {BLOCK}, got {k.dtype} {k.shape}"
         )
-    kinds = HALVES if k.dtype in HALVES else (cupy.float32,)
+    kinds = HALVES if k.dtype in HALVES else (k.dtype.type,)
     if v.dtype not in kinds or v.shape != k.shape or not (k.flags.c_contiguous and v.flags.c_contiguous):
         raise KernelError(f"{name}: v must be a contiguous cache as k, {k.dtype} {k.shape}, got {v.dtype} {v.shape}")
-    fits = q.ndim == 3 and q.shape[2] == k.shape[3] and q.shape[1] % k.shape[2] == 0
-    if not fits or q.dtype not in kinds or not q.flags.c_contiguous:
+    queries = HALVES if quantized else kinds
+    fits = q.ndim == 3 and q.shape[2] == width and q.shape[1] % k.shape[2] == 0
+    if not fits or q.dtype not in queries or not q.flags.c_contiguous:
         raise KernelError(
-            f"{name}: q must be contiguous {kinds[0].__name__} (T, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, "
+            f"{name}: q must be contiguous {queries[0].__name__} (T, H, {width}) with H a multiple of {k.shape[2]}, "
             f"got {q.dtype} {q.shape}"
         )

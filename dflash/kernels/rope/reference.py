@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dflash.kernels.kv_types import quantize
 from dflash.kernels.ragged import PAGE
 
 
@@ -26,6 +27,8 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     for cache, rows_of_it in ((k, keys), (v, values)):
         if cache.dtype == np.uint16:
             cache.view(np.float16)[page, index % PAGE] = rows_of_it.astype(np.float32)
+        elif cache.dtype == np.int8:
+            cache[page, index % PAGE] = quantize(rows_of_it.astype(np.float32))
         else:
             cache[page, index % PAGE] = rows_of_it
 

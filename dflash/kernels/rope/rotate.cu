@@ -3,12 +3,15 @@
 // A warp handles one head of a row: a query, key or value head. Grid ((QUERY_HEADS + 2 * KV_HEADS) / WARPS rounded up,
 // rows), block 32 * WARPS, shared memory: HEAD_DIM floats a warp (static).
 // Macros: those of rotate.cuh; QUERY_HEADS; KV_HEADS; GATED, 1 if the projection holds a gate of HEAD_DIM elements after
-// each query head.
+// each query head; KV_Q8_0, 1 to store keys and values as q8_0 (quantize.cuh).
 // Bytes: each projected element is read once as float32 and stored once; gates are not touched.
 #include "rotate.cuh"
 
-#if !defined(QUERY_HEADS) || !defined(KV_HEADS) || !defined(GATED)
-#error "QUERY_HEADS, KV_HEADS and GATED must be defined"
+#if !defined(QUERY_HEADS) || !defined(KV_HEADS) || !defined(GATED) || !defined(KV_Q8_0)
+#error "QUERY_HEADS, KV_HEADS, GATED and KV_Q8_0 must be defined"
+#endif
+#if KV_Q8_0
+#include "quantize.cuh"
 #endif
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
@@ -24,12 +27,10 @@ rotate(const float* query, const float* key, const float* value, const float* q_
     const int h = is_query ? head : is_key ? head - QUERY_HEADS : head - QUERY_HEADS - KV_HEADS;
     const float* gains = is_query ? q_norm : k_norm;
     const Gains norm_weights(gains, lane);
-    Stored* target = 0;
-    if (active && is_query) {
-        target = (Stored*)q + ((size_t)row * QUERY_HEADS + h) * HEAD_DIM;
-    } else if (active) {
-        target = (Stored*)(is_key ? k : v) +
-                 (cache_row(row, first, sequence, length, pages, max_pages) * KV_HEADS + h) * HEAD_DIM;
+    size_t target = 0;  // head of the queries or of the cache
+    if (active) {
+        target = is_query ? (size_t)row * QUERY_HEADS + h
+                          : cache_row(row, first, sequence, length, pages, max_pages) * KV_HEADS + h;
     }
     wait_on_dependent_grids();
     if (!active) return;
@@ -37,6 +38,13 @@ rotate(const float* query, const float* key, const float* value, const float* q_
         (const float4*)(is_query ? query + ((size_t)row * QUERY_HEADS + h) * (GATED ? 2 * HEAD_DIM : HEAD_DIM)
                                  : (is_key ? key : value) + ((size_t)row * KV_HEADS + h) * HEAD_DIM);
     const size_t angles = (size_t)row * ROTARY_PAIRS;
-    write_head(vectors, target, norm_weights, is_query || is_key, cosines + angles, sines + angles, eps, rotated[warp],
-               lane);
+    float4 x[VECTORS_PER_LANE];
+    load_head(x, vectors, norm_weights, is_query || is_key, cosines + angles, sines + angles, eps, rotated[warp], lane);
+#if KV_Q8_0
+    if (!is_query) {
+        store_head_q8_0((is_key ? k : v) + target * HEAD_BYTES, x, lane);
+        return;
+    }
+#endif
+    store_head((Stored*)(is_query ? q : is_key ? k : v) + target * HEAD_DIM, x, lane);
 }

@@ -45,11 +45,11 @@ struct Gains {
     }
 };
 
-// Store one head, normed and rotated if `rotates`. `cosines` and `sines` are those of the row. `rotated` is the warp's
+// Load one head into x, normed and rotated if `rotates`. `cosines` and `sines` are those of the row. `rotated` is the warp's
 // scratch of HEAD_DIM floats in shared memory.
-__device__ __forceinline__ void write_head(const float4* from, Stored* to, const Gains& gains, bool rotates,
-                                           const float* cosines, const float* sines, float eps, float4* rotated, int lane) {
-    float4 x[VECTORS_PER_LANE];
+__device__ __forceinline__ void load_head(float4 (&x)[VECTORS_PER_LANE], const float4* from, const Gains& gains,
+                                          bool rotates, const float* cosines, const float* sines, float eps,
+                                          float4* rotated, int lane) {
     float squares = 0.0f, c[PAIRS_PER_LANE], s[PAIRS_PER_LANE];
     UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
         const bool own = rotates && lane + 32 * i < ROTARY_PAIRS;
@@ -86,6 +86,9 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
             if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
         }
     }
+}
+
+__device__ __forceinline__ void store_head(Stored* to, const float4 (&x)[VECTORS_PER_LANE], int lane) {
     UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
         if (lane + 32 * i < VECTORS) store(to + 4 * (lane + 32 * i), x[i]);
     }

@@ -8,7 +8,8 @@ from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.cuda import DeviceSampler
 from dflash.model.batch import Forward, Span, starts
 from dflash.model.config import Config
-from dflash.model.cuda.passes import DecodePass, Layers
+from dflash.model.cuda.pass_protocols import StepPass
+from dflash.model.cuda.passes import Layers
 
 
 class Gather:
@@ -19,11 +20,11 @@ class Gather:
     Parameters
     ----------
     config : Config
-    decode : DecodePass
+    decode : StepPass
         Provides the LM head, which runs on at most 64 rows at a time.
     """
 
-    def __init__(self, config: Config, decode: DecodePass) -> None:
+    def __init__(self, config: Config, decode: StepPass) -> None:
         self._config, self._decode = config, decode
         self._rows: dict[str | int, Any] = {}
         self._sampler: DeviceSampler | None = None

@@ -40,12 +40,19 @@ class Graphs:
 
         A pass of zero rows runs first, so that a launch that fails raises outside of the capture.
         """
-        if size in self._graphs or not self.wanted:
+        if size in self:
             return
-        launch = self._launch()
         self._clear()()
-        launch(size)
+        self._launch()(size)
         device.synchronize()
+        self.capture(size)
+
+    def __contains__(self, size: Hashable) -> bool:
+        return size in self._graphs or not self.wanted
+
+    def capture(self, size: Hashable) -> None:
+        """Capture the graph of a size, whose launches have all run once before."""
+        launch = self._launch()
         self._graphs[size] = device.captured(lambda: launch(size), self._stream)
         self.launches[size] = device.launches(self._graphs[size])
 

@@ -47,8 +47,7 @@ class LayerNorms(NamedTuple):
         mixer = ops.norm(space, weights.vector("attn_norm.weight"), config.norm_eps, first=first)
         if config.experts:
             return cls(mixer, None)
-        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
-        return cls(mixer, ops.norm(space, weights.vector(after), config.norm_eps, first=False))
+        return cls(mixer, ops.norm(space, weights.vector(config.blocks.ffn_norm), config.norm_eps, first=False))
 
 
 class LinearAttention:
@@ -70,7 +69,7 @@ class LinearAttention:
 
 
 class FullAttention:
-    """Softmax attention over the whole text; in Qwen3.5 each head's output is multiplied by a gate.
+    """Softmax attention over the whole text; in a gated architecture each head's output is multiplied by a gate.
 
     Reads `normed`, adds to `stream`.
     """
@@ -87,7 +86,7 @@ class FullAttention:
         self.rotate = Rotate(
             s.query, s.key, s.value, *gains, s.cos, s.sin, ops.batch, eps=config.norm_eps, q=rotated, k=k, v=v
         )
-        gate = s.query if config.architecture != "qwen3" else None
+        gate = s.query if config.blocks.gated else None
         self.attend = ops.attention(rotated, cache, s.attended, gate)
         self.output = ops.add(s.attended, weights.matrix("attn_output.weight"), s.stream, behind=norms.ffn)
 
@@ -145,8 +144,10 @@ class Block:
         self.multiplies = [mixer.project, mixer.output]
         self.keeps = not ops.prefill and not config.experts
         if config.experts:
-            gain = weights.vector("post_attention_norm.weight")
-            self.ffn: FeedForward | Op = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
+            gain = weights.vector(config.blocks.ffn_norm)
+            self.ffn: FeedForward | Op = ops.experts(
+                space.stream, gain, weights.experts(config), config.norm_eps, behind=behind
+            )
         else:
             self.ffn = FeedForward(parts, norms.ffn, behind)
             self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]

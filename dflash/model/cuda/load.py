@@ -53,7 +53,7 @@ def load_on_gpu(
     need = Need.of(config, kv)
     texts = (sequences + 1) * (need.state + need.pending)
     room = free - weights - work - texts
-    if room < need.page:
+    if room < need.page + need.unpacked:
         raise OutOfMemory(
             f"{file.path.name}: its weights take {weights >> 20} MiB, {sequences} sequences {texts >> 20} MiB, the work on "
             f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free"

@@ -16,6 +16,7 @@ from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
+from dflash.model.cuda.pass_protocols import PromptPass, StepPass
 from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
@@ -49,7 +50,7 @@ class DeviceModel:
     pages, slots : int
         KV pages in all, and sequences that may be open at a time.
     kv : str
-        ``"f16"`` or ``"f32"``: type of stored keys and values.
+        Type of stored keys and values, a key of `dflash.kernels.kv_types.KV_TYPES`.
     threads : int
         Threads that read the file.
     chunk : int
@@ -98,21 +99,23 @@ class DeviceModel:
         self.config, self.threads, self.prefill_chunk = config, threads, chunk
         self.metadata, self.attachments = file.metadata, Attachments()
         self.max_rows = chunk + PENDING * slots
-        self.pools = Pools(config, pages=pages, slots=slots, kv=kv, backend=DEVICE)
-        most = min(pages, -(-config.context // PAGE))
-        with Staging(threads) as staging:
-            self.weights = DeviceWeights(Weights(file, config), staging)
-            self._prefill = PrefillPass(self.weights, config, self.pools, chunk, most)
-            self._decode = DecodePass(self.weights, config, self.pools, most, self._prefill.lent)
+        self._load(file, pages=pages, slots=slots, kv=kv)
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
-        self._settling = DeviceBatch(1, 1, 1)
-        memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
-        self._apply_accepted = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
         self.device_requests: dict[int, DeviceDraftRequest[Any]] = {}
         jit.warm()
+
+    def _load(self, file: GGUFFile, *, pages: int, slots: int, kv: str) -> None:
+        """Set the pools, the weights and the passes."""
+        self.pools = Pools(self.config, pages=pages, slots=slots, kv=kv, backend=DEVICE)
+        most = min(pages, -(-self.config.context // PAGE))
+        with Staging(self.threads) as staging:
+            self.weights = DeviceWeights(Weights(file, self.config), staging)
+            self._prefill: PromptPass = PrefillPass(self.weights, self.config, self.pools, self.prefill_chunk, most)
+            self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, self._prefill.lent)
+        self._flushes = flushes(self.pools)
 
     @property
     def n_vocab(self) -> int:
@@ -274,8 +277,6 @@ class DeviceModel:
 
     def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
         """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""
-        if self._apply_accepted is None:
-            return
         none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
         rows = np.zeros((1, PENDING), np.int32)
         rows[0, : len(accepted)] = accepted
@@ -292,5 +293,13 @@ class DeviceModel:
             n_accepted=one + len(accepted),
             buffer=one + buffer,
         )
-        self._settling.upload(none, batch)
-        self._apply_accepted()
+        for settling, apply_accepted in self._flushes:
+            with device.holding(settling.counts):
+                settling.upload(none, batch)
+                apply_accepted()
+
+
+def flushes(pools: Pools) -> list[tuple[DeviceBatch, Flush]]:
+    """Return a batch of one sequence and the launch that applies its accepted rows; nothing without recurrent layers."""
+    memories, batch = list(zip(pools.conv, pools.delta, strict=True)), DeviceBatch(1, 1, 1)
+    return [(batch, Flush(memories, batch))] if memories else []

@@ -8,11 +8,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
+from dflash.kernels.kv_types import head_size
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
@@ -44,6 +47,8 @@ class Ops:
         True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
     empty : callable, optional
         Allocates the scratch memory of attention, whose content lasts as long as a pass.
+    n_scratch : int, optional
+        Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
 
     Attributes
     ----------
@@ -52,22 +57,30 @@ class Ops:
     sequences : int
         Number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
     splits_norms : bool
-        Whether the launches around a norm carry it; False with experts, whose op contains the norm.
+        Whether the launches around a norm carry it. Experts contain the norm before them.
     """
 
     def __init__(
-        self, config: Config, batch: BatchArrays, *, prefill: bool, empty: Callable[[int], Any] = device.empty
+        self,
+        config: Config,
+        batch: BatchArrays,
+        *,
+        prefill: bool,
+        empty: Callable[[int], Any] = device.empty,
+        n_scratch: int | None = None,
     ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
-        self.splits_norms = not prefill and not config.experts
+        self.splits_norms = not prefill
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
-            scratch = cuda_prefill.UnpackScratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
+            n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
+            scratch = cuda_prefill.UnpackScratch(n_scratch)
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
+        self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
@@ -97,31 +110,49 @@ class Ops:
         """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
-    def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
-        """Return a launch of convolution, delta rule and gated norm."""
+    def delta(
+        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float, **settings: Any
+    ) -> Op:
+        """Return a launch of convolution, delta rule and gated norm; `settings` go to `DeltaStep`."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
         a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
         gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
-        step = delta.DeltaStep(inputs, gains, self.batch, *memory)
+        step = delta.DeltaStep(inputs, gains, self.batch, *memory, **settings)
         return lambda n: step(n, n_sequences=min(n, self.sequences))
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch of attention over a paged cache."""
+        if self.prefill and cache[0].dtype == np.int8:
+            return self._prefill_quantized(q, cache, out, gate)
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
         return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
 
-    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float) -> Op:
-        """Return a launch of norm and experts, which adds to the stream."""
+    def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+        """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""
+        if self._unpacked is None:
+            shape = *cache[0].shape[:3], head_size(cache[0])
+            self._unpacked = device.empty(*shape, dtype=np.uint16), device.empty(*shape, dtype=np.uint16)
+        unpack = attention.Unpack(*cache, self.batch, *self._unpacked)
+        attend = attention.Prefill(q, *self._unpacked, self.batch, out, gate=gate)
+
+        def launch(n: int) -> None:
+            unpack()
+            attend(n)
+
+        return launch
+
+    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float, *, behind: Norm | None) -> Op:
+        """Return a launch of norm and experts, which adds to the stream; `behind` is the norm that reads the stream next."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
         )
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, **carried(behind=behind))
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:

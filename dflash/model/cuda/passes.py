@@ -1,6 +1,7 @@
 """One pass over the layers: a decode pass replays a CUDA graph, a prefill pass launches its kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -46,6 +47,12 @@ class Layers:
         KV pages and recurrent slots on the device.
     ops : Ops
         Makes the launches of a decode or of a prefill pass.
+    layers : range, optional
+        Layers to run, of which `pools` has the memory; by default all.
+    space : SimpleNamespace, optional
+        Arrays of the pass; by default a `workspace`.
+    tables : DeviceWeights, optional
+        Weights that belong to no layer; by default `weights`.
 
     Attributes
     ----------
@@ -55,18 +62,34 @@ class Layers:
         Residual stream after each captured layer.
     """
 
-    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, ops: Ops) -> None:
-        self.space = s = workspace(config, ops.batch.max_rows, pools.kv)
+    def __init__(
+        self,
+        weights: DeviceWeights,
+        config: Config,
+        pools: Pools,
+        ops: Ops,
+        *,
+        layers: range | None = None,
+        space: SimpleNamespace | None = None,
+        tables: DeviceWeights | None = None,
+    ) -> None:
+        self.space = s = space or workspace(config, ops.batch.max_rows, pools.kv)
+        self.layers, tables = range(config.n_layers) if layers is None else layers, tables or weights
+        self._whole = len(self.layers) == config.n_layers
         self.captured: dict[int, Any] = {}
         self._keeps: dict[int, StashRows] = {}
         self._source = device.array(np.array([s.stream.data.ptr], np.uint64))
-        self.embed = Embed(ops.batch.tokens, weights.matrix("token_embd.weight"), s.stream)
+        self.embed: Embed | None = None
+        self.output_norm: RmsNorm | None = None
+        if self.layers.start == 0:
+            self.embed = Embed(ops.batch.tokens, tables.matrix("token_embd.weight"), s.stream)
+            gain_of_last = tables.vector("output_norm.weight")
+            self.output_norm = RmsNorm(s.stream, gain_of_last, config.norm_eps, half=s.wanted, full=s.hidden)
         inv_freq, gain = inverse_frequencies(config)
         self.angles = Angles(ops.batch.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
-        self.blocks = _blocks(weights, config, pools, s, ops)
-        self.output_norm = RmsNorm(
-            s.stream, weights.vector("output_norm.weight"), config.norm_eps, half=s.wanted, full=s.hidden
-        )
+        ends = range(self.layers.start, min(self.layers.stop + 1, config.n_layers))
+        parts = {i: LayerContext(weights.block(i), config, s, ops) for i in ends}
+        self.blocks = _blocks(parts, pools, self.layers)
 
     def make_room(self, capture: Sequence[int]) -> None:
         """Allocate the arrays of layers to capture."""
@@ -77,31 +100,43 @@ class Layers:
 
     def __call__(self, n: int, capture: Sequence[int]) -> None:
         """Launch for `n` rows."""
-        self.embed(n)
-        self.angles(n)
-        for i, block in enumerate(self.blocks):
-            if i not in capture:
-                block(n)
-            elif block.keeps:
-                block(n, self.captured[i])
-            else:
-                block(n)
+        for step in self.steps(capture):
+            step(n)
+
+    def steps(self, capture: Sequence[int]) -> Iterator[Callable[[int], None]]:
+        """Yield the launches in order: embedding, angles, one step for each block, and the last norm."""
+        if self.embed:
+            yield self.embed
+        yield self.angles
+        for i, block in zip(self.layers, self.blocks, strict=True):
+            yield partial(self._run_block, i, block, capture)
+        if self.output_norm and self._whole:
+            yield self.output_norm
+
+    def _run_block(self, i: int, block: Block, capture: Sequence[int], n: int) -> None:
+        if i not in capture:
+            block(n)
+        elif block.keeps:
+            block(n, self.captured[i])
+        else:
+            block(n)
+            if i in self._keeps:
                 self._keeps[i](0, n, 0)
-        self.output_norm(n)
 
 
-def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleNamespace, ops: Ops) -> list[Block]:
+def _blocks(parts: dict[int, LayerContext], pools: Pools, layers: range) -> list[Block]:
+    """Return the blocks of some layers; `parts` has one layer more, whose first norm stands behind the last block."""
     blocks, attention = [], 0
-    parts = [LayerContext(weights.block(i), config, space, ops) for i in range(len(config.recurrent))]
-    norms = [LayerNorms.of(own, first=i == 0) for i, own in enumerate(parts)]
-    for i, recurrent in enumerate(config.recurrent):
-        if recurrent:
-            memory = pools.conv[i - attention], pools.delta[i - attention]
+    norms = {i: LayerNorms.of(own, first=i == 0) for i, own in parts.items()}
+    for i in layers:
+        if parts[i].config.recurrent[i]:
+            number = i - layers.start - attention
+            memory = pools.conv[number], pools.delta[number]
             mixer: LinearAttention | FullAttention = LinearAttention(parts[i], memory, norms[i])
         else:
             mixer = FullAttention(parts[i], (pools.k[attention], pools.v[attention]), norms[i])
             attention += 1
-        behind = norms[i + 1].mixer if i + 1 < len(norms) else None
+        behind = norms[i + 1].mixer if i + 1 in norms else None
         blocks.append(Block(parts[i], mixer, norms[i], behind))
     return blocks
 

@@ -15,7 +15,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.moe import Experts
 from dflash.model.config import Config
-from dflash.model.weights import HostTensors, Weights, experts_of
+from dflash.model.weights import HostTensors, experts_of
 
 H = TypeVar("H", bound=HostTensors)
 
@@ -44,7 +44,7 @@ class DeviceWeights(Generic[H]):
         self._made: dict[str, Any] = {}
         self._prefix = ""
 
-    def block(self: "DeviceWeights[Weights]", i: int) -> "DeviceWeights[Weights]":
+    def block(self: "DeviceWeights[Any]", i: int) -> "DeviceWeights[Any]":
         """Return the weights of block i, named without ``blk.i.``."""
         weights = copy(self)
         weights.host, weights._prefix = self.host.block(i), f"blk.{i}."
@@ -93,7 +93,7 @@ class DeviceWeights(Generic[H]):
         """Return a matrix, converted from float32 to float16; only for multiplies, which round it anyway."""
         return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
 
-    def matrices(self: "DeviceWeights[Weights]", *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
+    def matrices(self: "DeviceWeights[Any]", *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
         """Return several matrices; where the file stores them fused in one, the row ranges of that."""
         key = f"{fused} in parts"
         return self._once(key, lambda: self._parts(names, fused, rows))
@@ -114,7 +114,7 @@ class DeviceWeights(Generic[H]):
         """Return a matrix of any type as float32."""
         return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
 
-    def experts(self: "DeviceWeights[Weights]", config: Config) -> Experts[PackedWeight]:
+    def experts(self: "DeviceWeights[Any]", config: Config) -> Experts[PackedWeight]:
         """Return the experts of a block; the routers are float32."""
         return experts_of(self, config, router=self.plain)
 
@@ -125,7 +125,7 @@ class DeviceWeights(Generic[H]):
         return self._made[key]
 
     def _parts(
-        self: "DeviceWeights[Weights]", names: tuple[str, ...], fused: str, rows: tuple[int, ...]
+        self: "DeviceWeights[Any]", names: tuple[str, ...], fused: str, rows: tuple[int, ...]
     ) -> tuple[PackedWeight, ...]:
         return tuple(map(self._packed, self.host.matrices(*names, fused=fused, rows=rows)))
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from dflash.kernels.gpu import device
+from dflash.kernels.kv_types import kv_types
 from dflash.kernels.norm.split import sums
 from dflash.model.config import Config
-from dflash.model.state.pools import KV_TYPES
 
 _LINE = 256
 
@@ -28,7 +28,7 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
         Sizes of the model.
     n_rows : int
     kv : str
-        Type of the KV cache, which rotated queries have, too.
+        Type of the KV cache; rotated queries are float32 for ``"f32"``, else bits of float16.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def _shapes(config: Config, kv: str) -> tuple[Arrays, tuple[Arrays, ...]]:
     width, head = config.width, config.heads * config.head_size
     values = config.delta_value_heads * config.delta_size
     conv = 2 * config.delta_key_heads * config.delta_size + values
-    gated = 1 if config.architecture == "qwen3" else 2
+    gated = 2 if config.blocks.gated else 1
     row = config.kv_heads * config.head_size
     always: Arrays = {"stream": (SINGLE, width), "normed": (HALF, width), "squares": (SINGLE, sums(width))}
     always |= {"cos": (SINGLE, config.n_rot // 2), "sin": (SINGLE, config.n_rot // 2)}
@@ -81,7 +81,7 @@ def _shapes(config: Config, kv: str) -> tuple[Arrays, tuple[Arrays, ...]]:
         "query": (SINGLE, gated * head),
         "key": (SINGLE, row),
         "value": (SINGLE, row),
-        "rotated": (np.dtype(KV_TYPES[kv]), head),
+        "rotated": (SINGLE if kv_types(kv)[0].dtype == np.float32 else np.dtype(np.uint16), head),
         "attended": (HALF, head),
     }
     return always, (linear, full, {"inner": (HALF, config.ffn)})

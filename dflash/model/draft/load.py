@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import RequestError, Unsupported
+from dflash.kernels.kv_types import drafter_kv
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.names import check_tensors
 from dflash.model.draft.files.open_draft import open_draft
@@ -97,7 +98,8 @@ def load_draft(
                 settings: dict[str, Any] = {"sequences": sequences, "context": room, "min_confidence": min_confidence}
                 return DeviceBlockDraft(config, source, target, known, common=some, **settings)
             tables = _tables(source, target, known)
-            settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
+            settings = {"slots": sequences, "size": places(config, room), "threads": target.threads}
+            settings["kv"] = drafter_kv(target.pools.kv)
             return BlockDraft(config, source, tables, **settings, trim_block=trim_block, min_confidence=min_confidence)
         except BaseException:
             source.close()

@@ -59,7 +59,7 @@ class BlockDraft:
     size : int
         Context positions kept for each sequence; see `dflash.model.draft.state.places`.
     kv : str
-        A key of `dflash.model.state.pools.KV_TYPES`: type of stored keys and values.
+        A key of `dflash.kernels.kv_types.KV_TYPES`, not a quantized one: type of stored keys and values.
     threads : int
         Cores to use.
     trim_block : bool

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.kernels.arrays import zeros
+from dflash.kernels.kv_types import KV_TYPES
 from dflash.model.draft.config import DraftConfig
 from dflash.model.state.host_arrays import HostArrays, checked, placed_like, to_host
-from dflash.model.state.pools import KV_TYPES
 
 _STEP = 64
 """Positions to a multiple of which rings are padded."""
@@ -43,7 +43,7 @@ class Rings:
     size : int
         Positions kept for each.
     kv : str
-        A key of `KV_TYPES`.
+        A key of `KV_TYPES`, not a quantized one.
     zeros : callable
         Allocates an array: ``zeros(*shape, dtype=)``.
 
@@ -55,7 +55,7 @@ class Rings:
 
     def __init__(self, config: DraftConfig, slots: int, size: int, kv: str, *, zeros: Callable[..., Any] = zeros) -> None:
         shape = config.n_layers, slots, size, config.kv_heads, config.head_size
-        self.k, self.v = (zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
+        self.k, self.v = (zeros(*shape, dtype=KV_TYPES[kv].dtype) for _ in range(2))
         self.slots, self.size = slots, size
         self._reach = [min(size, window or size) for window in config.windows]
         self._free = list(range(slots - 1, -1, -1))

@@ -35,11 +35,13 @@ FULL: Shapes = {
 }
 GATED: Shapes = FULL | {"attn_q.weight": "2Q H"}
 DENSE: Shapes = {"ffn_gate.weight": "F H", "ffn_up.weight": "F H", "ffn_down.weight": "H F"}
-EXPERTS: Shapes = {
+ROUTED: Shapes = {
     "ffn_gate_inp.weight": "E H",
     "ffn_gate_exps.weight": "E FE H",
     "ffn_up_exps.weight": "E FE H",
     "ffn_down_exps.weight": "E H FE",
+}
+SHARED: Shapes = {
     "ffn_gate_inp_shexp.weight": "H",
     "ffn_gate_shexp.weight": "FS H",
     "ffn_up_shexp.weight": "FS H",
@@ -54,11 +56,24 @@ MTP_OPTIONAL: Shapes = {
 
 
 class Fused(NamedTuple):
-    """A tensor that some files hold in place of several, with the rows of these one after the other."""
+    """A tensor that files hold in place of several.
+
+    Parameters
+    ----------
+    name, shape : str
+        The tensor in the file.
+    parts : tuple of str
+        The tensors that it replaces.
+    runs : tuple of (str, int)
+        Rows that belong to one key head of linear attention, from the top: the axis name of their number, and the index in
+        `parts` of the tensor that they belong to. The tensor has these rows for each key head in turn; a part has all of
+        its first rows, then all of its second rows. Empty if the rows of the parts stand one after the other.
+    """
 
     name: str
     shape: str
     parts: tuple[str, ...]
+    runs: tuple[tuple[str, int], ...] = ()
 
 
 _FUSED_EXPERTS = Fused("ffn_gate_up_exps.weight", "E 2FE H", ("ffn_gate_exps.weight", "ffn_up_exps.weight"))
@@ -69,7 +84,7 @@ ALIASES = {"ssm_dt": "ssm_dt.bias"}
 
 
 class Architecture(NamedTuple):
-    """Tensors of an architecture.
+    """Tensors of an architecture, which say what its blocks have.
 
     Parameters
     ----------
@@ -78,42 +93,87 @@ class Architecture(NamedTuple):
     full : dict
         Mixer of a full-attention block.
     ffn : dict
-        Feed forward of every block, including the norm before it.
-    experts : bool
-        Whether the feed forward has experts.
+        Feed forward of every block; the first tensor is the norm before it.
     fused : tuple of Fused
         Fused tensors that may replace those of a full-attention mixer or of a feed forward.
+    sections : bool
+        Whether the rotary embedding has sections for the positions of images, which the file must give.
+    grouped : bool
+        Whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
     """
 
     linear: Shapes | None
     full: Shapes
     ffn: Shapes
-    experts: bool
     fused: tuple[Fused, ...]
+    sections: bool = False
+    grouped: bool = False
 
+    @property
+    def gated(self) -> bool:
+        """True if the query projection of full attention also makes a gate for each head."""
+        return self.full["attn_q.weight"] == GATED["attn_q.weight"]
+
+    @property
+    def ffn_norm(self) -> str:
+        """Name of the norm before the feed forward."""
+        return next(iter(self.ffn))
+
+    @property
+    def experts(self) -> bool:
+        """True if the feed forward has experts."""
+        return ROUTED.keys() <= self.ffn.keys()
+
+    @property
+    def shared(self) -> bool:
+        """True if one expert is used by every token, besides those that a router selects."""
+        return SHARED.keys() <= self.ffn.keys()
+
+
+_BETA_ALPHA = Fused("ssm_ba.weight", "2HV H", ("ssm_beta.weight", "ssm_alpha.weight"), (("R", 0), ("R", 1)))
+_QKVZ = Fused(
+    "ssm_in.weight",
+    "CONV+Z H",
+    ("attn_qkv.weight", "attn_gate.weight"),
+    (("D", 0), ("D", 0), ("RD", 0), ("RD", 1)),
+)
+"""Projections of linear attention as checkpoints have them; files of early converters still hold `ssm_in`."""
 
 _POST_NORM: Shapes = {"post_attention_norm.weight": "H"}
+_FFN_NORM: Shapes = {"ffn_norm.weight": "H"}
 
 ARCHITECTURES = {
     "qwen35": Architecture(
         linear=LINEAR,
         full=GATED,
         ffn=_POST_NORM | DENSE,
-        experts=False,
         fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV),),
+        sections=True,
     ),
     "qwen35moe": Architecture(
         linear=LINEAR,
         full=GATED,
-        ffn=_POST_NORM | EXPERTS,
-        experts=True,
+        ffn=_POST_NORM | ROUTED | SHARED,
         fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV), _FUSED_EXPERTS),
+        sections=True,
     ),
     "qwen3": Architecture(
         linear=None,
         full=FULL,
-        ffn={"ffn_norm.weight": "H"} | DENSE,
-        experts=False,
+        ffn=_FFN_NORM | DENSE,
         fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV),),
+    ),
+    "qwen3moe": Architecture(
+        linear=None,
+        full=FULL,
+        ffn=_FFN_NORM | ROUTED,
+        fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV), _FUSED_EXPERTS),
+    ),
+    "qwen3next": Architecture(
+        linear=LINEAR,
+        full=GATED,
+        ffn=_POST_NORM | ROUTED | SHARED,
+        fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV), _FUSED_EXPERTS, _BETA_ALPHA, _QKVZ),
+        grouped=True,
     ),
 }

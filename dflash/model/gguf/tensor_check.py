@@ -3,9 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config import Config
-from dflash.model.gguf.architectures import ALIASES, ARCHITECTURES, HEAD, MTP, MTP_OPTIONAL, OUTSIDE, Architecture, Shapes
+from dflash.model.gguf.architectures import ALIASES, HEAD, MTP, MTP_OPTIONAL, OUTSIDE, Architecture, Fused, Shapes
 from dflash.model.gguf.header import quoted
 from dflash.model.gguf.part import TensorInfo
 
@@ -42,7 +45,7 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
     dict of str to tuple of int
         NumPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
     """
-    architecture, axes = ARCHITECTURES[config.architecture], _axes(config)
+    architecture, axes = config.blocks, _axes(config)
     shapes = OUTSIDE | ({} if config.tied else HEAD)
     for block, prefix in ((block, f"blk.{block}.") for block in range(config.n_blocks)):
         shapes |= {prefix + name: shape for name, shape in _block(config, architecture, block, prefix, present)}
@@ -80,9 +83,21 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     return Matched({name: named[name] for name in expected}, unknown)
 
 
+def rows_of_parts(config: Config, fused: Fused) -> dict[str, NDArray[np.intp]]:
+    """Return for each part of a tensor with `runs` the rows of the tensor that it consists of, in its own order."""
+    axes = _axes(config)
+    ends = np.cumsum([axes[axis] for axis, _ in fused.runs])
+    heads = np.arange(config.delta_key_heads)[:, None] * ends[-1]
+    rows: dict[str, list[NDArray[np.intp]]] = {name: [] for name in fused.parts}
+    for (axis, part), end in zip(fused.runs, ends, strict=True):
+        rows[fused.parts[part]].append((heads + np.arange(end - axes[axis], end)).ravel())
+    return {name: np.concatenate(found) for name, found in rows.items()}
+
+
 def _axes(config: Config) -> dict[str, int]:
     query, kv = config.heads * config.head_size, config.kv_heads * config.head_size
     values = config.delta_value_heads * config.delta_size
+    run, conv = config.delta_value_heads // max(config.delta_key_heads, 1), 2 * config.delta_key_heads * config.delta_size
     return {
         "H": config.width,
         "2H": 2 * config.width,
@@ -95,8 +110,12 @@ def _axes(config: Config) -> dict[str, int]:
         "HEAD": config.head_size,
         "HV": config.delta_value_heads,
         "D": config.delta_size,
+        "2HV": 2 * config.delta_value_heads,
+        "R": run,
+        "RD": run * config.delta_size,
         "Z": values,
-        "CONV": 2 * config.delta_key_heads * config.delta_size + values,
+        "CONV": conv + values,
+        "CONV+Z": conv + 2 * values,
         "K": config.conv_width,
         "F": config.ffn,
         "E": config.experts,
@@ -114,7 +133,7 @@ def _block(
     shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | architecture.ffn
     for fused in architecture.fused:
         separate = all(prefix + name in present for name in fused.parts)
-        if fused.name not in shapes and prefix + fused.name in present and not separate:
+        if shapes.keys() >= set(fused.parts) and prefix + fused.name in present and not separate:
             shapes = {name: shape for name, shape in shapes.items() if name not in fused.parts}
             shapes[fused.name] = fused.shape
     if is_mtp:

@@ -2,14 +2,16 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
 from dflash.kernels.gpu import device as gpu
+from dflash.kernels.kv_types import check_kv, kv_types
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -19,8 +21,9 @@ from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
 from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
+from dflash.model.split.names import device_numbers
+from dflash.model.split.plan import SPLITS
 from dflash.model.state.budget import n_cores, n_pages
-from dflash.model.state.pools import KV_TYPES
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -76,6 +79,8 @@ def load_model(
     name: str | os.PathLike[str],
     *,
     device: str = "auto",
+    devices: Sequence[str | int] | None = None,
+    split: str | None = None,
     threads: int | None = None,
     context: int | None = None,
     sequences: int = 8,
@@ -91,6 +96,11 @@ def load_model(
         A path, ``demo``, or ``hf:org/repo@revision:quant``.
     device : str
         One of `DEVICES`; ``"auto"`` is a GPU if one is usable, else the CPU.
+    devices : sequence of str or int, optional
+        GPUs to divide the model among, as ``["cuda:0", "cuda:1"]``; the first must be device 0.
+    split : str, optional
+        ``"tensor"``, the default, divides every layer, for speed. ``"layer"`` gives each GPU some consecutive layers, for
+        memory.
     threads : int, optional
         Cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
     context : int, optional
@@ -99,7 +109,7 @@ def load_model(
     sequences : int
         Sequences that may be open at a time.
     kv : str
-        Type of the KV cache, a key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     kv_bytes : int, optional
         Most bytes of the KV pages that all sequences share; by default a share of the free memory.
     progress : callable, optional
@@ -117,6 +127,8 @@ def load_model(
         If the weights do not fit the GPU, or the machine has too little memory.
     """
     _check(device, threads, context, sequences, kv)
+    numbers = _numbers(device, devices, split)
+    device = "cuda" if numbers else device
     trouble, tell = _trouble(device), progress or (lambda _: None)
     on_host = bool(trouble) or device == "cpu"
     settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
@@ -128,13 +140,60 @@ def load_model(
         try:
             config = Config.from_gguf(file.metadata, file.tensors)
             refuse_sizes(config, "cpu" if on_host else "cuda")
+            check_kv(kv, config.head_size, "cpu" if on_host else "cuda")
             tell("tokenizer")
             tokenizer = Tokenizer.from_gguf(file.metadata)
-            model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
+            load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
+            model = (_on_host if on_host else load)(file, config, tell=tell, **settings)
             return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
         except BaseException:
             file.close()
             raise
+
+
+def split_overview(
+    file: GGUFFile,
+    *,
+    device: str = "auto",
+    devices: Sequence[str | int] | None,
+    split: str | None = None,
+    context: int | None = None,
+    sequences: int = 8,
+    kv: str = "f16",
+) -> dict[str, Any]:
+    """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open.
+    device, devices, split, context, sequences, kv
+        See `load_model`.
+
+    Returns
+    -------
+    dict
+        ``split``, ``pages``, ``context``, and ``devices``, a list with layers and bytes of each; JSON values.
+
+    Raises
+    ------
+    DFlashError
+        As `load_model`, before it would load anything.
+    """
+    numbers = _numbers(device, devices, split)
+    _trouble("cuda")
+    from dflash.model.cuda.split.load import gpu_plan
+
+    config = Config.from_gguf(file.metadata, file.tensors)
+    refuse_sizes(config, "cuda")
+    check_kv(kv, config.head_size, "cuda")
+    plan = gpu_plan(file, config, numbers, split or SPLITS[0], context=context, sequences=sequences, kv=kv)
+    return {
+        "split": plan.kind,
+        "pages": plan.n_pages,
+        "context": plan.context,
+        "devices": [part.as_dict() for part in plan.devices],
+    }
 
 
 def loaded_model(model: TargetModel) -> "Model | DeviceModel":
@@ -189,11 +248,29 @@ def _on_gpu(file: GGUFFile, config: Config, **settings: Any) -> "DeviceModel":
     return load_on_gpu(file, config, **settings)
 
 
+def _on_gpus(file: GGUFFile, config: Config, *, numbers: Sequence[int], kind: str, **settings: Any) -> "DeviceModel":
+    from dflash.model.cuda.split.load import load_on_gpus
+
+    return load_on_gpus(file, config, numbers, kind, **settings)
+
+
+def _numbers(device: str, devices: Sequence[str | int] | None, split: str | None) -> tuple[int, ...]:
+    """Return the GPUs of a split; none if the model is not split."""
+    if split is not None and split not in SPLITS:
+        raise RequestError(f"split is {split!r}, must be one of {', '.join(SPLITS)}")
+    if devices is None:
+        if split is not None:
+            raise RequestError(f"split is {split!r}: needs devices, such as devices=['cuda:0', 'cuda:1']")
+        return ()
+    if device == "cpu":
+        raise RequestError("devices: names GPUs, but device is 'cpu'")
+    return device_numbers(devices)
+
+
 def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
     if device not in DEVICES:
         raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
-    if kv not in KV_TYPES:
-        raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}")
+    kv_types(kv)
     for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
         if value is not None and value < 1:
             raise RequestError(f"{what} is {value}, must be at least 1")

@@ -3,13 +3,11 @@
 import os
 from typing import NamedTuple
 
-import numpy as np
-
 from dflash.errors import RequestError
+from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.config import Config
 from dflash.model.loading.free_memory import free_memory
-from dflash.model.state.pools import KV_TYPES
 
 
 class Need(NamedTuple):
@@ -23,17 +21,20 @@ class Need(NamedTuple):
         Recurrent and convolution state of a sequence.
     pending : int
         Inputs of a sequence's pending rows, stored until the next forward applies the accepted ones.
+    unpacked : int
+        Values of a quantized page of one layer in float16, which prefill passes on a GPU read; 0 if nothing is quantized.
     """
 
     page: int
     state: int
     pending: int
+    unpacked: int = 0
 
     @classmethod
     def of(cls, config: Config, kv: str) -> "Need":
-        """Compute the bytes from the sizes of a model; `kv` is a key of `KV_TYPES`."""
+        """Compute the bytes from the sizes of a model; `kv` names the types of keys and values."""
         n_recurrent = sum(config.recurrent)
-        row = 2 * config.kv_heads * config.head_size * np.dtype(KV_TYPES[kv]).itemsize
+        row = config.kv_heads * sum(kind.head_bytes(config.head_size) for kind in kv_types(kv))
         keys = config.delta_key_heads * config.delta_size
         values = config.delta_value_heads * config.delta_size
         channels = 2 * keys + values
@@ -43,6 +44,7 @@ class Need(NamedTuple):
             page=PAGE * row * (config.n_layers - n_recurrent),
             state=4 * n_recurrent * state,
             pending=4 * n_recurrent * pending,
+            unpacked=4 * PAGE * config.kv_heads * config.head_size if any(kind.extra for kind in kv_types(kv)) else 0,
         )
 
 
@@ -66,7 +68,7 @@ def n_pages(
     sequences : int
         Sequences at a time; their full contexts need not fit all at once.
     kv : str
-        A key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     room : int, optional
         Bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
     kv_bytes : int, optional
@@ -91,17 +93,20 @@ def n_pages(
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
     need = Need.of(config, kv)
+    page = need.page + (0 if room is None else need.unpacked)
     if kv_bytes is not None and need.page:
         texts = sequences * (need.state + need.pending)
-        _check_kv_bytes(kv_bytes, need.page, context, free_memory() - texts if room is None else room)
+        most = free_memory() - texts if room is None else room * need.page // page
+        _check_kv_bytes(kv_bytes, need.page, context, most)
         return kv_bytes // need.page, min(context or config.context, kv_bytes // need.page * PAGE)
     budget = free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
-    fit = max(budget // need.page, 0) if need.page else sequences * config.context
+    page = need.page + (0 if room is None else need.unpacked)
+    fit = max(budget // page, 0) if page else sequences * config.context
     wanted = -(-(context or config.context) // PAGE)
     if context is not None and wanted > fit:
         whose = "half of the free memory is" if room is None else "the memory left on the GPU is"
         raise RequestError(
-            f"context is {context}: its KV cache takes {wanted * need.page >> 20} MiB, {whose} {max(budget, 0) >> 20} MiB"
+            f"context is {context}: its KV cache takes {wanted * page >> 20} MiB, {whose} {max(budget, 0) >> 20} MiB"
         )
     wanted = max(min(wanted, fit), 1)
     pages = min(wanted * sequences, max(fit, wanted))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import FormatError
 from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PAGE
-from dflash.model.state.pools import KV_TYPES, Pools
+from dflash.model.state.pools import Pools
 
 HostArrays = dict[str, NDArray[Any]]
 """Arrays of a saved state by name."""
@@ -17,12 +17,14 @@ HostArrays = dict[str, NDArray[Any]]
 
 def to_host(values: Any) -> NDArray[Any]:
     """Return a device array as an array on the host, after all work of the stream; a host array as it is."""
-    return values if isinstance(values, np.ndarray) else values.get()
+    with device.holding(values):
+        return values if isinstance(values, np.ndarray) else values.get()
 
 
 def placed_like(values: NDArray[Any], like: Any) -> Any:
     """Return a copy of a host array, on the device of another array."""
-    return np.array(values) if isinstance(like, np.ndarray) else device.array(values)
+    with device.holding(like):
+        return np.array(values) if isinstance(like, np.ndarray) else device.array(values)
 
 
 def checked(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -40,16 +42,17 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     Returns
     -------
     dict of str to array
-        ``k`` and ``v``, uint16 or float32 (L, length, KV heads, head size).
+        ``k`` and ``v`` (L, length, KV heads, stored elements of a head), in the types of the pools; ``k.1`` and ``v.1``
+        those of a second device, and so on.
 
     Notes
     -----
     Pages are copied one after another, so that a GPU needs memory for a copy of one page only.
     """
     found = {}
-    for name, pool in (("k", pools.k), ("v", pools.v)):
+    for name, pool in _caches(pools):
         layers, _, _, *row = pool.shape
-        found[name] = np.empty((layers, length, *row), KV_TYPES[pools.kv])
+        found[name] = np.empty((layers, length, *row), pool.dtype)
         for i, page in enumerate(pages):
             part = found[name][:, i * PAGE : (i + 1) * PAGE]
             part[...] = to_host(pool[:, page, : part.shape[1]])
@@ -66,14 +69,17 @@ def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int, s
     PoolExhausted, OutOfMemory
         If there is no memory; no page is taken then.
     """
-    layers, _, _, *row = pools.k.shape
-    copies = [checked(arrays, name, (layers, length, *row), KV_TYPES[pools.kv]) for name in ("k", "v")]
+    copies = []
+    for name, pool in _caches(pools):
+        layers, _, _, *row = pool.shape
+        copies.append((pool, checked(arrays, name, (layers, length, *row), pool.dtype)))
     pages = pools.take_pages(-(-length // PAGE) - len(shared))
     try:
-        for pool, copy in zip((pools.k, pools.v), copies, strict=True):
+        for pool, copy in copies:
             for i, page in enumerate(pages, len(shared)):
                 part = copy[:, i * PAGE : (i + 1) * PAGE]
-                pool[:, page, : part.shape[1]] = placed_like(part, pool)
+                with device.holding(pool):
+                    pool[:, page, : part.shape[1]] = placed_like(part, pool)
     except BaseException:
         pools.return_pages(pages)
         raise
@@ -95,4 +101,14 @@ def write_slot(pools: Pools, slot: int, arrays: Mapping[str, NDArray[Any]]) -> N
     """Write the arrays of `copy_slot` into a slot; raise `FormatError` if they do not fit."""
     for i, view in enumerate(pools.slot_views(slot)):
         for layer, part in zip(view, checked(arrays, f"recurrent.{i}", view.shape, view.dtype), strict=True):
-            layer[...] = placed_like(part, layer)
+            with device.holding(layer):
+                layer[...] = placed_like(part, layer)
+
+
+def _caches(pools: Pools) -> list[tuple[str, Any]]:
+    """Return the caches of all devices by the names of their copies."""
+    named = []
+    for number, (k, v) in enumerate(pools.caches):
+        end = f".{number}" if number else ""
+        named += [(f"k{end}", k), (f"v{end}", v)]
+    return named

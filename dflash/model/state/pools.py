@@ -1,6 +1,6 @@
 """Memory pools that sequences share: pages of keys and values, and slots of recurrent state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +10,10 @@ from dflash.kernels.arrays import zeros
 from dflash.kernels.attention import compact
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu.device import holding
+from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
-
-KV_TYPES = {"f16": np.uint16, "f32": np.float32}
-"""Array types of stored keys and values; uint16 holds the bits of float16."""
 
 
 class Pools:
@@ -29,29 +28,35 @@ class Pools:
     slots : int
         Sequences that may be open at a time.
     kv : str
-        A key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     backend : PoolBackend
         Allocates the arrays, on the host by default.
 
     Attributes
     ----------
-    k, v : uint16 or float32 (L, pages, PAGE, KV heads, head size)
-        KV caches of the attention layers.
+    k, v : uint16, float32 or int8 (L, pages, PAGE, KV heads, stored elements of a head)
+        KV caches of the attention layers, see `dflash.kernels.kv_types`.
     conv : list of ConvMemory
     delta : list of DeltaMemory
         State of the convolution and of the delta rule of each linear-attention layer.
     free_pages, free_slots : int
         Numbers of free pages and slots.
+    layout : str
+        Text that differs between pools whose saved states differ in shape; empty on one device.
     """
+
+    layout = ""
 
     def __init__(
         self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "PoolBackend | None" = None
     ) -> None:
         backend = backend or HOST
         attention_layers = config.n_layers - sum(config.recurrent)
-        shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
+        shape = attention_layers, pages, PAGE, config.kv_heads
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (backend.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
+        self.k, self.v = (
+            backend.zeros(*shape, kind.head_elements(config.head_size), dtype=kind.dtype) for kind in kv_types(kv)
+        )
         self._states = self._allocate_recurrent(config, backend.zeros)
         self._backend = backend
         self._free_pages = list(range(pages - 1, -1, -1))
@@ -72,7 +77,7 @@ class Pools:
         arrays = {name: zeros(n, *shape) for name, shape in (conv | delta).items()}
         for i in range(n):
             self.conv.append(ConvMemory(**{name: arrays[name][i] for name in conv}))
-            self.delta.append(DeltaMemory(**{name: arrays[name][i] for name in delta}))
+            self.delta.append(config.delta_memory(**{name: arrays[name][i] for name in delta}))
         return [arrays["tail"], arrays["state"]]
 
     @property
@@ -81,9 +86,14 @@ class Pools:
         return len(self._free_pages)
 
     @property
+    def caches(self) -> list[tuple[Any, Any]]:
+        """Keys and values on each device: pairs of `k` and `v`."""
+        return [(self.k, self.v)]
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of the keys and values of one page, all layers."""
-        return (self.k.nbytes + self.v.nbytes) // self.pages
+        return sum(k.nbytes + v.nbytes for k, v in self.caches) // self.pages
 
     @property
     def free_slots(self) -> int:
@@ -119,8 +129,10 @@ class Pools:
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy the keys and values of a page, all layers."""
-        self.k[:, target] = self.k[:, source]
-        self.v[:, target] = self.v[:, source]
+        for cache in self.caches:
+            for array in cache:
+                with holding(array):
+                    array[:, target] = array[:, source]
 
     def take_slot(self) -> int:
         """Take a free slot and reset its state to that of an empty sequence; raise `PoolExhausted` if there is none."""
@@ -129,7 +141,8 @@ class Pools:
         slot = self._free_slots.pop()
         try:
             for kept in self.slot_views(slot):
-                kept[:] = 0
+                with holding(kept):
+                    kept[:] = 0
         except BaseException:
             self._free_slots.append(slot)
             raise
@@ -141,12 +154,26 @@ class Pools:
 
     def clone_slot(self, slot: int) -> list[Any]:
         """Return copies of the arrays of `slot_views`."""
-        return [self._backend.clone(array) for array in self.slot_views(slot)]
+        copies = []
+        for array in self.slot_views(slot):
+            with holding(array):
+                copies.append(self._backend.clone(array))
+        return copies
+
+    def restore_slot(self, slot: int, copies: Sequence[Any]) -> None:
+        """Set the recurrent state of a slot to the copies of `clone_slot`."""
+        for array, was in zip(self.slot_views(slot), copies, strict=True):
+            with holding(array):
+                array[:] = was
 
     def compact(self, pages: list[int], length: int, path: list[int]) -> None:
         """Move the keys and values of the accepted rows `path` to consecutive positions from `length` on in `pages`."""
         where = np.array(pages, np.int32)
-        self._backend.compact(self.k, self.v, pages=where, length=length, path=np.array(path, np.int32))
+        for k, v in self.caches:
+            if not k.size:
+                continue  # a device without attention layers
+            with holding(k):
+                self._backend.compact(k, v, pages=where, length=length, path=np.array(path, np.int32))
 
     def return_slot(self, slot: int) -> None:
         """Return a slot to the free ones."""

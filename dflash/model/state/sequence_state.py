@@ -245,8 +245,7 @@ class State:
         pools.share_pages(snapshot.pages[:whole])
         pools.return_pages(self.pages)
         self.pages = snapshot.pages[:whole] + last
-        for array, was in zip(pools.slot_views(self.slot), snapshot.recurrent, strict=True):
-            array[:] = was
+        pools.restore_slot(self.slot, snapshot.recurrent)
         self.length, self.accepted, self._pending = snapshot.length, [], None
 
     def host_arrays(self) -> HostArrays:

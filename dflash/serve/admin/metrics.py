@@ -154,6 +154,7 @@ class ServerMetrics(Collector):
         yield self._counter("prefix_cache_queries", "Prompt tokens that were looked up.", stats.query_tokens)
         yield self._counter("prefix_cache_hits", "Those of them that were found.", stats.hit_tokens)
         yield self._counter("prefix_cache_evictions", "Snapshots removed from memory.", stats.evictions)
+        yield self._gauge("prefix_cache_conversations", "Named conversations with snapshots.", cache.n_conversations)
         yield self._gauge("prefix_cache_bytes", "Bytes of the snapshots in memory.", stats.n_bytes)
         yield self._gauge("prefix_cache_capacity_bytes", "Maximum of these bytes.", stats.capacity)
         if cache.disk is not None:

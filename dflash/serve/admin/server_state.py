@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.drafting.drafter import Nothing, Strategy
 from dflash.decode.session import Session
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.chat_template import ChatTemplate
@@ -86,7 +86,7 @@ def slots(engine_thread: EngineThread, context: int) -> list[dict[str, Any]]:
 def strategy_name(strategy: Strategy) -> str:
     """Return the names of drafter, shape and recoveries. Settings are left out, since they may hold paths."""
     parts = (strategy.drafter, strategy.shape, *strategy.recoveries)
-    return " ".join(type(part).__name__ for part in parts if part is not None)
+    return " ".join("plain" if isinstance(part, Nothing) else type(part).__name__ for part in parts if part is not None)
 
 
 def _slot(number: int, session: Session, context: int) -> dict[str, Any]:

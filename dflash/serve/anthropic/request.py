@@ -11,6 +11,7 @@ from dflash.serve.anthropic.tools import function_tools, tool_choice
 from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_sampling, parse_stops
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
+from dflash.serve.parsing.unsupported import refuse_unsupported
 from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import parse_decoding
 
@@ -44,6 +45,7 @@ def parse_messages(body: object, *, keep_billing_header: bool = False, counting:
     names that they have in chat completions: ``strategy``, ``recover``, ``seed``, ``min_p``, ``chat_template_kwargs``.
     """
     fields = Fields(body)
+    refuse_unsupported(fields)
     tools = function_tools(fields)
     choice, parallel = tool_choice(fields, tools)
     thinks, budget = _thinking(fields)

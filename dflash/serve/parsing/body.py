@@ -37,7 +37,8 @@ async def read_body(request: Request, limit: int) -> bytes:
     Raises
     ------
     Problem
-        415 if the type is not ``application/json``, 413 if the body is too long, 408 if it does not arrive in time.
+        415 if the type is not ``application/json`` or the body is compressed,
+        413 if the body is too long, 408 if it does not arrive in time.
     ClientDisconnect
         If the client disconnects before the end.
 
@@ -54,6 +55,9 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 async def read_bytes(request: Request, limit: int) -> bytes:
     """Read the body of a request of any type; see `read_body`."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise Problem(415, f"Content-Encoding must be identity, got {coding[:80]!r}")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced[:19]) > limit:
         raise _too_large(limit)

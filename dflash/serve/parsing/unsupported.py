@@ -6,6 +6,7 @@ _FIELDS = {
     "continue_final_message": "the answer always starts a new turn",
     "functions": "use tools",
     "function_call": "use tool_choice",
+    "audio": "this model writes text only",
     "ignore_eos": "a sequence ends at an end token",
     "stop_token_ids": "use stop",
     "include_stop_str_in_output": "stop strings are left out",

@@ -108,7 +108,7 @@ class RaySettings:
             raise RequestError(f"options: {self.options!r} is not valid for python -m dflash.serve") from None
         for name, reason in _ELSEWHERE.items():
             if getattr(arguments, name) != getattr(plain, name):
-                raise RequestError(f"options: --{name} has no meaning here: {reason}")
+                raise RequestError(f"options: --{name.replace('_', '-')} has no meaning here: {reason}")
         check_numbers(arguments)
         return arguments
 

@@ -23,7 +23,7 @@ STRATEGIES = ["plain", "dflash", "mtp:2", "ddtree:8", "lookup", "first(lookup,mt
 SAMPLINGS = [Sampling(), Sampling(temperature=0.9, top_p=0.9, seed=7), Sampling(repetition_penalty=1.3, logprobs=2)]
 
 
-@pytest.fixture(scope="module", params=["f16", "f32"])
+@pytest.fixture(scope="module", params=["f16", "f32", "q8_0"])
 def loaded(request):
     return load_model("demo", device="cpu", threads=1, context=1024, sequences=6, kv=request.param)
 

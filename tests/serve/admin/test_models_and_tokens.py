@@ -121,6 +121,7 @@ def test_props_tell_no_path(http, server):
     assert body["model_path"] == server.loaded.file.path.name
     assert folder not in json.dumps(body)
     assert body["default_generation_settings"]["n_ctx"] == server.loaded.model.config.context
+    assert body["strategy"] == "plain"
     assert body["total_slots"] == server.engine_thread.engine.max_active
     assert body["chat_template"] == server.loaded.template.source
     assert body["fingerprint"] == fingerprint(server.loaded)

@@ -34,7 +34,7 @@ def damaged(draw):
         for key in path:
             holder = holder[key]
         if draw(st.booleans()):
-            holder[last] = draw(st.sampled_from(VALUES))
+            holder[last] = copy.deepcopy(draw(st.sampled_from(VALUES)))
         else:
             del holder[last]
     return body

@@ -185,7 +185,7 @@ def test_an_unknown_path_gets_the_list_of_paths_in_the_shape_of_its_api(http, se
     answer = http.get(path)
     body = answer.json()
     assert answer.status_code == 404
-    assert all(route.path in body["error"]["message"] for route in server.app.routes)
+    assert all(route.path.replace(":path", "") in body["error"]["message"] for route in server.app.routes)
     assert body["error"]["type"] == ("not_found_error" if is_anthropic else "invalid_request_error")
     assert (body.get("type") == "error") == is_anthropic
 

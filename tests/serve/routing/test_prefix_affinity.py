@@ -13,18 +13,6 @@ def hints(*blocks, session=None, coverage=1.0):
     return RouteHints(blocks, coverage, session)
 
 
-def test_an_unknown_prompt_goes_to_the_least_loaded():
-    assert PrefixAffinity().rank(hints(1, 2), {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
-
-
-def test_the_longest_shared_prefix_wins_over_load():
-    rule = PrefixAffinity()
-    rule.note(hints(1, 2), "a")
-    rule.note(hints(1, 2, 3), "b")
-    assert rule.rank(hints(1, 2, 3, 4), {"a": 0, "b": 9, "c": 0})[0] == "b"
-    assert rule.rank(hints(1, 2, 7, 8), {"a": 1, "b": 9, "c": 0})[0] == "a"  # both hold two blocks
-
-
 @pytest.mark.parametrize(("n_shared", "chosen"), [(3, "a"), (2, "b")])
 def test_a_share_below_three_tenths_does_not_count(n_shared, chosen):
     rule = PrefixAffinity()

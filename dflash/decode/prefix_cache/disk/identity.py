@@ -31,4 +31,6 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
         "exact": exact,
         "weights": loaded.file.fingerprint(),
     }
+    if model.pools.layout:
+        parts["split"] = model.pools.layout
     return ", ".join(f"{name} {value}" for name, value in parts.items())

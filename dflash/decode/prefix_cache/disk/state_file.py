@@ -24,7 +24,7 @@ from dflash.model.draft.files.safetensors import SafeTensors
 TEMPORARY = ".writing-"
 """First characters of the names of files that are being written."""
 
-_TYPES = {"F32": np.float32, "F16": np.uint16, "I64": np.int64, "I32": np.int32}
+_TYPES = {"F32": np.float32, "F16": np.uint16, "I64": np.int64, "I32": np.int32, "I8": np.int8}
 _NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
 _CHECKSUM = "sha256"
 _CHECKSUM_BYTES = hashlib.sha256().digest_size

@@ -11,6 +11,7 @@ from dflash.kernels.cpu.simd.arithmetic import add, div, fma, fma1, hmax, hsum, 
 from dflash.kernels.cpu.simd.emit import LANES, f32x16, i32x16
 from dflash.kernels.cpu.simd.functions import exp, sigmoid, silu
 from dflash.kernels.cpu.simd.memory import fetch_add, load_f16, load_f32, load_i32, read_f32, store_f16, store_f32, write_f32
+from dflash.kernels.cpu.simd.quantize import store_q8_0, write_f16
 
 __all__ = [
     "LANES",
@@ -37,7 +38,9 @@ __all__ = [
     "splat",
     "store_f16",
     "store_f32",
+    "store_q8_0",
     "sub",
+    "write_f16",
     "write_f32",
     "zeros",
 ]

@@ -7,6 +7,9 @@
 // projection multiplies its sums by the inverse.
 constexpr float INNER_SCALE = 0.015625f;
 
+// Scale of normed values in float16 between two multiplies: it keeps large values below 65504.
+constexpr float NORM_SCALE = 0.125f;
+
 // Accurate expf, correctly rounded division.
 __device__ __forceinline__ float silu_rn(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
 

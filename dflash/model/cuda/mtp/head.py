@@ -14,6 +14,7 @@ from dflash.errors import PoolExhausted
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
+from dflash.kernels.kv_types import drafter_kv
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.candidates import POOL
@@ -83,7 +84,8 @@ class DeviceMtpHead:
         self._target, self._file, self.draft_vocabs = model, file, common
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
         # two more pages for each slot: a snapshot's copy of a last page, and draft tokens beyond the end of a text
-        self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, backend=DEVICE)
+        kv = drafter_kv(model.pools.kv)
+        self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=kv, backend=DEVICE)
         with device.device_errors("the MTP head"), Staging(model.threads) as staging:
             own, theirs = DeviceWeights(host, staging), model.weights
             output = "token_embd.weight" if model.config.tied else "output.weight"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dflash.errors import FormatError, NotFound
 from dflash.model.gguf.header import quoted
 
-SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1, "I8": 1}
 """Bytes per element of each supported type."""
 
 _MAX_HEADER = 100 << 20

@@ -15,7 +15,7 @@ from dflash.model.gguf.floats import FLOATS, to_float32
 from dflash.model.gguf.header import quoted
 from dflash.model.gguf.keys import Keys
 
-_PLAIN = ("I64", "I32", "BOOL", "U8")
+_PLAIN = ("I64", "I32", "BOOL", "U8", "I8")
 """Types of tensors that are no weights."""
 
 

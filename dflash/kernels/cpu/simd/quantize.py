@@ -1,0 +1,37 @@
+"""Quantization of 32 floats to a block of q8_0."""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32V, I64, LANES, call, constant, f32x16, fold, op, spread, store
+
+_BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))
+"""Added before truncation: 1/2 itself would round the largest float32 below 1/2 up to 1."""
+
+
+@op(types.float32, types.int64, f32x16, f32x16)
+def store_q8_0(builder, address, a, b):
+    """Store 32 lanes as signed bytes and return their scale, as `dflash.kernels.kv_types.quantize` defines them."""
+    sizes = [call(builder, "llvm.fabs.v16f32", x) for x in (a, b)]
+
+    def larger(low: ir.Value, high: ir.Value) -> ir.Value:
+        return call(builder, f"llvm.maxnum.v{low.type.count}f32", low, high)
+
+    scale = builder.fdiv(fold(builder, larger(*sizes), larger), ir.Constant(F32, 127.0))
+    zero = ir.Constant(F32, 0.0)
+    inverse = builder.fdiv(ir.Constant(F32, 1.0), scale)
+    inverse = spread(builder, builder.select(builder.fcmp_ordered("==", scale, zero), zero, inverse))
+    half = constant(_BELOW_HALF, F32V)
+    for i, x in enumerate((a, b)):
+        wanted = builder.fmul(x, inverse)
+        nearest = builder.fptosi(builder.fadd(wanted, call(builder, "llvm.copysign.v16f32", half, wanted)), I32V)
+        bytes_of_it = builder.trunc(nearest, ir.VectorType(ir.IntType(8), LANES))
+        store(builder, builder.add(address, I64(LANES * i)), bytes_of_it)
+    return scale
+
+
+@op(types.void, types.int64, types.float32)
+def write_f16(builder, address, value):
+    """Store a float32 as float16, rounded to nearest even."""
+    store(builder, address, builder.fptrunc(value, ir.HalfType()))

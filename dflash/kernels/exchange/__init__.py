@@ -1,0 +1,1 @@
+"""All-gather of columns among the GPUs of a tensor split."""

@@ -1,0 +1,96 @@
+"""Links of kernels to the other GPUs of a tensor split: where their results go, and which signals they wait for and send."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from dflash.kernels.exchange.cuda import Signals
+from dflash.kernels.gpu.jit import kernel
+
+SIGNALS = 1 << 32
+"""Signals of one exchange, shared by the blocks of all its launches."""
+
+_SOURCE = Path(__file__).with_name("advance.cu")
+
+Targets = Sequence[Any]
+"""For each GPU the columns of a gathered array that this GPU computes: a view with contiguous rows."""
+
+
+class PeerLink:
+    """Inputs and outputs of one op on other GPUs; see peers.cuh.
+
+    Parameters
+    ----------
+    links : PeerLinks
+    before : int
+        Number of exchanges of the pass to wait for; 0 for none.
+    outs : sequence of Targets
+        Up to two gathered arrays that receive the results; none if they stay on this GPU.
+
+    Attributes
+    ----------
+    macros : dict of str to int
+        Macros of the kernels.
+    sends : bool
+        Whether the op sends signals.
+    """
+
+    def __init__(self, links: "PeerLinks", before: int, outs: Sequence[Targets]) -> None:
+        self.macros, self.sends = {"PEERS": links.n, "RANK": links.rank}, bool(outs)
+        self._links, self._before, self._outs = links, before, outs
+
+    def table(self, first_row: int = 0) -> Any:
+        """Return the table of a launch whose first row is this one of the arrays."""
+        links = self._links
+        none = [None] * links.n
+        outs = [*self._outs, none, none][:2]
+        strides = [0 if array is None else array.strides[0] // array.itemsize for array, *_ in outs]
+        places = [
+            0 if array is None else array.data.ptr + first_row * array.strides[0] for targets in outs for array in targets
+        ]
+        counters = [array.data.ptr for array in links.signals.arrived]
+        own = [counters[links.rank], links.base.data.ptr, self._before * SIGNALS, *strides]
+        return cupy.array(np.array([*own, *counters, *places], np.uint64))
+
+
+class PeerLinks:
+    """Makes the links of the ops of a pass on one GPU, in the order of their launches.
+
+    Parameters
+    ----------
+    rank : int
+        Number of this GPU, which is the current device.
+    signals : Signals
+        Counters that no other pass uses.
+
+    Attributes
+    ----------
+    n : int
+        Number of GPUs.
+    base : uint64 (1,)
+        Signals that each other GPU had sent before the pass.
+    """
+
+    def __init__(self, rank: int, signals: Signals) -> None:
+        self.rank, self.signals, self.n, self._sent = rank, signals, len(signals.arrived), 0
+        self.base = cupy.zeros(1, cupy.uint64)
+
+    def link(self, *outs: Targets, waits: bool) -> PeerLink:
+        """Return the link of the next op: it waits for the last exchange, and begins one if it has results to send."""
+        made = PeerLink(self, self._sent if waits else 0, outs)
+        self._sent += bool(outs)
+        return made
+
+    def restart(self) -> None:
+        """Count passes from the first one, as `Signals.restart`."""
+        self.base.fill(-self._sent * SIGNALS % (1 << 64))
+
+    def advance(self) -> Any:
+        """Return the launch that begins a pass; call this once, after all links were made."""
+        total = self._sent * SIGNALS
+        self.restart()
+        launch = kernel(_SOURCE, "advance", dependent=True).bind(1, 1, (self.base, total))
+        return lambda n_rows: launch()  # noqa: ARG005

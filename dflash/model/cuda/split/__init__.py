@@ -1,0 +1,1 @@
+"""A model on several GPUs of one host. Import this package only where a GPU is present."""

@@ -1,0 +1,198 @@
+"""Launches of a pass on one GPU of a tensor split: each computes columns, then an exchange gathers those of all GPUs."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from dflash.kernels.attention import cuda as attention
+from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
+from dflash.kernels.exchange.links import PeerLinks
+from dflash.kernels.formats.cuda import PackedWeight
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.capabilities import capabilities
+from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.norm.split import SplitNorm, carried
+from dflash.model.config import Config
+from dflash.model.cuda.ops import Norm, Op, Ops
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.cuda.workspace import SINGLE
+from dflash.model.split.shards import Columns, Shard, value_groups
+
+_ROOMY = 200 << 10
+"""Bytes of shared memory of a block above which the norm of linear attention is part of its launch for all row counts."""
+
+
+class ShardPlace(NamedTuple):
+    """One GPU of a tensor split.
+
+    Parameters
+    ----------
+    config : Config
+        Sizes of the whole model.
+    shard : Shard
+    signals, links : Signals
+        Counters of exchanges that are launches, and of those inside other launches.
+    spaces : sequence of SimpleNamespace
+        Arrays of the pass on each GPU; see `shard_space`.
+    """
+
+    config: Config
+    shard: Shard
+    signals: Signals
+    links: Signals
+    spaces: Sequence[SimpleNamespace]
+
+
+class ShardNorm(SplitNorm):
+    """A `SplitNorm` of whole rows, of which the multiply before it prepares only the GPU's own columns.
+
+    Attributes
+    ----------
+    own : SplitNorm
+        Norm of the GPU's columns.
+    """
+
+    def __init__(self, space: SimpleNamespace, gain: Any, eps: float, columns: slice) -> None:
+        super().__init__(space.stream, gain, eps, half=space.normed, squares=space.squares)
+        own = space.own
+        self.own = SplitNorm(own.stream, gain[columns], eps, half=own.normed, squares=own.squares)
+
+
+class Gathered:
+    """A launch, and the exchange of its results if that is a launch of its own.
+
+    Parameters
+    ----------
+    launch : callable
+    exchange : ColumnExchange, optional
+        None if the launch sends its results itself.
+    columns : slice
+        Columns of the residual stream that the launch computes.
+    """
+
+    def __init__(self, launch: Any, exchange: ColumnExchange | None, columns: slice) -> None:
+        self.launch, self._exchange, self._columns = launch, exchange, columns
+
+    def __call__(self, n: int, *, kept: Any = None) -> None:
+        """Launch for `n` rows; with `kept` the GPU's columns of the stream are also written there."""
+        if kept is None:
+            self.launch(n)
+        else:
+            self.launch(n, kept=kept[:, self._columns])
+        if self._exchange is not None:
+            self._exchange(n)
+
+
+class ShardOps(Ops):
+    """Makes the launches of a pass on one GPU of a tensor split.
+
+    Parameters
+    ----------
+    place : ShardPlace
+    part : Config
+        Sizes of the GPU's part.
+    batch, prefill, empty, n_scratch
+        See `Ops`.
+    """
+
+    def __init__(
+        self,
+        place: ShardPlace,
+        part: Config,
+        batch: DeviceBatch,
+        *,
+        prefill: bool,
+        empty: Callable[[int], Any] = device.empty,
+        n_scratch: int | None = None,
+    ) -> None:
+        super().__init__(part, batch, prefill=prefill, empty=empty, n_scratch=n_scratch)
+        self._place, self._space = place, place.spaces[place.shard.rank]
+        config, shard = place.config, place.shard
+        self._columns = shard.columns(config.width).ranges[0]
+        # where no launch of its own is needed, a kernel sends its results itself
+        fused = self.splits_norms and capabilities().has_clusters and capabilities().block_shared > _ROOMY
+        self.links = PeerLinks(shard.rank, place.links) if fused else None
+        self._own = _own_columns(place, self._space)
+        self._exchanges = {name: self._exchange(name) for name in self._own if name not in ("normed", "squares")}
+        if self.splits_norms and not fused:
+            self._exchanges["norm"] = self._exchange("normed", "squares")
+
+    def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
+        """See `Ops.norm`."""
+        if self.splits_norms and not first:
+            return ShardNorm(space, gain, eps, self._columns)
+        return RmsNorm(space.stream, gain, eps, half=space.normed)
+
+    def linear(self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None) -> Any:
+        """See `Ops.linear`."""
+        link = self._link(waits=True) if isinstance(before, ShardNorm) else {}
+        return self._launch(x, weights, outs, **carried(before=before), **link)
+
+    def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Any:
+        """Return a launch that adds to the GPU's columns of the stream, and gathers what the next launch reads."""
+        own = behind.own if isinstance(behind, ShardNorm) else None
+        link = self._link(*(("normed", "squares") if own else ()), waits=True)
+        launch = self._launch(x, [weight], [stream[:, self._columns]], add=True, scale=scale, **carried(behind=own), **link)
+        exchange = None if own and link else self._exchanges["norm" if own else "stream"]
+        return Gathered(launch, exchange, self._columns)
+
+    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Any:
+        """Return a launch of the GPU's columns of the inner activation; see `Ops.gate_up`."""
+        assert out is self._space.inner, "the only array of inner activations"
+        link = self._link("inner", waits=True)
+        launch = self._launch(x, weights, [self._space.own.inner], gated=True, **carried(before=before), **link)
+        return self._gathered("inner", launch, link)
+
+    def delta(
+        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float, **settings: Any
+    ) -> Op:
+        """Return a launch for the GPU's heads; see `Ops.delta`."""
+        own = SimpleNamespace(**{**vars(space), "heads": space.own.heads})
+        link = self._link("heads", waits=False)
+        return self._gathered("heads", super().delta(own, weights, memory, eps, **settings, **link), link)
+
+    def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+        """Return a launch for the GPU's heads; see `Ops.attention`."""
+        assert out is self._space.attended, "the only array of attended heads"
+        own = self._space.own.attended
+        if self.prefill:
+            return self._gathered("attended", super().attention(q, cache, own, gate), {})
+        link = self._link("attended", waits=False) if cache[0].dtype != SINGLE else {}
+        about = {"workspace": self._attention, "whole_heads": self._place.config.kv_heads, **link}
+        return self._gathered("attended", attention.Attend(q, *cache, self.batch, own, gate=gate, **about), link)
+
+    def _gathered(self, name: str, launch: Any, link: dict[str, Any]) -> Gathered:
+        return Gathered(launch, None if link else self._exchanges[name], self._columns)
+
+    def _link(self, *names: str, waits: bool) -> dict[str, Any]:
+        """Return the link of a launch that computes columns of these arrays, as keyword argument; none without links."""
+        if self.links is None:
+            return {}
+        whole = [[getattr(space, name) for space in self._place.spaces] for name in names]
+        firsts = [self._own[name].first for name in names]
+        targets = [[array[:, first:] for array in arrays] for first, arrays in zip(firsts, whole, strict=True)]
+        return {"link": self.links.link(*targets, waits=waits)}
+
+    def _exchange(self, *names: str) -> ColumnExchange:
+        place, rank = self._place, self._place.shard.rank
+        pieces = []
+        for name in names:
+            source = getattr(self._space.own, name)
+            targets = [getattr(space, name) for space in place.spaces]
+            if name in ("stream", "inner"):
+                targets[rank] = None  # computed in place
+            pieces.append(SentColumns(source, targets, self._own[name].ranges))
+        return ColumnExchange(rank, place.signals, pieces)
+
+
+def _own_columns(place: ShardPlace, space: SimpleNamespace) -> dict[str, Columns]:
+    """Return the columns of each gathered array that a GPU computes."""
+    config, shard = place.config, place.shard
+    own = {name: shard.columns(getattr(space, name).shape[1]) for name in ("stream", "normed", "squares", "attended")}
+    if config.ffn:
+        own["inner"] = shard.columns(config.ffn)
+    if any(config.recurrent):
+        groups = value_groups(config)
+        own["heads"] = shard.columns(config.delta_value_heads * config.delta_size, groups=groups)
+    return own

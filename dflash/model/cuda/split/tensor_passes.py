@@ -1,0 +1,243 @@
+"""Passes of a tensor split: every GPU runs its part of each layer; exchanges in the streams gather what others read."""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels.exchange.cuda import Signals
+from dflash.kernels.gpu import device, jit
+from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.devices import Devices
+from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
+from dflash.kernels.ragged import PENDING, Ragged
+from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.ops import scratch_bytes
+from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
+from dflash.model.cuda.scratch_arena import ScratchArena
+from dflash.model.cuda.split.context import SplitContext
+from dflash.model.cuda.split.shard_ops import ShardOps, ShardPlace
+from dflash.model.cuda.split.shard_space import shard_space
+from dflash.model.split.shards import Shard
+
+
+class _Ranks:
+    """The parts of a pass on all GPUs.
+
+    Attributes
+    ----------
+    batch, layers
+        Those of the first GPU, whose arrays hold the results of the pass.
+    """
+
+    def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], batches: Sequence[DeviceBatch]) -> None:
+        self._devices, self._batches, n = parts.devices, batches, len(parts.devices)
+        self._signals = signals
+        self.batch, self._all = batches[0], list[Layers]()
+        self._shards = [Shard(rank, n) for rank in range(n)]
+        self._places, spaces = list[ShardPlace](), list[SimpleNamespace]()
+        for rank, shard in enumerate(self._shards):
+            with parts.devices[rank]:
+                part = parts.plan.devices[rank].config
+                spaces.append(shard_space(parts.config, part, self.batch.max_rows, parts.pools.kv, shard))
+            self._places.append(ShardPlace(parts.config, shard, *signals, spaces))
+
+    @property
+    def layers(self) -> Layers:
+        """Launches of the first GPU."""
+        return self._all[0]
+
+    def _make_room(self, capture: Sequence[int]) -> None:
+        """Allocate the arrays of captured layers on the first GPU; all GPUs write to them."""
+        self.layers.make_room(capture)
+        for layers in self._all[1:]:
+            layers.captured = self.layers.captured
+        jit.warm()  # a kernel that is loaded during a pass would wait for one that waits for another GPU
+
+    def _share_batch(self) -> None:
+        words = self.batch.uploaded()
+        for rank, batch in enumerate(self._batches[1:], 1):
+            self._devices.send(0, rank, [(words, batch.uploaded(words.size))])
+
+    def _run(self, n: int, capture: Sequence[int]) -> None:
+        """Launch step by step on all GPUs in turn, so that no GPU waits for one whose queue is empty."""
+        for launches in zip(*(layers.steps(capture) for layers in self._all), strict=True):
+            for rank, launch in enumerate(launches):
+                with self._devices[rank]:
+                    launch(n)
+
+    def _join(self) -> None:
+        for rank in range(1, len(self._all)):
+            self._devices.wait(0, rank)
+
+
+class TensorPrefill(_Ranks):
+    """A prefill pass over several GPUs, with the interface of `PrefillPass`.
+
+    Attributes
+    ----------
+    arenas : list of ScratchArena
+        Memory of each GPU that holds nothing between passes.
+    """
+
+    def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], rows: int, pages: int) -> None:
+        super().__init__(parts, signals, _batches(parts.devices, rows, PROMPTS, pages))
+        self.arenas, n_scratch = list[ScratchArena](), scratch_bytes(parts.config, rows, PROMPTS)
+        for rank, place in enumerate(self._places):
+            with parts.devices[rank]:
+                part = parts.plan.devices[rank].config
+                ops = ShardOps(place, part, self._batches[rank], prefill=True, n_scratch=n_scratch)
+                self._all.append(_layers(parts, rank, ops, place))
+                self.arenas.append(ScratchArena([place.spaces[rank].arena, *ops.scratch]))
+        self.lent = self.arenas[0]
+
+    def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
+        """See `PrefillPass`."""
+        self._make_room(capture)
+        self.batch.upload(tokens, rows)
+        self._share_batch()
+        self._run(len(tokens), capture)
+        self._join()
+
+
+class TensorDecode(_Ranks):
+    """A decode pass over several GPUs, with the interface of `DecodePass`: one graph for each GPU and bucket of rows."""
+
+    def __init__(
+        self, parts: SplitContext, signals: tuple[Signals, Signals], pages: int, lent: Sequence[ScratchArena]
+    ) -> None:
+        super().__init__(parts, signals, _batches(parts.devices, PENDING, SEQUENCES, pages))
+        config, self.logits = parts.config, lent[0].alloc(PENDING, parts.config.n_vocab)
+        self._ops, self._heads, self._graphs = list[ShardOps](), list[Any](), list[Graphs]()
+        self._begins = list[Callable[[int], None]]()
+        for rank, place in enumerate(self._places):
+            with parts.devices[rank]:
+                part = parts.plan.devices[rank].config
+                ops = ShardOps(place, part, self._batches[rank], prefill=False, empty=lent[rank].alloc)
+                layers = _layers(parts, rank, ops, place)
+                rows = self._shards[rank].rows(config.n_vocab)
+                head = _head(parts, rank, rows)
+                launch = ops.linear(layers.space.wanted, [head], [self.logits[:, rows]])
+                multiplies = [[getattr(each, "launch", each) for each in block.multiplies] for block in layers.blocks]
+                runs = multiplies if config.experts else [[*(one for own in multiplies for one in own), launch]]
+                for run in runs:
+                    fetch_ahead([one for one in run if isinstance(one, DecodeLinear)])
+                self._ops.append(ops)
+                self._all.append(layers)
+                self._heads.append(launch)
+                self._begins.append(ops.links.advance() if ops.links else lambda _: None)
+                self._graphs.append(Graphs(_RankLaunch(ops, layers, launch, self._begins[-1]), self._batches[rank].clear))
+
+    def __call__(
+        self,
+        tokens: NDArray[np.int32],
+        rows: Ragged,
+        capture: tuple[int, ...],
+        *,
+        logits: bool,
+        amend: Callable[[], None] | None = None,
+    ) -> None:
+        """See `DecodePass`."""
+        shape = PassGraphKey(bucket_of(len(rows.sequence)), len(rows.slot) == 1, capture, logits)
+        self.prepare(shape)
+        self.batch.upload(tokens, rows)
+        if amend is not None:
+            amend()
+        self._share_batch()
+        for rank, graphs in enumerate(self._graphs):
+            with self._devices[rank]:
+                graphs(shape)
+        self._join()
+
+    def project(self, wanted: Any, n: int) -> Any:
+        """See `DecodePass`."""
+        for rank, layers in enumerate(self._all):
+            to = layers.space.wanted[:n]
+            if rank:
+                self._devices.send(0, rank, [(wanted[:n], to)])
+            else:
+                device.copy(to, wanted)
+            with self._devices[rank]:
+                self._heads[rank](bucket_of(n))
+        self._join()
+        return self.logits[:n]
+
+    @property
+    def launches(self) -> dict[int, int]:
+        """Number of launches of a pass with logits on all GPUs, for each captured bucket."""
+        wanted = [shape for shape in self._graphs[0].launches if shape.logits and not shape.capture]
+        return {shape.rows: sum(graphs.launches[shape] for graphs in self._graphs) for shape in wanted}
+
+    def prepare(self, shape: PassGraphKey) -> None:
+        """See `DecodePass`. In the pass of zero rows no GPU waits for another, since kernels may be loaded by it."""
+        self._make_room(shape.capture)
+        if shape in self._graphs[0]:
+            return
+        self._devices.synchronize()
+        for signals in self._signals:
+            signals.let_pass()
+        for rank, batch in enumerate(self._batches):
+            with self._devices[rank]:
+                batch.clear()
+                self._ops[rank].sequences = 1 if shape.alone else batch.max_sequences
+                self._begins[rank](shape.rows)
+        self._run(shape.rows, shape.capture)
+        if shape.logits:
+            for rank, head in enumerate(self._heads):
+                with self._devices[rank]:
+                    head(shape.rows)
+        self._devices.synchronize()
+        self._restart()
+        for rank, graphs in enumerate(self._graphs):
+            with self._devices[rank]:
+                graphs.capture(shape)
+
+    def _restart(self) -> None:
+        for signals in self._signals:
+            signals.restart()
+        for rank, ops in enumerate(self._ops):
+            with self._devices[rank]:
+                if ops.links:
+                    ops.links.restart()
+        self._devices.synchronize()  # no GPU signals to one that still counts from before
+
+
+class _RankLaunch:
+    """Launches a decode pass on one GPU."""
+
+    def __init__(self, ops: ShardOps, layers: Layers, head: Any, begin: Callable[[int], None]) -> None:
+        self._ops, self._layers, self._head, self._begin = ops, layers, head, begin
+
+    def __call__(self, shape: PassGraphKey) -> None:
+        self._ops.sequences = 1 if shape.alone else SEQUENCES
+        self._begin(shape.rows)
+        self._layers(shape.rows, shape.capture)
+        if shape.logits:
+            self._head(shape.rows)
+
+
+def _batches(devices: Devices, rows: int, sequences: int, pages: int) -> list[DeviceBatch]:
+    batches = []
+    for rank in range(len(devices)):
+        with devices[rank]:
+            batches.append(DeviceBatch(rows, sequences, pages))
+    return batches
+
+
+def _layers(parts: SplitContext, rank: int, ops: ShardOps, place: ShardPlace) -> Layers:
+    part = parts.plan.devices[rank].config
+    space = place.spaces[rank]
+    return Layers(parts.weights[rank], part, parts.pools.parts[rank], ops, space=space, tables=parts.tables[rank])
+
+
+def _head(parts: SplitContext, rank: int, rows: slice) -> Any:
+    """Return the rows of the LM head that a GPU multiplies with; the first GPU has all of them, for drafts."""
+    tied, tables = parts.config.tied, parts.tables[rank]
+    whole = tied or rank == 0
+    head = copy(tables.matrix("token_embd.weight" if tied else "output.weight"))
+    head = head.rows(rows) if whole else head
+    head.whole_rows = parts.config.n_vocab
+    return head

@@ -1,0 +1,36 @@
+"""Names of GPUs, as users give them."""
+
+from collections.abc import Sequence
+
+from dflash.errors import RequestError
+
+_PREFIX = "cuda:"
+
+
+def device_numbers(devices: Sequence[str | int]) -> tuple[int, ...]:
+    """Return the CUDA device numbers of some names.
+
+    Parameters
+    ----------
+    devices : sequence of str or int
+        ``"cuda:1"``, ``"1"`` or 1.
+
+    Raises
+    ------
+    RequestError
+        If a name is not of this form, occurs twice, or the first one is not device 0.
+    """
+    numbers = []
+    for name in devices:
+        text = str(name).removeprefix(_PREFIX)
+        if not text.isdecimal():
+            raise RequestError(f"devices: {name!r} is no GPU, must be {_PREFIX}0, {_PREFIX}1 and so on")
+        numbers.append(int(text))
+    if len(set(numbers)) < len(numbers):
+        raise RequestError(f"devices: {', '.join(map(str, devices))} names a GPU twice")
+    if not numbers or numbers[0]:
+        raise RequestError(
+            f"devices: the first must be {_PREFIX}0, got {', '.join(map(str, devices)) or 'none'}; CUDA_VISIBLE_DEVICES "
+            "chooses and orders the GPUs of a process"
+        )
+    return tuple(numbers)

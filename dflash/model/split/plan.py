@@ -1,0 +1,247 @@
+"""Plan of a model on several devices: layers, weights and memory of each, computed before anything is loaded."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash.errors import OutOfMemory, RequestError
+from dflash.kernels.ragged import PAGE
+from dflash.model.config import Config
+from dflash.model.gguf.part import TensorInfo
+from dflash.model.split.shards import Shard, own_rows, shard_config
+from dflash.model.state.budget import Need, n_pages
+
+SPLITS = ("tensor", "layer")
+"""Kinds of splits: every layer over all devices, or blocks of consecutive layers on one device each."""
+
+_STEPS = 40  # of the bisection that balances the devices; the last one changes 1e-12 of the memory
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """Part of a model on one device, in bytes.
+
+    Parameters
+    ----------
+    name : str
+    layers : range
+        Layers whose weights it has; in a tensor split it has a part of each.
+    config : Config
+        Sizes of its part, from which its KV pages and recurrent slots are allocated.
+    weights, states, pages, work : int
+        Weights; recurrent states of all sequences; KV pages, with those that prompts unpack; scratch memory and reserve.
+    free : int
+        Free memory before loading.
+    """
+
+    name: str
+    layers: range
+    config: Config
+    weights: int
+    states: int
+    pages: int
+    work: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return self.weights + self.states + self.pages + self.work
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan of the device as JSON values, sizes in bytes."""
+        sizes = {name: getattr(self, name) for name in ("weights", "states", "pages", "work", "total", "free")}
+        return {"device": self.name, "layers": [self.layers.start, self.layers.stop], **sizes}
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """A model on several devices.
+
+    Parameters
+    ----------
+    kind : str
+        One of `SPLITS`.
+    devices : tuple of DevicePlan
+        The first one also has the embedding, the LM head and the drafts.
+    n_pages : int
+        KV pages.
+    context : int
+        Most tokens of a sequence.
+    """
+
+    kind: str
+    devices: tuple[DevicePlan, ...]
+    n_pages: int
+    context: int
+
+    @property
+    def layout(self) -> str:
+        """Text that differs between plans whose saved states differ in shape."""
+        parts = "+".join(str(len(device.layers)) for device in self.devices)
+        return f"layers {parts}" if self.kind == "layer" else f"tensor {len(self.devices)}"
+
+
+def plan_split(
+    config: Config,
+    tensors: Collection[TensorInfo],
+    *,
+    kind: str,
+    names: Sequence[str],
+    free: Sequence[int],
+    work: Callable[[Config], int],
+    context: int | None,
+    sequences: int,
+    kv: str,
+    kv_bytes: int | None = None,
+) -> SplitPlan:
+    """Divide a model among devices.
+
+    Parameters
+    ----------
+    config : Config
+        Sizes of the model.
+    tensors : collection of TensorInfo
+        Tensors that the model uses.
+    kind : str
+        One of `SPLITS`.
+    names : sequence of str
+        Names of the devices.
+    free : sequence of int
+        Free bytes of each device.
+    work : callable
+        Returns the bytes of scratch memory and reserve of a device that runs layers of these sizes.
+    context, sequences, kv, kv_bytes
+        See `dflash.model.state.budget.n_pages`; recurrent states are allocated for one more sequence.
+
+    Raises
+    ------
+    OutOfMemory
+        If a device has too little memory; the message names it.
+    RequestError
+        If there are fewer layers than devices, or the context does not fit.
+    Unsupported
+        If a tensor split does not divide the model.
+    """
+    texts = sequences + 1
+    if kind == "tensor":
+        part, wholes = shard_config(config, len(names)), [range(config.n_layers)] * len(names)
+        configs, used = [part] * len(names), work(config)
+        weights = [_shard_bytes(config, tensors, Shard(rank, len(names))) for rank in range(len(names))]
+    else:
+        used = work(config)
+        wholes = _assign(config, tensors, [n - used for n in free], names, texts=texts, kv=kv, context=context)
+        configs = [layers_config(config, layers) for layers in wholes]
+        weights = [_layer_bytes(config, tensors, layers, home=layers.start == 0) for layers in wholes]
+    needs = [Need.of(each, kv) for each in configs]
+    states = [texts * (need.state + need.pending) for need in needs]
+    rooms = [n - used - w - s for n, w, s in zip(free, weights, states, strict=True)]
+    for name, room, need, n, w, s in zip(names, rooms, needs, free, weights, states, strict=True):
+        if room < need.page:
+            raise OutOfMemory(
+                f"{name}: its weights take {w >> 20} MiB, {sequences} sequences {s >> 20} MiB, the work on them "
+                f"{used >> 20} MiB; it has {n >> 20} MiB free"
+            )
+    whole = Need.of(config, kv)
+    pages_of = [need.page and need.page + need.unpacked for need in needs]
+    fit = min((room // page for room, page in zip(rooms, pages_of, strict=True) if page), default=0)
+    about: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
+    pages, most = n_pages(config, room=fit * (whole.page + whole.unpacked), **about)
+    cached = [pages * page for page in pages_of]
+    devices = tuple(
+        DevicePlan(name, layers, part, w, s, p, used, n)
+        for name, layers, part, w, s, p, n in zip(names, wholes, configs, weights, states, cached, free, strict=True)
+    )
+    return SplitPlan(kind, devices, pages, most)
+
+
+def layers_config(config: Config, layers: range) -> Config:
+    """Return the sizes of a block of consecutive layers."""
+    return replace(config, n_layers=len(layers), recurrent=config.recurrent[layers.start : layers.stop])
+
+
+def _assign(
+    config: Config,
+    tensors: Collection[TensorInfo],
+    room: Sequence[int],
+    names: Sequence[str],
+    *,
+    texts: int,
+    kv: str,
+    context: int | None,
+) -> list[range]:
+    """Return the layers of each device: consecutive, and such that the fullest device is as empty as possible."""
+    n, wanted = config.n_layers, -(-(context or config.context) // PAGE)
+    if n < len(names):
+        raise RequestError(f"devices: {len(names)} devices for {n} layers, must be at most one for each layer")
+    one = [Need.of(layers_config(config, range(i, i + 1)), kv) for i in range(n)]
+    weights = [_layer_bytes(config, tensors, range(i, i + 1), home=False) for i in range(n)]
+    beside = _layer_bytes(config, tensors, range(0), home=True)
+    while True:
+        costs = [w + texts * (need.state + need.pending) + wanted * need.page for w, need in zip(weights, one, strict=True)]
+        found, low, high = _filled(costs, room, beside, 1.0), 0.0, 1.0
+        if found is not None:
+            break
+        if wanted == 1:
+            need = sum(costs) + beside
+            raise OutOfMemory(
+                f"the weights and {texts - 1} sequences take {need >> 20} MiB; {', '.join(names)} have "
+                f"{', '.join(str(max(0, each) >> 20) for each in room)} MiB beside their scratch memory"
+            )
+        wanted = -(-wanted // 2)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        fits = _filled(costs, room, beside, middle)
+        found, low, high = (found, middle, high) if fits is None else (fits, low, middle)
+    return found
+
+
+def _filled(costs: Sequence[int], room: Sequence[int], beside: int, share: float) -> list[range] | None:
+    """Fill the devices one after another up to a share of their room; None if the layers do not fit."""
+    found, first = list[range](), 0
+    for number, size in enumerate(room):
+        left, end = share * size - (0 if number else beside), first
+        last = len(costs) - (len(room) - 1 - number)  # leave a layer for each later device
+        while end < last and costs[end] <= left:
+            left -= costs[end]
+            end += 1
+        if end == first:
+            return None
+        found.append(range(first, end))
+        first = end
+    return found if first == len(costs) else None
+
+
+def _layer_bytes(config: Config, tensors: Collection[TensorInfo], layers: range, *, home: bool) -> int:
+    """Return the bytes of some layers; with `home` also of all that belongs to no layer, and of MTP blocks."""
+    total = 0
+    for tensor in tensors:
+        number = _block(tensor.name)
+        if number is None or number >= config.n_layers:
+            total += tensor.device_bytes if home else 0
+        elif number in layers:
+            total += tensor.device_bytes
+    return total
+
+
+def _shard_bytes(config: Config, tensors: Collection[TensorInfo], shard: Shard) -> int:
+    """Return the bytes of one device of a tensor split."""
+    total = 0
+    for tensor in tensors:
+        number, n = _block(tensor.name), tensor.device_bytes
+        if number is None:
+            part = shard.rows(tensor.shape[0])
+            head = tensor.name == "output.weight" and shard.rank > 0
+            total += n * (part.stop - part.start) // tensor.shape[0] if head else n
+        elif number >= config.n_layers:
+            total += 0 if shard.rank else n
+        else:
+            name = tensor.name.split(".", 2)[2]
+            split = own_rows(config, shard, name, recurrent=config.recurrent[number])
+            total += n // shard.of if split else n
+    return total
+
+
+def _block(name: str) -> int | None:
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blk" else None

@@ -1,0 +1,133 @@
+"""The networks in torch, with parameters named as in GGUF files; `dflash/model/draft` and `dflash/model/mtp.py` run them."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as fn
+
+from dflash.model.config import Config
+from dflash.model.draft.config import DraftConfig
+
+
+def rms(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """Return ``x / rms(x) * gain`` over the last axis."""
+    return fn.rms_norm(x, gain.shape, gain, eps)
+
+
+def rotate(x: Tensor, positions: Tensor, base: float, n_rot: int) -> Tensor:
+    """Rotate the first `n_rot` elements of heads (..., T, heads, size) by their positions (..., T)."""
+    half = n_rot // 2
+    angles = positions[..., None, None] * base ** (-torch.arange(half, device=x.device) / half)
+    cos, sin = angles.cos(), angles.sin()
+    a, b, rest = x[..., :half], x[..., half:n_rot], x[..., n_rot:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    """Return softmax attention (S, T, heads * size) of q (S, T, heads, size) over keys that `visible` (S, T, K) admits."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = fn.scaled_dot_product_attention(q, k, v, attn_mask=visible[:, None], enable_gqa=True)
+    return out.transpose(1, 2).flatten(2)
+
+
+class Layer(nn.Module):
+    """Norm, attention, add; norm, gated feed forward, add. `gates` is 2 if queries bring a gate of each head's output."""
+
+    def __init__(self, config: Config | DraftConfig, *, gates: int = 1) -> None:
+        super().__init__()
+        width, ffn, heads, kv_heads, size = config.width, config.ffn, config.heads, config.kv_heads, config.head_size
+        self.heads, self.size, self.eps, self.gates = heads, size, config.norm_eps, gates
+        self.attn_norm, self.ffn_norm = (nn.Parameter(torch.ones(width)) for _ in range(2))
+        self.attn_q_norm, self.attn_k_norm = (nn.Parameter(torch.ones(size)) for _ in range(2))
+        self.attn_q, self.attn_output = matrix(gates * heads * size, width), matrix(width, heads * size)
+        self.attn_k, self.attn_v = matrix(kv_heads * size, width), matrix(kv_heads * size, width)
+        self.ffn_gate, self.ffn_up, self.ffn_down = matrix(ffn, width), matrix(ffn, width), matrix(width, ffn)
+
+    def keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return normed keys, not rotated, and values of rows (S, T, D)."""
+        k, v = (fn.linear(x, w).unflatten(-1, (-1, self.size)) for w in (self.attn_k, self.attn_v))
+        return rms(k, self.attn_k_norm, self.eps), v
+
+    def queries(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return normed queries, not rotated, and the gates of the heads (empty without)."""
+        q = fn.linear(x, self.attn_q).unflatten(-1, (self.heads, self.gates * self.size))
+        return rms(q[..., : self.size], self.attn_q_norm, self.eps), q[..., self.size :].flatten(2)
+
+    def finish(self, h: Tensor, attended: Tensor) -> Tensor:
+        """Return the stream `h` after the attention's output and the feed forward."""
+        h = h + fn.linear(attended, self.attn_output)
+        x = rms(h, self.ffn_norm, self.eps)
+        return h + fn.linear(fn.silu(fn.linear(x, self.ffn_gate)) * fn.linear(x, self.ffn_up), self.ffn_down)
+
+
+def matrix(rows: int, columns: int) -> nn.Parameter:
+    """Return a random matrix whose products have about the size of their inputs."""
+    return nn.Parameter(torch.randn(rows, columns) * columns**-0.5)
+
+
+class BlockDraftNet(nn.Module):
+    """A DFlash draft."""
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__()
+        c, self.config = config, config
+        self.fc = matrix(c.width, len(c.target_layer_ids) * c.width)
+        self.enc_output_norm, self.output_norm = (nn.Parameter(torch.ones(c.width)) for _ in range(2))
+        self.blk = nn.ModuleList(Layer(c) for _ in range(c.n_layers))
+
+    def forward(self, features: Tensor, anchors: Tensor, block: Tensor) -> Tensor:
+        """Return the hidden states (S, M, B, D) of blocks.
+
+        Parameters
+        ----------
+        features : float32 (S, T, F * D)
+            Of the texts.
+        anchors : int64 (S, M)
+            Positions of the blocks' first rows; a block sees the features before its own.
+        block : float32 (S, M, B, D)
+            Embeddings of the blocks: a text's token, then the mask token.
+        """
+        c = self.config
+        n_texts, n, rows, _ = block.shape
+        context = rms(fn.linear(features, self.fc), self.enc_output_norm, c.norm_eps)
+        places = torch.arange(features.shape[1], device=features.device).expand(n_texts, -1)
+        positions = (anchors[..., None] + torch.arange(rows, device=anchors.device)).flatten(1)  # (S, M * B)
+        before = (places[:, None] < anchors[..., None]).repeat_interleave(rows, 1)  # (S, M * B, T)
+        row = torch.arange(n * rows, device=anchors.device)
+        same = (row[:, None] // rows == row // rows).expand(n_texts, -1, -1)
+        places, both = torch.cat([places, positions], 1), torch.cat([before, same], -1)
+        distance = positions[..., None] - places[:, None]
+        h = block.flatten(1, 2)
+        for layer, window, causal in zip(self.blk, c.windows, c.causal, strict=True):
+            visible = both & (distance >= 0) if causal else both
+            visible = visible & (distance.abs() < window) if window else visible
+            x = rms(h, layer.attn_norm, c.norm_eps)
+            keys, values = zip(layer.keys(context), layer.keys(x), strict=True)
+            k = rotate(torch.cat(keys, 1), places, c.rope_base, c.head_size)
+            q = rotate(layer.queries(x)[0], positions, c.rope_base, c.head_size)
+            h = layer.finish(h, attend(q, k, torch.cat(values, 1), visible))
+        return rms(h, self.output_norm, c.norm_eps).unflatten(1, (n, rows))
+
+
+class MtpNet(nn.Module):
+    """An MTP head: row j reads token j + 1 and the trunk's hidden state j, and predicts token j + 2."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c, self.config = config, config
+        self.nextn_eh_proj = matrix(c.width, 2 * c.width)
+        self.nextn_enorm, self.nextn_hnorm, self.nextn_shared_head_norm = (
+            nn.Parameter(torch.ones(c.width)) for _ in range(3)
+        )
+        self.layer = Layer(c, gates=2)
+
+    def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """Return hidden states (S, T, D) from the next tokens' embeddings and the trunk's hidden states, both (S, T, D)."""
+        c, layer, n = self.config, self.layer, hidden.shape[1]
+        joined = [rms(embedded, self.nextn_enorm, c.norm_eps), rms(hidden, self.nextn_hnorm, c.norm_eps)]
+        h = fn.linear(torch.cat(joined, -1), self.nextn_eh_proj)
+        places = torch.arange(n, device=hidden.device).expand(len(hidden), -1)
+        x = rms(h, layer.attn_norm, c.norm_eps)
+        (q, gate), (k, v) = layer.queries(x), layer.keys(x)
+        q, k = (rotate(heads, places, c.rope_base, c.n_rot) for heads in (q, k))
+        attended = attend(q, k, v, places[:, None] <= places[..., None]) * gate.sigmoid()
+        return rms(layer.finish(h, attended), self.nextn_shared_head_norm, c.norm_eps)

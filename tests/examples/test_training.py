@@ -1,0 +1,118 @@
+"""Training of drafts with torch: the networks compute what dflash runs, and training makes drafts that are accepted."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from compare import assert_close
+from train_draft import gguf_files, recording
+
+import dflash
+from dflash.decode.drafting.shapes import Chain
+from dflash.kernels.sample import SampleParams
+from dflash.model.draft import DraftRequest, load_draft
+from dflash.model.draft.config import DraftConfig
+from dflash.model.loading.mtp import load_mtp
+from dflash.model.mtp import MtpRequest
+
+torch = pytest.importorskip("torch")
+networks, training = (pytest.importorskip(f"train_draft.{name}") for name in ("networks", "training"))
+
+LAYERS = 2, 4, 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def texts(lm):
+    return recording.record(lm, recording.write_texts(lm, recording.STARTS[:4], copies=1, max_tokens=32), LAYERS)
+
+
+@pytest.fixture(scope="module")
+def teacher(lm, texts):
+    return training.Teacher(texts, *recording.tables(lm))
+
+
+def config(lm, windows=(0, 0)):
+    return DraftConfig(
+        kind="dflash", width=512, ffn=256, n_layers=2, heads=4, kv_heads=2, head_size=32, n_vocab=lm.model.n_vocab,
+        norm_eps=1e-6, rope_base=1e4, rope_scaling=None, block=6, mask=lm.model.n_vocab - 1, target_layer_ids=LAYERS,
+        windows=windows, causal=tuple(window > 0 for window in windows),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("windows", [(0, 0), (4, 0), (0, 8)], ids=str)
+def test_a_draft_computes_what_dflash_runs(lm, texts, teacher, tmp_path, windows):
+    """Scores of the likeliest candidates after an anchor; the file holds halves, and dflash keeps keys in halves."""
+    net, text, anchor = training.untrained_draft(config(lm, windows)), texts[0], 9
+    path = gguf_files.write_draft(tmp_path / "a.gguf", net.config, training.weights_of(net))
+    draft = load_draft(path, lm.model, sequences=1)
+    with closing(draft), closing(draft.state()) as state:
+        features = {layer: text.features[:anchor, i].astype(np.float32) for i, layer in enumerate(LAYERS)}
+        draft.read(state, features, slice(0, anchor))
+        found = draft.propose([DraftRequest(state, int(text.tokens[anchor]), 5, SampleParams(), 8)])[0]
+    ids = np.array([text.tokens[anchor], *[net.config.mask] * 5], np.int64)
+    with torch.no_grad():
+        hidden = net(
+            torch.from_numpy(text.features[None].astype(np.float32)).flatten(2),
+            torch.tensor([[anchor]]),
+            teacher.embedding[torch.from_numpy(ids)][None, None],
+        )[0, 0, 1:]
+        scores = torch.log_softmax(hidden @ teacher.embedding.T, -1).numpy()
+    assert np.ptp(found.scores, axis=1).min() > 0.01
+    assert_close("scores", np.take_along_axis(scores, found.ids, axis=1), found.scores, 1e-3)
+
+
+def weights_of_block(lm):
+    """Float32 weights of the demo's own head, by their names in the block."""
+    block, n = f"blk.{lm.model.config.n_layers}.", lm.model.config.n_layers
+    tensors, weights = lm.file.tensors, lm.model.weights.block(n)
+    names = [name.removeprefix(block) for name in tensors if name.startswith(block)]
+    return {
+        name: weights.vector(name) if len(tensors[block + name].shape) == 1 else weights.matrix(name).unpacked()
+        for name in names
+    }
+
+
+def test_a_head_computes_what_dflash_runs(lm, texts, teacher):
+    """With the weights of the demo's own head; the first draft token after each of some lengths of a text."""
+    net, text = training.untrained_mtp(lm.model.config), texts[0]
+    mine, given = dict(net.named_parameters()), weights_of_block(lm)
+    assert training.weights_of(net).keys() == given.keys()
+    with torch.no_grad():
+        for name, parameter in zip(training.weights_of(net), mine.values(), strict=True):
+            parameter.copy_(torch.from_numpy(given[name]))
+        hidden = net(
+            teacher.embedding[torch.from_numpy(text.tokens[1:]).long()][None],
+            torch.from_numpy(text.hidden[:-1].astype(np.float32))[None],
+        )[0]
+        scores = torch.log_softmax(hidden @ teacher.embedding.T, -1).numpy()
+    with closing(load_mtp(lm.model)) as head:
+        for n in (1, 7, len(text.tokens) - 1):
+            with closing(head.state()) as state:
+                tokens, trunk = text.tokens[1 : n + 1], text.hidden[:n].astype(np.float32)
+                found = head.propose([MtpRequest(state, tokens, trunk, 1, SampleParams(), n + 1, 8)])[0]
+            assert_close(f"after {n}", scores[n - 1][found.ids[0]], found.scores[0], 5e-3)
+
+
+def test_training_makes_a_head_that_is_accepted(lm, texts, teacher, tmp_path, pools):
+    """On texts that it was trained with; an untrained head drafts noise."""
+    net, accepted = training.untrained_mtp(lm.model.config), []
+    losses = []
+    for steps in (0, 14):
+        losses += training.train_mtp(net, teacher, steps=steps) if steps else []
+        path = gguf_files.write_mtp(tmp_path / f"{steps}.gguf", lm.file.path, training.weights_of(net))
+        strategy = dflash.Strategy(dflash.MTP(file=str(path)), Chain(1))
+        done = lm.generate(list(recording.STARTS[:4]), strategy=strategy, max_tokens=32)
+        accepted.append(sum(step.accepted for each in done for step in each.steps))
+    assert losses[-1] < losses[0] / 3
+    assert accepted[0] < 10
+    assert accepted[1] > accepted[0] + 20
+
+
+def test_training_lowers_the_loss_of_a_draft(lm, teacher):
+    losses = training.train_draft(training.untrained_draft(config(lm)), teacher, steps=12)
+    assert np.mean(losses[-3:]) < 0.8 * losses[0]

@@ -1,0 +1,177 @@
+"""Models split over two GPUs: the bits of one, in passes of every kind and with every strategy."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compare import assert_same_bits
+from golden import chain, host, path_of, recorded, step
+from split_models import plan_of
+from split_script import outputs
+from twice_the_heads import write_twice_the_heads
+
+import dflash
+from dflash.errors import OutOfMemory
+from dflash.model.batch import Span
+from dflash.model.config import Config
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.loading.hub import resolve
+
+NAMES = "demo", "qwen35-r2-untied-F32", "qwen35moe-r2-F16", "qwen3-dense-BF16", "qwen35-r3-tied-k-IQ4_XS"
+CASES = [("layer", name) for name in NAMES] + [("tensor", name) for name in NAMES[:4]]
+SETTINGS = {"slots": 12, "threads": 2, "chunk": 1024}
+
+
+def n_devices():
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount()
+    except Exception:
+        return 0
+
+
+pytestmark = pytest.mark.skipif(n_devices() < 2, reason="fewer than two GPUs")
+
+
+@pytest.fixture(scope="module")
+def open_file(tmp_path_factory):
+    """Opens a recorded model, with twice the heads where its one KV head can't be split."""
+
+    @cache
+    def get(name):
+        if name == "demo":
+            return GGUFFile.open(resolve("demo"))
+        path = path_of(name)
+        if name in NAMES[1:3]:
+            path = write_twice_the_heads(name, tmp_path_factory.mktemp("split") / f"{name}.gguf")
+        return GGUFFile.open(path)
+
+    return get
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def models(request, open_file):
+    """One model on one GPU and on two, and tokens."""
+    from dflash.kernels.gpu.devices import Devices
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.cuda.split.model import SplitDeviceModel
+
+    kind, name = request.param
+    file = open_file(name)
+    config = Config.from_gguf(file.metadata, file.tensors)
+    one = DeviceModel(file, config, pages=24, **SETTINGS)
+    plan = plan_of(file, config, kind, 2)
+    two = SplitDeviceModel(file, config, plan, Devices((0, 1), direct=kind == "tensor"), **SETTINGS)
+    known = np.arange(400) if name == "demo" else recorded(name)["tokens"]
+    return one, two, np.random.default_rng(0).choice(known, 400).astype(np.int32)
+
+
+def test_bits_of_one_gpu(models):
+    one, two, tokens = models
+    for i, (got, want) in enumerate(zip(outputs(two, tokens[:60]), outputs(one, tokens[:60]), strict=True)):
+        assert_same_bits(f"output {i}", got, want)
+
+
+def test_all_sizes_of_passes(models):
+    """Prompts beside each other, and passes of every number of rows that has a graph."""
+    one, two, tokens = models
+    found = []
+    for model in (one, two):
+        states, rows = [model.state() for _ in range(3)], []
+        spans = [
+            Span(state, part, chain(len(part)), prefill=True)
+            for state, part in zip(states, (tokens[:300], tokens[:1], tokens[5:140]), strict=True)
+        ]
+        rows.append(host(model.forward(spans).logits))
+        for n in (1, 2, 4, 7, 16, 23, 32, 48, 64):
+            rows.append(step(model, states[0], tokens[n : 2 * n]))
+            states[0].commit(range(n // 2))
+        spans = [Span(state, tokens[i : i + 9], chain(9)) for i, state in enumerate(states)]
+        rows.append(host(model.forward(spans).logits))
+        for state in states:
+            state.close()
+        found.append(rows)
+    for i, (want, got) in enumerate(zip(*found, strict=True)):
+        assert_same_bits(f"pass {i}", got, want)
+
+
+STRATEGIES = None, "dflash:7", "ddtree:15", "mtp:3", "lookup", "adaptive"
+PROMPTS = "def fibonacci(n):", "The capital of France is", "import numpy as np\n\ndef"
+
+
+@cache
+def texts(**settings):
+    found = []
+    with dflash.load("demo", context=2048, sequences=4, **settings) as lm:
+        for name in STRATEGIES:
+            draft = {"draft": "demo-draft"} if name in ("dflash:7", "ddtree:15") else {}
+            from dflash.serve.strategy_choice import named
+
+            strategy = named(name, draft.get("draft"))
+            for sampling in ({}, {"temperature": 0.9, "seed": 5}):
+                made = lm.generate(list(PROMPTS), strategy=strategy, max_tokens=48, **sampling)
+                found.append((name, [list(one.tokens) for one in made]))
+    return found
+
+
+@pytest.mark.parametrize("split", ["layer", "tensor"])
+def test_every_strategy(split):
+    want, got = texts(device="cuda"), texts(devices=("cuda:0", "cuda:1"), split=split)
+    assert got == want
+
+
+def test_a_device_without_room(monkeypatch):
+    from dflash.model.cuda.split import load
+
+    monkeypatch.setattr(load, "free_memory_of", lambda number: (1 << 40, 1 << 28)[number])
+    with pytest.raises(OutOfMemory, match="cuda:1"):
+        dflash.load("demo", devices=["cuda:0", "cuda:1"], split="tensor")
+
+
+FAULT = """
+import cupy, dflash, sys, threading
+lm = dflash.load("demo", devices=["cuda:0", "cuda:1"], split=sys.argv[1], context=2048, sequences=2)
+broken = cupy.RawKernel('extern "C" __global__ void broken(int* p) { p[1ll << 40] = 1; }', "broken")
+def fail():
+    with cupy.cuda.Device(1):
+        broken((1,), (1,), (cupy.zeros(1, cupy.int32),))
+errors = []
+def ask(text):
+    try:
+        for piece in lm.generate(text, max_tokens=1500, stream=True):
+            begun.set()
+    except dflash.DFlashError as error:
+        errors.append(type(error).__name__)
+begun = threading.Event()
+asking = [threading.Thread(target=ask, args=(text,)) for text in ("def a():", "def b():")]
+[each.start() for each in asking]
+begun.wait()
+lm.call(fail)
+[each.join() for each in asking]
+print("errors", errors, flush=True)
+try:
+    lm.generate("x", max_tokens=4)
+except dflash.DFlashError as error:
+    print("then", type(error).__name__, error, flush=True)
+lm.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("split", ["layer", "tensor"])
+def test_a_fault_ends_all_requests(split):
+    """A kernel that fails on the second GPU: every request ends with an error, the model closes, the process ends."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULT, split], capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+    assert "errors" in done.stdout, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert len(eval(lines[0].removeprefix("errors "))) == 2, done.stdout
+    assert lines[-1] == "closed", done.stdout + done.stderr[-2000:]

@@ -1,0 +1,105 @@
+"""Definition of the supported models in float64 NumPy: logits of a text, row by row as the formulas read."""
+
+import numpy as np
+
+from dflash.kernels.delta.reference import gates, unit
+from dflash.kernels.moe import Experts
+from dflash.kernels.moe.reference import experts
+from dflash.model.rope import inverse_frequencies
+from dflash.model.weights import Weights, experts_of
+
+
+def norm(x, gain, eps):
+    """``x / sqrt(mean(x ** 2) + eps) * gain`` over the last axis."""
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * gain
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+class Unpacked:
+    """Weights of a block as float64 arrays."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __call__(self, name):
+        return self.weights.matrix(name).unpacked().astype(np.float64)
+
+    def vector(self, name):
+        return self.weights.vector(name).astype(np.float64)
+
+
+def logits(file, config, tokens):
+    """Logits (T, V) of a text from its start."""
+    weights = Weights(file, config)
+    whole = Unpacked(weights)
+    x = whole("token_embd.weight")[tokens]
+    for i, recurrent in enumerate(config.recurrent):
+        block = Unpacked(weights.block(i))
+        h = norm(x, block.vector("attn_norm.weight"), config.norm_eps)
+        x = x + (linear_attention if recurrent else full_attention)(block, config, h)
+        h = norm(x, block.vector(config.blocks.ffn_norm), config.norm_eps)
+        x = x + (routed if config.experts else dense)(block, config, h)
+    x = norm(x, whole.vector("output_norm.weight"), config.norm_eps)
+    return x @ whole("token_embd.weight" if config.tied else "output.weight").T
+
+
+def linear_attention(block, config, x):
+    """Gated delta rule, token by token."""
+    key_heads, heads, size = config.delta_key_heads, config.delta_value_heads, config.delta_size
+    mixed, z = x @ block("attn_qkv.weight").T, x @ block("attn_gate.weight").T
+    alpha, beta = x @ block("ssm_alpha.weight").T, x @ block("ssm_beta.weight").T
+    taps, n = block.vector("ssm_conv1d.weight"), len(x)
+    padded = np.concatenate([np.zeros((config.conv_width - 1, mixed.shape[1])), mixed])
+    y = silu(sum(taps[:, j] * padded[j : j + n] for j in range(config.conv_width)))
+    q, k, v = (part.reshape(n, -1, size) for part in np.split(y, (key_heads * size, 2 * key_heads * size), axis=1))
+    q, k = unit(q) * size**-0.5, unit(k)
+    log_decay, strength = gates(alpha, beta, block.vector("ssm_a"), block.vector("ssm_dt.bias"))
+    owner = np.arange(heads) // (heads // key_heads) if config.blocks.grouped else np.arange(heads) % key_heads
+    out, state = np.empty((n, heads, size)), np.zeros((heads, size, size))
+    for t in range(n):
+        state *= np.exp(log_decay[t])[:, None, None]
+        u = strength[t][:, None] * (v[t] - np.einsum("hvk,hk->hv", state, k[t, owner]))
+        state += u[:, :, None] * k[t, owner][:, None]
+        out[t] = np.einsum("hvk,hk->hv", state, q[t, owner])
+    read = norm(out, block.vector("ssm_norm.weight"), config.norm_eps).reshape(n, -1) * silu(z)
+    return read @ block("ssm_out.weight").T
+
+
+def full_attention(block, config, x):
+    """Causal softmax attention with rotary positions."""
+    n, size = len(x), config.head_size
+    q = (x @ block("attn_q.weight").T).reshape(n, config.heads, -1)
+    k, v = ((x @ block(f"attn_{part}.weight").T).reshape(n, config.kv_heads, size) for part in "kv")
+    gate = 1 / (1 + np.exp(-q[..., size:])) if config.blocks.gated else 1
+    q = rotated(norm(q[..., :size], block.vector("attn_q_norm.weight"), config.norm_eps), config)
+    k = rotated(norm(k, block.vector("attn_k_norm.weight"), config.norm_eps), config)
+    k, v = (np.repeat(part, config.heads // config.kv_heads, axis=1) for part in (k, v))
+    scores = np.einsum("thd,shd->hts", q, k) * size**-0.5
+    scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    out = np.einsum("hts,shd->thd", p / p.sum(-1, keepdims=True), v) * gate
+    return out.reshape(n, -1) @ block("attn_output.weight").T
+
+
+def rotated(x, config):
+    """Rotate the first dimensions of each head by the position of its row."""
+    frequencies, gain = inverse_frequencies(config)
+    angles = (np.arange(len(x), dtype=np.float32)[:, None] * frequencies).astype(np.float64)[:, None]
+    cos, sin, half = gain * np.cos(angles), gain * np.sin(angles), len(frequencies)
+    a, b, rest = np.split(x, (half, 2 * half), axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+def routed(block, config, x):
+    """Experts that a router selects, and the shared one."""
+    out = np.zeros_like(x)
+    experts(x, Experts(*experts_of(block.weights, config, router=block.weights.matrix)), out)
+    return out
+
+
+def dense(block, _, x):
+    """Gated feed forward."""
+    return silu(x @ block("ffn_gate.weight").T) * (x @ block("ffn_up.weight").T) @ block("ffn_down.weight").T
