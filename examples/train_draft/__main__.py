@@ -21,7 +21,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--out", type=Path, default=Path("trained"), help="folder of the new files (trained)")
     parser.add_argument("--copies", type=int, default=4, metavar="N", help="texts of each beginning (4)")
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps of training (200)")
+    parser.add_argument(
+        "--steps", type=int, default=200, metavar="N", help="steps of the draft's training; the head takes a third (200)"
+    )
     parser.add_argument("--prompts", type=int, default=12, metavar="N", help="prompts of the comparison (12)")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -34,7 +36,7 @@ def main() -> None:
         strategies = {"plain": "plain"} | written(lm, draft, head, arguments.out, "untrained")
         for name, train, net in (("draft", train_draft, draft), ("head", train_mtp, head)):
             begin = time.perf_counter()
-            losses = train(net, teacher, steps=arguments.steps)
+            losses = train(net, teacher, steps=arguments.steps // (3 if net is head else 1))
             shown = " ".join(f"{loss:.2f}" for loss in losses[:: max(1, len(losses) // 8)])
             print(f"{name}: {time.perf_counter() - begin:.0f} s, loss {shown}", flush=True)
         strategies |= written(lm, draft, head, arguments.out, "trained")

@@ -65,7 +65,7 @@ def matrix(rows: int, columns: int) -> nn.Parameter:
 
 
 class BlockDraftNet(nn.Module):
-    """A DFlash draft. Layers must not have a window shorter than the texts."""
+    """A DFlash draft."""
 
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
@@ -91,15 +91,18 @@ class BlockDraftNet(nn.Module):
         context = rms(fn.linear(features, self.fc), self.enc_output_norm, c.norm_eps)
         places = torch.arange(features.shape[1], device=features.device).expand(n_texts, -1)
         positions = (anchors[..., None] + torch.arange(rows, device=anchors.device)).flatten(1)  # (S, M * B)
-        owner = torch.arange(n * rows, device=anchors.device) // rows
         before = (places[:, None] < anchors[..., None]).repeat_interleave(rows, 1)  # (S, M * B, T)
-        visible = torch.cat([before, (owner[:, None] == owner).expand(n_texts, -1, -1)], -1)
+        row = torch.arange(n * rows, device=anchors.device)
+        same = (row[:, None] // rows == row // rows).expand(n_texts, -1, -1)
+        places, both = torch.cat([places, positions], 1), torch.cat([before, same], -1)
+        distance = positions[..., None] - places[:, None]
         h = block.flatten(1, 2)
-        for layer in self.blk:
+        for layer, window, causal in zip(self.blk, c.windows, c.causal, strict=True):
+            visible = both & (distance >= 0) if causal else both
+            visible = visible & (distance.abs() < window) if window else visible
             x = rms(h, layer.attn_norm, c.norm_eps)
             keys, values = zip(layer.keys(context), layer.keys(x), strict=True)
-            at = torch.cat([places, positions], 1)
-            k = rotate(torch.cat(keys, 1), at, c.rope_base, c.head_size)
+            k = rotate(torch.cat(keys, 1), places, c.rope_base, c.head_size)
             q = rotate(layer.queries(x)[0], positions, c.rope_base, c.head_size)
             h = layer.finish(h, attend(q, k, torch.cat(values, 1), visible))
         return rms(h, self.output_norm, c.norm_eps).unflatten(1, (n, rows))

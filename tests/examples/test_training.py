@@ -40,13 +40,14 @@ def config(lm, windows=(0, 0)):
     return DraftConfig(
         kind="dflash", width=512, ffn=256, n_layers=2, heads=4, kv_heads=2, head_size=32, n_vocab=lm.model.n_vocab,
         norm_eps=1e-6, rope_base=1e4, rope_scaling=None, block=6, mask=lm.model.n_vocab - 1, target_layer_ids=LAYERS,
-        windows=windows, causal=(False, False),
+        windows=windows, causal=tuple(window > 0 for window in windows),
     )  # fmt: skip
 
 
-def test_a_draft_computes_what_dflash_runs(lm, texts, teacher, tmp_path):
+@pytest.mark.parametrize("windows", [(0, 0), (4, 0), (0, 8)], ids=str)
+def test_a_draft_computes_what_dflash_runs(lm, texts, teacher, tmp_path, windows):
     """Scores of the likeliest candidates after an anchor; the file holds halves, and dflash keeps keys in halves."""
-    net, text, anchor = training.untrained_draft(config(lm)), texts[0], 9
+    net, text, anchor = training.untrained_draft(config(lm, windows)), texts[0], 9
     path = gguf_files.write_draft(tmp_path / "a.gguf", net.config, training.weights_of(net))
     draft = load_draft(path, lm.model, sequences=1)
     with closing(draft), closing(draft.state()) as state:
