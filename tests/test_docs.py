@@ -69,7 +69,9 @@ def write(package, code):
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
 def test_its_python_runs(page, lm, package, monkeypatch, capsys):
     load = dflash.load  # a page about an option of `load` uses a model of its own
-    monkeypatch.setattr(dflash, "load", lambda *name, **given: load(*name, **given) if "prefix_cache" in given else lm)
+    monkeypatch.setattr(
+        dflash, "load", lambda *name, **given: load(*name, **given) if given.keys() & {"prefix_cache", "kv"} else lm
+    )
     names = {"__name__": "__main__"}
     n_run, modules = 0, []
     for code, skipped in blocks(page, "python"):

@@ -119,6 +119,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
         ("KV cache", _cache(memory)),
+        *([("", _quality(memory["kv_on_the_demo"]))] if "kv_on_the_demo" in memory else []),
         ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
@@ -147,6 +148,10 @@ def as_text(about: dict[str, Any]) -> str:
 def _cache(memory: dict[str, Any]) -> str:
     per_token, many = size(memory["kv_per_token"]), size(memory["kv_per_1000_tokens"])
     return f"{memory['kv_type']}, {per_token} per token, {many} for 1,000 tokens"
+
+
+def _quality(measured: dict[str, float]) -> str:
+    return f"on the demo: perplexity {measured['perplexity']:.4f}, KL divergence from f32 {measured['kl']:.1e} nats"
 
 
 def _plan(plan: dict[str, Any]) -> list[tuple[str, str]]:

@@ -223,7 +223,9 @@ def app_of(
 @contextmanager
 def _access_log() -> Iterator[None]:
     """Write the access log to stderr."""
-    log, handler = logging.getLogger("dflash.access"), logging.StreamHandler()
+    from dflash.serve.admin.access_log import AccessLogHandler
+
+    log, handler = logging.getLogger("dflash.access"), AccessLogHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     before = log.level
     log.setLevel(logging.INFO)
@@ -232,6 +234,7 @@ def _access_log() -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
+        handler.end()
         log.setLevel(before)
 
 

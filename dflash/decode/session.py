@@ -75,6 +75,8 @@ class Session:
         The ends of prompt and session are saved too.
     use_prefix_cache : bool
         False to neither begin with a snapshot of the engine's prefix cache nor save any.
+    conversation : str, optional
+        Name of the conversation that the prompt belongs to: a hint for the prefix cache.
 
     Attributes
     ----------
@@ -145,6 +147,7 @@ class Session:
         group: Hashable = None,
         boundaries: Sequence[int] = (),
         use_prefix_cache: bool = True,
+        conversation: str | None = None,
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
@@ -155,7 +158,7 @@ class Session:
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
         self.group, self.detokenize = group, detokenize
-        self.boundaries, self.use_prefix_cache = boundaries, use_prefix_cache
+        self.boundaries, self.use_prefix_cache, self.conversation = boundaries, use_prefix_cache, conversation
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)

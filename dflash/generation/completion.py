@@ -68,6 +68,8 @@ class Completion:
         Use the engine's prefix cache, if it has one.
     max_calls : int, optional
         Number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
+    conversation : str, optional
+        Name of the conversation, a hint for the prefix cache.
 
     Attributes
     ----------
@@ -99,6 +101,7 @@ class Completion:
         grammar: Grammar | None = None,
         prefix_cache: bool = True,
         max_calls: int | None = None,
+        conversation: str | None = None,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
@@ -120,6 +123,7 @@ class Completion:
             detokenize=tokenizer.decode,
             boundaries=role_boundaries(tokenizer, prompt),
             use_prefix_cache=prefix_cache,
+            conversation=conversation,
         )
         self.pieces: list[str] = []
         self.events: list[Event] = []

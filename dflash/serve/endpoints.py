@@ -27,6 +27,7 @@ from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
 from dflash.serve.parsing.sampling_defaults import filled
+from dflash.serve.parsing.session_id import session_id
 from dflash.serve.preparing.completions import ReadRequest
 from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
@@ -164,13 +165,15 @@ class API:
 
     def _parse(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str], limits: Limits) -> ReadRequest:
         backend = self._backend
-        wanted = dialect.parse(filled(parse_json(body, backend.limits), backend.defaults.sampling), headers)
+        fields = parse_json(body, backend.limits)
+        wanted = dialect.parse(filled(fields, backend.defaults.sampling), headers)
         if backend.strict_names and wanted.options.model is not None:
             check_model(wanted.options.model, backend.names)
         if isinstance(wanted, ChatRequest) and backend.template_kwargs:
             kwargs = {**backend.template_kwargs, **(wanted.template_kwargs or {})}
             wanted = replace(wanted, template_kwargs=kwargs)
-        return ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
+        read = ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
+        return replace(read, conversation=session_id(fields, headers))
 
     def _format(
         self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy

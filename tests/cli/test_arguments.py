@@ -214,6 +214,8 @@ def test_info_shows_the_cache(capsys):
     for words, shown in (([], "f16, 4.0 KiB per token"), (["--kv", "q8_0"], "q8_0, 2.1 KiB per token, 2.1 MiB for 1,000")):
         assert main(["info", "demo", *words]) == 0
         assert shown in capsys.readouterr().out
+    assert main(["info", "demo", "--kv", "q8_0"]) == 0
+    assert "on the demo: perplexity 14.7962, KL divergence from f32 8.6e-06 nats" in capsys.readouterr().out
     assert main(["info", "demo", "-ctk", "q8_0"]) == 0
     assert "q8_0/f16, 3.1 KiB per token" in capsys.readouterr().out
 

@@ -62,9 +62,9 @@ class Layer:
         self.moe = made[1](self.whole[:rows], self.device_gain, device, self.counts, self.scratch, eps=EPS)
 
     def __call__(self, x, bucket=None):
+        self.counts[:] = len(x)  # first, since the launch reads it before the copies of rows have ended
         self.whole[:] = np.nan
         self.whole[: len(x)] = cupy.asarray(x)
-        self.counts[:] = len(x)
         self.moe(bucket or len(x))
         assert np.isnan(self.whole[len(x) :].get()).all()
         return self.whole[: len(x)].get()

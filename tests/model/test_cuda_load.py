@@ -11,7 +11,7 @@ from dflash.model.describe import describe, overview
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.target import load_model
-from dflash.model.state.budget import n_pages
+from dflash.model.state.budget import Need, n_pages
 
 GIB = 1 << 30
 
@@ -94,6 +94,21 @@ def test_pages_of_a_gpu(file):
     fewer, context = n_pages(config, context=None, sequences=8, kv="f16", room=1 << 28)
     assert context <= config.context
     assert 1 <= fewer < pages
+
+
+def test_quantized_pages_of_a_gpu_have_room_to_be_unpacked(file):
+    config = config_of(file)
+    need = Need.of(config, "q8_0")
+    assert need.unpacked == 2 * 256 * config.kv_heads * config.head_size * 2
+    assert Need.of(config, "f16").unpacked == 0
+    room = 10 * (need.page + need.unpacked)
+    settings = {"sequences": 1, "kv": "q8_0", "room": room}
+    assert n_pages(config, context=10 * 256, **settings)[0] == 10
+    assert n_pages(config, context=None, kv_bytes=10 * need.page, **settings)[0] == 10
+    with pytest.raises(RequestError, match="context is 2561"):
+        n_pages(config, context=10 * 256 + 1, **settings)
+    with pytest.raises(RequestError, match="only"):
+        n_pages(config, context=None, kv_bytes=11 * need.page, **settings)
 
 
 def test_where_it_runs():

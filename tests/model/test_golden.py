@@ -18,7 +18,7 @@ def test_logits(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_greedy(name):
-    """The same 16 tokens."""
+    """The same tokens."""
     assert_greedy(load(name), recorded(name), LOGITS)
 
 

@@ -23,6 +23,8 @@ VOCABULARY, MERGES = 288, 12
 PROMPT, CONTINUATION, TAIL, GREEDY = 40, 42, 16, 16
 CANDIDATES = 16
 """Tokens that are tried for each position of a recorded text."""
+CLEAR = 0.005
+"""Difference of logits that a router needs for a greedy token to be recorded after it; float16 moves them by 0.002."""
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -278,6 +280,9 @@ def results(model, seed):
             found[f"state.layer{i}.k"], found[f"state.layer{i}.v"] = state.keys[0].numpy(), state.values[0].numpy()
     whole = logits_of(model, tokens)
     chosen, margins = greedy(model, prompt, GREEDY)
+    near = np.flatnonzero(router_gaps(model, torch.tensor(prompt + chosen)[None])[0, PROMPT:] < CLEAR)
+    n_clear = near[0] + 1 if len(near) else GREEDY
+    chosen, margins = chosen[:n_clear], margins[:n_clear]
     steps = by_steps(model, tokens, PROMPT)
     found |= {"tokens": np.array(tokens, np.int32), "n_prompt": np.array(PROMPT, np.int32), "logits_tail": whole[-TAIL:]}
     found |= {"greedy": np.array(chosen, np.int32), "greedy_margin": np.array(margins, np.float32)}

@@ -32,12 +32,13 @@ class Noting(ScriptedEngine):
 
     def __init__(self, tokenizer, script, *, full=False):
         super().__init__(tokenizer, script)
-        self.prompts, self.grammars, self.full = [], [], full
+        self.prompts, self.grammars, self.conversations, self.full = [], [], [], full
 
     def add_all(self, sessions):
         if self.full:
             raise QueueFull("the queue is full; try again later")
         self.prompts += [self.tokenizer.decode(session.prompt_ids) for session in sessions]
+        self.conversations += [session.conversation for session in sessions]
         self.grammars += [session.grammar is not None for session in sessions]
         super().add_all(sessions)
 

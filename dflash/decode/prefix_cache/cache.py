@@ -1,4 +1,4 @@
-"""Snapshots of sessions by their token ids, within a number of bytes, least recently used ones evicted first."""
+"""Snapshots of sessions by their token ids, within a number of bytes."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -9,6 +9,7 @@ import numpy as np
 
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.prefix_cache.disk import DiskTier, SavedState
+from dflash.decode.prefix_cache.eviction import CacheEntry, victim
 from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
@@ -53,13 +54,6 @@ class PrefixCacheStats(NamedTuple):
     hit_tokens: int
     evictions: int
     aborts: int
-
-
-class _Entry:
-    """A stored snapshot; `used` is the time of its last use."""
-
-    def __init__(self, snapshot: SessionSnapshot, n_bytes: int) -> None:
-        self.snapshot, self.n_bytes, self.used = snapshot, n_bytes, 0
 
 
 class PrefixCache:
@@ -108,13 +102,16 @@ class PrefixCache:
         if capacity < 0:
             raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
         self.capacity, self.exact, self.min_gain = capacity, exact, min_gain
-        self._tree: RadixTree[_Entry] = RadixTree()
-        self._nodes: set[Node[_Entry]] = set()
+        self._tree: RadixTree[CacheEntry] = RadixTree()
+        self._nodes: set[Node[CacheEntry]] = set()
         self._page_users: Counter[int] = Counter()
         self._reserved: dict[Session, list[SessionSnapshot]] = {}
         self._page_bytes = page_bytes
         self._n_bytes = self._clock = 0
         self._counts: Counter[str] = Counter()
+        # requests and snapshots of each conversation that has snapshots
+        self._turns: Counter[str] = Counter()
+        self._n_of: Counter[str] = Counter()
         self.disk = disk
         self._disk_lookups: WeakSet[Session] = WeakSet()
 
@@ -126,6 +123,11 @@ class PrefixCache:
         """Size and counts; may be read in any thread."""
         names = PrefixCacheStats._fields[3:]
         return PrefixCacheStats(len(self), self._n_bytes, self.capacity, *(self._counts[name] for name in names))
+
+    @property
+    def n_conversations(self) -> int:
+        """Number of named conversations that have snapshots; may be read in any thread."""
+        return len(self._n_of)
 
     def find(self, model: TargetModel, session: Session) -> SessionSnapshot | None:
         """Return the longest usable snapshot for a session's prompt, and plan where the session takes its own.
@@ -151,15 +153,17 @@ class PrefixCache:
         session.snapshot_at = self._plan(session, alignment)
         if not nodes or nodes[-1].value is None:
             return None
-        self._touch(nodes[-1])
+        self._touch(nodes[-1], session.conversation)
         return nodes[-1].value.snapshot
 
     def count(self, session: Session) -> None:
         """Count a session that has started after `find`."""
         self._counts.update(queries=1, query_tokens=session.n_prompt, hits=session.n_cached > 0, hit_tokens=session.n_cached)
+        if session.conversation is not None and self._n_of[session.conversation]:
+            self._turns[session.conversation] += 1
 
     def evict_oldest(self, spared: object = None) -> bool:
-        """Evict the least recently used snapshot; of those used together the longest.
+        """Evict the snapshot that is least likely to be used again; see `dflash.decode.prefix_cache.eviction.victim`.
 
         Parameters
         ----------
@@ -171,14 +175,12 @@ class PrefixCache:
         bool
             False if nothing was evicted.
         """
-        entries = [(node, entry) for node in self._nodes if (entry := node.value) is not None]
-        others = [(node, entry) for node, entry in entries if entry.snapshot is not spared]
-        if not others:
+        node = victim(self._nodes, self._turns, spared, self.capacity, self._page_bytes)
+        if node is None or node.value is None:
             return False
         self._counts["evictions"] += 1
-        node, entry = min(others, key=lambda each: (each[1].used, -each[0].length))
         if self.disk is not None:
-            self.disk.save(entry.snapshot, self._saved_bytes(entry))
+            self.disk.save(node.value.snapshot, self._saved_bytes(node.value))
         self._remove(node)
         return True
 
@@ -223,7 +225,7 @@ class PrefixCache:
     def confirm(self, session: Session) -> None:
         """Store the reserved snapshots of a session, whose output is visible now."""
         for snapshot in self._reserved.pop(session, ()):
-            self.store(snapshot)
+            self.store(snapshot, session.conversation)
 
     def abort(self, session: Session) -> None:
         """Discard the reserved snapshots of a session that ended without visible output."""
@@ -271,7 +273,7 @@ class PrefixCache:
     def close(self) -> None:
         """Save the last used snapshots on disk, as many as fit there, then remove everything."""
         if self.disk is not None:
-            room, chosen = self.disk.capacity, list[tuple[_Entry, int]]()
+            room, chosen = self.disk.capacity, list[tuple[CacheEntry, int]]()
             for entry in sorted((node.value for node in self._nodes if node.value), key=lambda entry: -entry.used):
                 n_bytes = self._saved_bytes(entry)
                 if n_bytes > room:
@@ -306,13 +308,13 @@ class PrefixCache:
         except FormatError as error:
             disk.discard(name, error)
 
-    def _saved_bytes(self, entry: _Entry) -> int:
+    def _saved_bytes(self, entry: CacheEntry) -> int:
         return entry.n_bytes + self._page_bytes * entry.snapshot.length // PAGE
 
-    def _usable_prefixes(self, ids: np.ndarray, alignment: int) -> list[Node[_Entry]]:
+    def _usable_prefixes(self, ids: np.ndarray, alignment: int) -> list[Node[CacheEntry]]:
         return [node for node in self._tree.prefixes(ids) if self._usable(node, alignment)]
 
-    def _usable(self, node: Node[_Entry], alignment: int) -> bool:
+    def _usable(self, node: Node[CacheEntry], alignment: int) -> bool:
         entry = node.value
         assert entry is not None
         exact = alignment == 1 or (node.length % alignment == 0 and node.length < entry.snapshot.n_prompt)
@@ -329,7 +331,7 @@ class PrefixCache:
                 above = length
         return wanted
 
-    def store(self, snapshot: SessionSnapshot) -> bool:
+    def store(self, snapshot: SessionSnapshot, conversation: str | None = None) -> bool:
         """Add a snapshot, which the cache owns from now on; return False if it is too large and was closed."""
         ids = snapshot.ids
         for node in list(self._tree.prefixes(ids)):
@@ -342,27 +344,35 @@ class PrefixCache:
                 return False
         self._n_bytes += n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages)
         self._page_users.update(pages)
-        node = self._tree.add(ids, _Entry(snapshot, n_bytes))
+        node = self._tree.add(ids, CacheEntry(snapshot, n_bytes, conversation))
         self._nodes.add(node)
-        self._touch(node)
+        if conversation is not None:
+            self._n_of[conversation] += 1
+        self._touch(node, conversation)
         return True
 
-    def _touch(self, node: Node[_Entry]) -> None:
-        """Mark a snapshot as just used, and those above it where other sequences branch off."""
+    def _touch(self, node: Node[CacheEntry], conversation: str | None) -> None:
+        """Mark a snapshot as just used by a conversation, and those above it where other sequences branch off."""
         self._clock += 1
         assert node.value is not None
         node.value.used = self._clock
+        if conversation is not None and conversation == node.value.conversation:
+            node.value.turn = self._turns[conversation]
         for above in node.ancestors():
             if above.value is not None and len(above.children) > 1:
                 above.value.used = self._clock
 
-    def _remove(self, node: Node[_Entry]) -> None:
+    def _remove(self, node: Node[CacheEntry]) -> None:
         """Remove the snapshot of a node and release its memory."""
         entry = node.value
         assert entry is not None
         self._nodes.remove(node)
         self._tree.remove(node)
         self._n_bytes -= entry.n_bytes
+        if entry.conversation is not None:
+            self._n_of[entry.conversation] -= 1
+            if not self._n_of[entry.conversation]:
+                del self._n_of[entry.conversation], self._turns[entry.conversation]
         for page in entry.snapshot.state.pages:
             self._page_users[page] -= 1
             if not self._page_users[page]:

@@ -97,9 +97,10 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 }
 
 // Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
-// slice prefetches a share. `pieces`: pairs of address and bytes.
-__device__ __forceinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
-    for (int i = (blockIdx.x * K_SLICES + local_slice) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
+// slice prefetches a share, as few pieces as possible, since the lanes of a warp do so one after another. `pieces`: pairs of
+// address and bytes. Not inlined: its addresses would take registers.
+__device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
+    for (int i = (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x; i < n; i += gridDim.x * K_SLICES * 32) {
         bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }

@@ -44,9 +44,6 @@ _TILES_FOR_WHOLE_SLICES, _MOST_WHOLE_SLICES = 8, (16, 8)
 and gated."""
 _SMALL_WARPS = 20
 """Largest number of warps of a block that keeps its weights in shared memory."""
-_PAIRED_WARPS = 16, 12, 0
-"""Largest number of warps of such a block of 8 tokens whose registers leave space for another one, for units of 1, 2 and 3
-tiles; of 2 not for scales of 32 weights."""
 _SMALL_CHOICES = (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3)
 """Blocks of a cluster and tiles of a unit of such a launch; the first that fit are taken, as fast as any in measurements."""
 _TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
@@ -163,7 +160,6 @@ def _small(
         if slices % cluster or ks * units > min(_SMALL_WARPS, _MOST_WARPS[_kind(types)][n][mt - 1]):
             continue
         of_sums = sides * -(-units // sides * mt * n // 8 // cluster) * slices * 512
-        paired = _PAIRED_WARPS[mt - 1] if mt == 1 or _kind(types) > _SCALES_OF_32 else 0
         for ahead in range(stages, min(stages, 2) - 1, -1):
             shared = -(-max(ks * (units * mt * of_warp + ahead * row), of_sums) // 1024) * 1024
             if shared <= (chip.shared - 3) * 1024:
@@ -174,7 +170,7 @@ def _small(
                     "MT": mt,
                     "X_COLUMNS": _COLUMNS,
                     "X_STAGES": ahead,
-                    "BLOCKS_PER_SM": 2 if n == 8 and ks * units <= paired else 1,
+                    "BLOCKS_PER_SM": 1,
                     "SMEM_BYTES": shared,
                 }
     return None

@@ -90,7 +90,7 @@ class DecodeScratch:
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
         self.logits = cupy.empty((rows, shape.experts + shape.n_shared), np.float32)
-        self.experts = cupy.empty((rows, shape.n_used), np.int32)
+        self.experts = cupy.zeros((rows, shape.n_used), np.int32)  # read as a hint before it is first written
         self.factors = cupy.empty((rows, shape.slots), np.float32)
         self.item_expert, self.item_pairs = cupy.empty(items, np.int32), cupy.empty((items, _PAIRS), np.int32)
         self.n_items, self.arrived = cupy.empty(1, np.int32), cupy.zeros(1, np.int32)
@@ -110,7 +110,8 @@ class DecodeMoe:
     weights : Experts
         Weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts : int32 (1 or more,)
-        Its first entry is the actual number of rows, on the device. Rows beyond are skipped.
+        Its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is read before the previous
+        kernel has ended, as the batch of a pass may be.
     scratch : DecodeScratch
         Scratch of the stream.
     eps : float

@@ -32,10 +32,10 @@ constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),
               TILES = STRIPES < WARP_STRIPES ? STRIPES : WARP_STRIPES;  // bytes of a span of a stripe; stripes of a warp
 constexpr int UNITS = (STRIPES + TILES * WARPS - 1) / (TILES * WARPS);  // units of an item
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
-// Blocks of `down_small` for whose registers a multiprocessor has space, so that they start beside the launch before.
-constexpr int SMALL_BLOCKS = BLOCKS_PER_SM > 1 && SLOTS * PARTS <= 20 ? 2 : 1;
 // True if the shared expert has the shape and format of the others, so that one code path serves both.
 constexpr bool SHARED_ALIKE = is_same<DOWN, SHARED_DOWN> && FFN_DIM == SHARED_FFN_DIM;
+// Blocks of `down_small` for whose registers a multiprocessor has space, so that they start beside the launch before.
+constexpr int SMALL_BLOCKS = SHARED_ALIKE && BLOCKS_PER_SM > 1 && SLOTS * PARTS <= 20 ? 2 : 1;
 
 // Producer role of a warp: copies the spans of its stripes, unit by unit.
 struct Producer {

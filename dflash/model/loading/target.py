@@ -186,6 +186,7 @@ def split_overview(
 
     config = Config.from_gguf(file.metadata, file.tensors)
     refuse_sizes(config, "cuda")
+    check_kv(kv, config.head_size, "cuda")
     plan = gpu_plan(file, config, numbers, split or SPLITS[0], context=context, sequences=sequences, kv=kv)
     return {
         "split": plan.kind,

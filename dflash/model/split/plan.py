@@ -29,7 +29,7 @@ class DevicePlan:
     config : Config
         Sizes of its part, from which its KV pages and recurrent slots are allocated.
     weights, states, pages, work : int
-        Weights; recurrent states of all sequences; KV pages; scratch memory and reserve.
+        Weights; recurrent states of all sequences; KV pages, with those that prompts unpack; scratch memory and reserve.
     free : int
         Free memory before loading.
     """
@@ -143,10 +143,11 @@ def plan_split(
                 f"{used >> 20} MiB; it has {n >> 20} MiB free"
             )
     whole = Need.of(config, kv)
-    fit = min((room // need.page for room, need in zip(rooms, needs, strict=True) if need.page), default=0)
+    pages_of = [need.page and need.page + need.unpacked for need in needs]
+    fit = min((room // page for room, page in zip(rooms, pages_of, strict=True) if page), default=0)
     about: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
-    pages, most = n_pages(config, room=fit * whole.page, **about)
-    cached = [pages * need.page for need in needs]
+    pages, most = n_pages(config, room=fit * (whole.page + whole.unpacked), **about)
+    cached = [pages * page for page in pages_of]
     devices = tuple(
         DevicePlan(name, layers, part, w, s, p, used, n)
         for name, layers, part, w, s, p, n in zip(names, wholes, configs, weights, states, cached, free, strict=True)

@@ -93,12 +93,13 @@ def n_pages(
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
     need = Need.of(config, kv)
+    page = need.page + (0 if room is None else need.unpacked)
     if kv_bytes is not None and need.page:
         texts = sequences * (need.state + need.pending)
-        _check_kv_bytes(kv_bytes, need.page, context, free_memory() - texts if room is None else room)
+        most = free_memory() - texts if room is None else room * need.page // page
+        _check_kv_bytes(kv_bytes, need.page, context, most)
         return kv_bytes // need.page, min(context or config.context, kv_bytes // need.page * PAGE)
     budget = free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
-    page = need.page + (0 if room is None else need.unpacked)
     fit = max(budget // page, 0) if page else sequences * config.context
     wanted = -(-(context or config.context) // PAGE)
     if context is not None and wanted > fit:

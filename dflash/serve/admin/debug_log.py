@@ -5,11 +5,14 @@ import logging
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 from dflash.errors import RequestError
+from dflash.serve.admin.access_log import LOST
 from dflash.serve.admin.request_record import RequestRecord
 
 log = logging.getLogger("dflash.serve")
@@ -19,6 +22,9 @@ MAX_BODY = 4 << 20
 
 _HIDDEN = (401, 403)
 """Statuses of clients without access: their requests must not fill the disk."""
+
+_MAX_WAITING = 64
+"""Exchanges that wait to be written, each up to 8 MiB; while a disk hangs, later ones are dropped."""
 
 _THREAD_NAME = "dflash-debug-log"
 
@@ -75,6 +81,7 @@ class DebugLog:
         File to append to; created with mode 0600. An existing file gets this mode.
     max_bytes : int
         Maximum size of the file. An exchange that would exceed it is dropped, and so are all later ones, with one warning.
+        The same holds for one that the disk has no space for. Dropped exchanges are counted in `LOST`.
 
     Raises
     ------
@@ -100,12 +107,17 @@ class DebugLog:
             os.close(self._file)
             raise
         self._free = max_bytes - os.fstat(self._file).st_size
+        self._places = BoundedSemaphore(_MAX_WAITING)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD_NAME)
 
     def write(self, exchange: Exchange) -> None:
         """Append an exchange; returns at once. Requests without a body and without access are left out."""
-        if self._free > 0 and exchange.request.n_bytes and exchange.record.status not in _HIDDEN:
+        if not exchange.request.n_bytes or exchange.record.status in _HIDDEN:
+            return
+        if self._free > 0 and self._places.acquire(blocking=False):
             self._thread.submit(self._append, exchange)
+        else:
+            LOST["debug"] += 1
 
     def close(self) -> None:
         """Write what was accepted, then close the file. Called once, after the last request."""
@@ -113,14 +125,31 @@ class DebugLog:
         os.close(self._file)
 
     def _append(self, exchange: Exchange) -> None:
-        line = exchange.line()
-        if len(line) > self._free:
-            if self._free > 0:
-                log.warning("the debug log is full: later requests are not logged")
-            self._free = 0
-            return
         try:
-            self._free -= os.write(self._file, line)
+            line = exchange.line()
+            if len(line) <= self._free:
+                self._write(line)
+            else:
+                self._end("is full")
         except OSError as error:
-            log.warning("the debug log can't be written: %s; later requests are not logged", error.strerror)
-            self._free = 0
+            self._end(f"can't be written: {error.strerror}")
+        finally:
+            self._places.release()
+
+    def _write(self, line: bytes) -> None:
+        """Append a line as a whole or not at all, as far as the disk allows."""
+        end, n_written = os.fstat(self._file).st_size, 0
+        try:
+            while n_written < len(line):  # a disk that becomes full takes a part
+                n_written += os.write(self._file, line[n_written:])
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, end)
+            raise
+        self._free -= n_written
+
+    def _end(self, cause: str) -> None:
+        LOST["debug"] += 1
+        if self._free > 0:
+            log.warning("the debug log %s; later requests are not logged", cause)
+        self._free = 0

@@ -10,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from dflash.generation.engine_thread import EngineThread
+from dflash.serve.admin.access_log import LOST
 from dflash.serve.admin.engine_counters import BucketCounts, EngineCounters
 from dflash.serve.admin.model_facts import ModelFacts, release
 from dflash.serve.admin.request_record import RequestCounts
@@ -71,6 +72,8 @@ class ServerMetrics(Collector):
         yield from self._ends()
         if self._engine_thread.engine.prefix_cache is not None:
             yield from self._prefix_cache()
+        lost = [({**self._label, "log": log}, n) for log, n in LOST.items()]
+        yield _family(CounterMetricFamily, "log_lines_lost", "Lines of the logs that could not be written.", lost)
         counters = self._engine
         for name, buckets, text in (
             ("time_to_first_token_seconds", counters.first_token_seconds, "From submission to the first token."),
@@ -151,8 +154,15 @@ class ServerMetrics(Collector):
         yield self._counter("prefix_cache_queries", "Prompt tokens that were looked up.", stats.query_tokens)
         yield self._counter("prefix_cache_hits", "Those of them that were found.", stats.hit_tokens)
         yield self._counter("prefix_cache_evictions", "Snapshots removed from memory.", stats.evictions)
+        yield self._gauge("prefix_cache_conversations", "Named conversations with snapshots.", cache.n_conversations)
         yield self._gauge("prefix_cache_bytes", "Bytes of the snapshots in memory.", stats.n_bytes)
         yield self._gauge("prefix_cache_capacity_bytes", "Maximum of these bytes.", stats.capacity)
+        if cache.disk is not None:
+            disk = cache.disk.stats
+            yield self._counter("prefix_cache_disk_hits", "Prompt tokens that were read from files.", disk.hit_tokens)
+            yield self._counter("prefix_cache_disk_writes", "Snapshots written to files.", disk.writes)
+            yield self._counter("prefix_cache_disk_lost", "Snapshots that could not be written.", disk.dropped)
+            yield self._gauge("prefix_cache_disk_bytes", "Bytes of all files.", disk.n_bytes)
 
     @property
     def _label(self) -> Labels:

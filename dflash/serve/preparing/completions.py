@@ -37,12 +37,15 @@ class ReadRequest:
         Token ids of each prompt.
     tokenizer, template
         Tokenizer and chat template of the model.
+    conversation : str, optional
+        Name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
     """
 
     request: ChatRequest | CompletionRequest
     prompts: Sequence[list[int]]
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    conversation: str | None = None
 
     @classmethod
     def of(
@@ -106,6 +109,7 @@ class ReadRequest:
                 output_format=output_format,
                 grammar=grammar,
                 max_calls=max_calls,
+                conversation=self.conversation,
             )
             for prompt, grammar in zip(map(PromptIds, self.prompts), self._grammars(), strict=True)
             for each in of_choice

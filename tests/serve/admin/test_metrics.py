@@ -118,9 +118,10 @@ def test_openmetrics_is_spoken_on_demand(http):
 
 
 @pytest.fixture
-def prefix_server(serving):
-    """A server whose prefix cache holds some snapshots."""
-    loaded, engine_thread = start("demo", threads=1, context=1024, sequences=1, prefix_cache=64 << 20)
+def prefix_server(serving, tmp_path):
+    """A server whose prefix cache holds some snapshots, and has a folder."""
+    cache = {"prefix_cache": 64 << 20, "prefix_cache_folder": tmp_path / "states"}
+    loaded, engine_thread = start("demo", threads=1, context=1024, sequences=1, **cache)
     limits, facts = Limits(loaded.model.config.context), ModelFacts.of(loaded)
     backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=limits, facts=facts)
     with serving(build_app(backend)) as url:

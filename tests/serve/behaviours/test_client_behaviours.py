@@ -13,7 +13,7 @@
 | 9 reasoning is sent and taken back | openai/test_chat_messages.py::test_reasoning_text_and_calls, test_reasoning_of_every_form_is_taken_back |
 | 10 past calls of tools that are not offered | test_past_calls_need_no_offered_tool |
 | 11 every form of content and of results of tools | test_content_has_many_forms |
-| 12 several conversations and side requests share the cache | test_conversations_and_side_requests_keep_their_prefixes |
+| 12 several conversations and side requests share the cache | test_conversations_and_side_requests_keep_their_prefixes, test_conversations_are_known_by_the_names_that_clients_give |
 | 13 a call that is cut stays open | openai/test_chat_demo.py::test_a_call_that_is_cut_stays_open, anthropic/test_messages.py::test_a_cut_call_is_not_mended, responses/test_format.py::test_a_cut_call_is_incomplete_and_its_arguments_are_never_final |
 | 14 an error inside a stream in the form of the API | test_app.py::test_a_failure_in_the_middle_of_a_stream_is_its_last_event, anthropic/test_messages.py::test_an_error_in_the_middle_of_a_stream_is_its_last_event, responses/test_loop.py::test_a_failure_in_the_middle_is_the_last_event |
 | 15 structured output and tools that must be called | test_schemas_of_clients_are_compiled, openai/test_chat_demo.py::test_a_tool_that_must_be_called, anthropic/test_messages_demo.py::test_a_tool_that_must_be_called, openai/test_chat_demo.py::test_the_openai_client_parses_structured_output, responses/test_endpoint.py::test_the_client_parses_a_schema, anthropic/test_messages_demo.py::test_an_output_of_a_schema |

@@ -185,3 +185,18 @@ def test_images_are_refused_by_name(ask, path):
     if path == MESSAGES:
         answer = ask(path, body_of(path, [USER, *called(path, "ls", [IMAGES[path]])]))
         assert answer.json()["error"]["message"].startswith("messages[2].content[0].content[0].type: ")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_conversations_are_known_by_the_names_that_clients_give(ask, path):
+    claude = {"metadata": {"user_id": '{"device_id": "0", "session_id": "one"}'}}
+    for fields, headers in (
+        ({"prompt_cache_key": "one"}, {}),
+        (claude, {}),
+        ({}, {"X-Session-Id": "one"}),
+        ({"user": "one"}, {}),
+    ):
+        assert ask(path, body_of(path, **fields), headers=headers).status_code == 200
+        assert ask.engine.conversations == ["one"]
+    ask(path, body_of(path))
+    assert ask.engine.conversations == [None]

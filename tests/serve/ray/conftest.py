@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from hang_guard import GUARD
+from hang_guard import GUARD, wait_until
 
 OPTIONS = "--device cpu --threads 1 --context 1024 --sequences 4 --prefix-cache-mib 0"
 
@@ -47,7 +47,7 @@ def local_ray(deployments):
 
 @pytest.fixture(scope="session")
 def cluster(local_ray, deployments):
-    """Two replicas; `names` lists them, and `ask` sends a call to one of them past the ingress."""
+    """Two replicas; `ready` waits for them, and `ask` sends a call to one of them past the ingress."""
     import ray
     from ray import serve
 
@@ -84,7 +84,12 @@ def cluster(local_ray, deployments):
     def names():
         return sorted(each["name"].rpartition("#")[2] for each in actors())
 
-    return SimpleNamespace(url=local_ray, names=names, ask=ask, kill=kill, tag_of=tag_of)
+    def ready():
+        """Wait until two replicas answer; return their names. A name is there before its replica has started."""
+        wait_until(lambda: len(names()) == 2 and all(ask("/health", name)[0] == name for name in names()))
+        return names()
+
+    return SimpleNamespace(url=local_ray, ready=ready, names=names, ask=ask, kill=kill, tag_of=tag_of)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Norm, Op, Ops
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.cuda.workspace import HALF
+from dflash.model.cuda.workspace import SINGLE
 from dflash.model.split.shards import Columns, Shard, value_groups
 
 _ROOMY = 200 << 10
@@ -158,8 +158,7 @@ class ShardOps(Ops):
         own = self._space.own.attended
         if self.prefill:
             return self._gathered("attended", super().attention(q, cache, own, gate), {})
-        halves = cache[0].dtype.itemsize == HALF.itemsize
-        link = self._link("attended", waits=False) if halves else {}
+        link = self._link("attended", waits=False) if cache[0].dtype != SINGLE else {}
         about = {"workspace": self._attention, "whole_heads": self._place.config.kv_heads, **link}
         return self._gathered("attended", attention.Attend(q, *cache, self.batch, own, gate=gate, **about), link)
 
