@@ -37,7 +37,10 @@ def test_every_generation(arch):
     assert attention(arch, 24, 4, 256) == 0
     assert attention(arch, 32, 4, 128, gated=0) == 0, "30B-A3B"
     assert (
-        compiled("rope/rotate.cu", arch, HEAD_DIM=128, QUERY_HEADS=32, KV_HEADS=4, ROTARY_PAIRS=64, GATED=0, TO_HALF=1) == 0
+        compiled(
+            "rope/rotate.cu", arch, HEAD_DIM=128, QUERY_HEADS=32, KV_HEADS=4, ROTARY_PAIRS=64, GATED=0, TO_HALF=1, KV_Q8_0=0
+        )
+        == 0
     )
 
 

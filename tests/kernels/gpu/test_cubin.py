@@ -4,6 +4,7 @@ import ctypes
 import logging
 import tempfile
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """A fake driver that records launches."""
-    pytest.importorskip("cupy")
+    cupy = pytest.importorskip("cupy")
     made = []
 
     def launch(config, function, arguments, extra):
@@ -40,6 +41,7 @@ def calls(monkeypatch):
 
     library = SimpleNamespace(cuLaunchKernelEx=launch, cuFuncSetAttribute=lambda *of: made.append(of[1:]) or 0)
     monkeypatch.setattr(driver, "library", lambda: library)
+    monkeypatch.setattr(cupy.cuda, "Device", lambda device: nullcontext())
     return made
 
 
