@@ -114,7 +114,7 @@ class DeviceModel:
         with Staging(self.threads) as staging:
             self.weights = DeviceWeights(Weights(file, self.config), staging)
             self._prefill: PromptPass = PrefillPass(self.weights, self.config, self.pools, self.prefill_chunk, most)
-            self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, self._prefill.lent)
+            self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, self._prefill.scratch)
         self._flushes = flushes(self.pools)
 
     @property
@@ -142,7 +142,7 @@ class DeviceModel:
 
         Its content lasts until the next launch of the model or of another draft model.
         """
-        return self._prefill.lent.fork()
+        return self._prefill.scratch.fork()
 
     def state(self) -> State:
         """Begin a sequence; see `Model.state`."""

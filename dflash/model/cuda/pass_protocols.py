@@ -46,7 +46,7 @@ class StepPass(Protocol):
 class PromptPass(Protocol):
     """A prefill pass, as `PrefillPass`; its arrays are on the first GPU."""
 
-    lent: ScratchArena
+    scratch: ScratchArena
 
     @property
     def layers(self) -> Layers:

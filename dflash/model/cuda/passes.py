@@ -182,10 +182,10 @@ class DecodePass:
         Captured graphs by `PassGraphKey`.
     """
 
-    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: ScratchArena) -> None:
+    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, scratch: ScratchArena) -> None:
         self.batch = DeviceBatch(PENDING, SEQUENCES, pages)
-        self.logits = lent.alloc(PENDING, config.n_vocab)
-        self._ops = ops = Ops(config, self.batch, prefill=False, empty=lent.alloc)
+        self.logits = scratch.alloc(PENDING, config.n_vocab)
+        self._ops = ops = Ops(config, self.batch, prefill=False, empty=scratch.alloc)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
@@ -253,7 +253,7 @@ class PrefillPass:
         self.batch = DeviceBatch(rows, PROMPTS, pages)
         ops = Ops(config, self.batch, prefill=True)
         self.layers = Layers(weights, config, pools, ops)
-        self.lent = ScratchArena([self.layers.space.arena, *ops.scratch])
+        self.scratch = ScratchArena([self.layers.space.arena, *ops.scratch])
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
         """Run the pass; its results are in `layers`."""

@@ -91,14 +91,14 @@ class _Chain:
 class LayerDecode(_Chain):
     """A decode pass over several GPUs, with the interface of `DecodePass`."""
 
-    def __init__(self, parts: SplitContext, pages: int, lent: Sequence[ScratchArena]) -> None:
+    def __init__(self, parts: SplitContext, pages: int, scratch: Sequence[ScratchArena]) -> None:
         devices, config, weights = parts.devices, parts.config, parts.weights
-        self.logits = lent[0].alloc(PENDING, config.n_vocab)
+        self.logits = scratch[0].alloc(PENDING, config.n_vocab)
         stages = []
         for i in range(len(devices)):
             with devices[i]:
                 batch = DeviceBatch(PENDING, SEQUENCES, pages)
-                stages.append(LayerStage(parts, i, Ops(config, batch, prefill=False, empty=lent[i].alloc), batch))
+                stages.append(LayerStage(parts, i, Ops(config, batch, prefill=False, empty=scratch[i].alloc), batch))
         super().__init__(devices, stages)
         head = weights[0].matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = stages[0].ops.linear(self.layers.space.wanted, [head], [self.logits])
@@ -175,7 +175,7 @@ class LayerPrefill(_Chain):
                 stages.append(LayerStage(parts, i, Ops(config, batch, prefill=True), batch))
         super().__init__(devices, stages)
         self.arenas = [ScratchArena([stage.layers.space.arena, *stage.ops.scratch]) for stage in stages]
-        self.lent = self.arenas[0]
+        self.scratch = self.arenas[0]
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
         """See `PrefillPass`."""

@@ -92,7 +92,7 @@ class TensorPrefill(_Ranks):
                 ops = ShardOps(place, part, self._batches[rank], prefill=True, n_scratch=n_scratch)
                 self._all.append(_layers(parts, rank, ops, place))
                 self.arenas.append(ScratchArena([place.spaces[rank].arena, *ops.scratch]))
-        self.lent = self.arenas[0]
+        self.scratch = self.arenas[0]
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
         """See `PrefillPass`."""
@@ -107,16 +107,16 @@ class TensorDecode(_Ranks):
     """A decode pass over several GPUs, with the interface of `DecodePass`: one graph for each GPU and bucket of rows."""
 
     def __init__(
-        self, parts: SplitContext, signals: tuple[Signals, Signals], pages: int, lent: Sequence[ScratchArena]
+        self, parts: SplitContext, signals: tuple[Signals, Signals], pages: int, scratch: Sequence[ScratchArena]
     ) -> None:
         super().__init__(parts, signals, _batches(parts.devices, PENDING, SEQUENCES, pages))
-        config, self.logits = parts.config, lent[0].alloc(PENDING, parts.config.n_vocab)
+        config, self.logits = parts.config, scratch[0].alloc(PENDING, parts.config.n_vocab)
         self._ops, self._heads, self._graphs = list[ShardOps](), list[Any](), list[Graphs]()
         self._begins = list[Callable[[int], None]]()
         for rank, place in enumerate(self._places):
             with parts.devices[rank]:
                 part = parts.plan.devices[rank].config
-                ops = ShardOps(place, part, self._batches[rank], prefill=False, empty=lent[rank].alloc)
+                ops = ShardOps(place, part, self._batches[rank], prefill=False, empty=scratch[rank].alloc)
                 layers = _layers(parts, rank, ops, place)
                 rows = self._shards[rank].rows(config.n_vocab)
                 head = _head(parts, rank, rows)
