@@ -189,11 +189,7 @@ class DecodePass:
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
-        launches = [launch for block in self.layers.blocks for launch in block.multiplies]
-        # the next experts are unknown, and their weights would evict whatever was prefetched before them
-        runs = [block.multiplies for block in self.layers.blocks] if config.experts else [[*launches, self.head]]
-        for run in runs:
-            fetch_ahead([launch for launch in run if isinstance(launch, DecodeLinear)])
+        prefetch_weights([block.multiplies for block in self.layers.blocks], self.head, experts=bool(config.experts))
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(
@@ -260,6 +256,16 @@ class PrefillPass:
         self.layers.make_room(capture)
         self.batch.upload(tokens, rows)
         self.layers(len(tokens), capture)
+
+
+def prefetch_weights(multiplies: Sequence[Sequence[Any]], *last: Any, experts: bool) -> None:
+    """Let the multiplies of consecutive blocks, then `last`, prefetch what the next ones read.
+
+    With `experts` each block is alone: the next experts are unknown, and their weights would evict what was prefetched
+    before them.
+    """
+    for run in multiplies if experts else [[*(one for own in multiplies for one in own), *last]]:
+        fetch_ahead([one for one in run if isinstance(one, DecodeLinear)])
 
 
 def bucket_of(n: int) -> int:

@@ -12,11 +12,10 @@ from dflash.kernels.exchange.cuda import Signals
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices
-from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.ops import scratch_bytes
-from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
+from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of, prefetch_weights
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
 from dflash.model.cuda.split.shard_ops import ShardOps, ShardPlace
@@ -122,9 +121,7 @@ class TensorDecode(_Ranks):
                 head = _head(parts, rank, rows)
                 launch = ops.linear(layers.space.wanted, [head], [self.logits[:, rows]])
                 multiplies = [[getattr(each, "launch", each) for each in block.multiplies] for block in layers.blocks]
-                runs = multiplies if config.experts else [[*(one for own in multiplies for one in own), launch]]
-                for run in runs:
-                    fetch_ahead([one for one in run if isinstance(one, DecodeLinear)])
+                prefetch_weights(multiplies, launch, experts=bool(config.experts))
                 self._ops.append(ops)
                 self._all.append(layers)
                 self._heads.append(launch)
