@@ -65,11 +65,10 @@ def kv_types(kv: str) -> tuple[KvType, KvType]:
     RequestError
         If there is no such type.
     """
-    keys, _, values = kv.partition("/")
-    for name in (keys, values or keys):
-        if name not in KV_TYPES:
-            raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}, or two of them such as q8_0/f16")
-    return KV_TYPES[keys], KV_TYPES[values or keys]
+    names = kv.split("/")
+    if len(names) > 2 or any(name not in KV_TYPES for name in names):
+        raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}, or two of them such as q8_0/f16")
+    return KV_TYPES[names[0]], KV_TYPES[names[-1]]
 
 
 def check_kv(kv: str, head_size: int, device: str) -> None:
