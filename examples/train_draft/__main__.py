@@ -10,10 +10,10 @@ from pathlib import Path
 import dflash
 
 from .recording import record, tables, write_texts
-from .written import draft_config, written
 
 try:
     from .training import Teacher, train_draft, train_mtp, untrained_draft, untrained_mtp
+    from .written import draft_config, written
 except ImportError as error:
     raise SystemExit(f"train_draft needs {error.name}: pip install 'dflash[train]'") from error
 
