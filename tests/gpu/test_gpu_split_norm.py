@@ -135,8 +135,8 @@ def test_refuses_what_does_not_fit():
 
 
 def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
-    weights = [tiles.PackedWeight(random_matrix(r, k, kind)) for r, k, kind in ((300, 1536, "Q4_K"), (40, 1008, "F16"))]
-    x = cupy.asarray(normal(16, 1536).astype(np.float16))
+    weights = [tiles.PackedWeight(random_matrix(r, k, kind)) for r, k, kind in ((1500, 8192, "Q4_K"), (40, 1008, "F16"))]
+    x = cupy.asarray(normal(16, 8192).astype(np.float16))
     y = cupy.asarray(normal(16, 1008).astype(np.float16))
     outs = [cupy.empty((16, w.shape[0]), np.float32) for w in weights]
     launches = [cuda.DecodeLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
