@@ -1,4 +1,4 @@
-"""The packed multiply of up to 64 tokens on a GPU: grids and constants from shapes."""
+"""The packed multiply of up to 512 tokens on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,12 +13,15 @@ from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.linear.tile_config import Chip, cuts, shape
+from dflash.kernels.linear import cuda_wide
+from dflash.kernels.linear.tile_config import Chip, cuts, shape, slices_of
 from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64
 """Token counts that kernels are compiled for, up to `Chip.most`; a launch uses the next larger one."""
-MOST = BUCKETS[-1]
+MOST = 512
+WIDE, WIDE_FROM = 128, 65
+"""Most tokens that share one read of the weights, and the fewest for which that is faster than several launches."""
 STORE, ADD, GATED, GATED_BY = range(4)
 """Epilogues, MODE of decode.cu."""
 
@@ -33,12 +36,12 @@ _WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their t
 
 
 class DecodeLinear:
-    """Products of the same tokens with several weights, for up to 64 tokens.
+    """Products of the same tokens with several weights, for up to 512 tokens.
 
     Parameters
     ----------
     x : float16 (T, K)
-        Activations of the tokens, C-contiguous; T is at most 64.
+        Activations of the tokens, C-contiguous; T is at most 512.
     weights : sequence of PackedWeight (R, K)
         Weights of any native types. Up to four weights of up to three types share a launch.
     outs : sequence of float32 (T, R)
@@ -86,9 +89,14 @@ class DecodeLinear:
         check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
+        wide = len(x) >= WIDE_FROM and link is None and cuda_wide.fits(x.shape[1])
         pieces = -(-len(x) // _chip().most)
-        most = bucket(-(-len(x) // pieces))
+        most = _chip().most if wide else bucket(-(-len(x) // pieces))
         self._pieces, self._sends = [], link is not None and link.sends
+        self._wide = list[tuple[int, list[cuda_wide.WideLaunch]]]()
+        for start in range(0, len(x) - WIDE_FROM + 1 if wide else 0, WIDE):
+            of, some = slice(start, start + WIDE), [out[start : start + WIDE] for out in outs]
+            self._wide.append((start, _wide(x[of], weights, some, add, gated, scale, _Norm.of(before, behind, of))))
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]
             norm = _Norm.of(before, behind, of)
@@ -118,19 +126,26 @@ class DecodeLinear:
 
     def fetch_ahead(self, pieces: Any) -> None:
         """Set the memory that launches prefetch to the L2 cache as they end, see `first`; call before the first launch."""
-        self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
+        for *_, decodes in self._pieces:
+            decodes[-1].ahead = cupy.asarray(pieces)
 
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
         With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R).
         """
-        signals = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0
+        signals, done = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0, 0
+        for start, wides in self._wide:
+            if n_tokens - start >= WIDE_FROM:
+                to, done = 0 if kept is None else kept[start:].data.ptr, start + WIDE
+                for wide in wides:
+                    wide(min(n_tokens - start, WIDE), stream, to)
         for start, most, decodes in self._pieces:
-            if n_tokens > start:
-                to = 0 if kept is None else kept[start:].data.ptr
+            if n_tokens > start >= done:
+                to, ends = 0 if kept is None else kept[start:].data.ptr, n_tokens <= start + most
                 for decode in decodes:
-                    decode(min(n_tokens - start, most), stream, to, signals if decode is decodes[-1] else 0)
+                    last = decode is decodes[-1]
+                    decode(min(n_tokens - start, most), stream, to, signals if last else 0, prefetch=last and ends)
 
 
 class _Norm(NamedTuple):
@@ -200,7 +215,7 @@ class _Launch:
             pieces.append(np.stack(np.broadcast_arrays(at.astype(np.uint64), n_bytes), axis=-1).reshape(-1, 2))
         return np.concatenate(pieces)
 
-    def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
+    def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int, *, prefetch: bool) -> None:
         n = bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
@@ -211,7 +226,8 @@ class _Launch:
                 (*args, None, self.ahead, len(self.ahead), self._peers, 0, *described),
                 one["SMEM_BYTES"],
             )
-        self._bound[n](stream, n_tokens=n_tokens, kept=kept, signals=signals)
+        n_ahead = len(self.ahead) if prefetch else 0
+        self._bound[n](stream, n_tokens=n_tokens, kept=kept, signals=signals, n_ahead=n_ahead)
 
 
 def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
@@ -242,6 +258,27 @@ def _gated(
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
     first = _Launch(x, [(gate, gates)], STORE, scale, norm, peers=peers)
     return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers)]
+
+
+def _wide(
+    x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], add: bool, gated: bool, scale: float, norm: _Norm
+) -> list[cuda_wide.WideLaunch]:
+    """Return the launches of up to 128 tokens that share one read of the weights."""
+
+    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: Any = None) -> cuda_wide.WideLaunch:
+        of = pairs[:1] if mode == GATED else pairs
+        whole, types = sum(-(-w.whole_rows // TILE_ROWS) for w, _ in of), tuple(sorted({w.type for w, _ in pairs}))
+        slices = slices_of(whole, x.shape[1], types, _chip(), gated=mode == GATED)
+        return cuda_wide.WideLaunch(x, pairs, mode, scale, norm, slices, gates=gates)
+
+    if not gated:
+        parts = _parts(list(zip(weights, outs, strict=True)))
+        return [launch(part, ADD if add else STORE) for part in parts]
+    gate, up = weights
+    if gate.type == up.type:
+        return [launch([(gate, outs[0]), (up, outs[0])], GATED)]
+    gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
+    return [launch([(gate, gates)], STORE), launch([(up, outs[0])], GATED_BY, gates)]
 
 
 def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dict[str, int]) -> Any:

@@ -1,0 +1,164 @@
+"""The packed multiply of up to 128 tokens on Hopper, with one read of the weights and the bits of the other launches."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
+from dflash.kernels.gpu.capabilities import capabilities
+from dflash.kernels.gpu.jit import kernel
+
+BUCKETS = 96, 128
+"""Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
+
+_HERE = Path(__file__).parent
+_WARPS, _THREADS, _UNIT, _TILE = (
+    8,
+    384,
+    256,
+    128,
+)  # consumer warps and threads of a block; columns of a unit; values of a tile
+_X_STAGES, _MOST_STAGES = 4, 8
+_WEIGHTS, _TYPES = 4, 3
+_GATED, _INPUT_NORM = 2, 1  # of epilogue.cuh
+_SHORT_RUN = "Q6_K"
+_MINIMA = {"Q2_K": 16, "Q4_K": 8, "Q5_K": 8, "Q4_1": 8, "Q5_1": 8}
+"""Minima of a row of a tile, for types that have them (quants.cuh)."""
+
+
+class _Scratch:
+    """Arrays that all launches on a device share, since they run one after another; their content lasts for one launch."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Any] = {}
+
+    def take(self, name: str, size: int, dtype: Any) -> Any:
+        """Return `size` zeros, or an array that an earlier launch has left as it was."""
+        if name not in self._arrays or self._arrays[name].size < size:
+            self._arrays[name] = cupy.zeros(size, dtype)
+        return self._arrays[name]
+
+
+@cache
+def _scratch(device: int) -> _Scratch:
+    return _Scratch()
+
+
+class WideLaunch:
+    """One launch for up to four weights of up to three types, after launches that arrange the tokens for it.
+
+    Parameters
+    ----------
+    x : float16 (T, K)
+        At most 128 tokens; K is a multiple of 256.
+    pairs : sequence of (PackedWeight, array)
+        Weights and their outputs.
+    mode : int
+        MODE of epilogue.cuh.
+    scale : float
+    norm : tuple
+        Kind, gain, halves, squares and eps of the fused norm.
+    slices : int
+        K slices of the multiply of fewer tokens.
+    gates : float32 (T, R), optional
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        pairs: Sequence[tuple[PackedWeight, Any]],
+        mode: int,
+        scale: float,
+        norm: Sequence[Any],
+        slices: int,
+        *,
+        gates: Any = None,
+    ) -> None:
+        weights = [weight for weight, _ in pairs]
+        self._types = tuple(sorted({weight.type for weight in weights}))
+        self._x, self._pairs, self._mode, self._scale = x, pairs, mode, scale
+        self._norm, self._slices, self._gates = norm, slices, gates
+        sides = 2 if mode == _GATED else 1
+        self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in weights]
+        tiles = self._tiles[:1] if mode == _GATED else self._tiles
+        self._groups = sum(-(-n // (_WARPS // sides)) for n in tiles)
+        self._units = x.shape[1] // _UNIT
+        buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
+        self._launches = {n: self._bind(n) for n in buckets}
+
+    def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
+        """Run for the first `n_tokens` tokens; does not allocate or synchronise."""
+        arranges, multiply = self._launches[bucket(n_tokens)]
+        for arrange in arranges:
+            arrange(stream, n_tokens=n_tokens)
+        multiply(stream, n_tokens=n_tokens, kept=kept)
+
+    def _bind(self, n: int) -> tuple[list[Any], Any]:
+        scratch, width = _scratch(cupy.cuda.Device().id), self._x.shape[1]
+        kind, gain, halves, squares, eps = self._norm
+        before = kind == _INPUT_NORM
+        factors = scratch.take("factors", BUCKETS[-1], np.float32)
+        layouts = _layouts(self._types)
+        arranges, at = [], {}
+        for layout in dict.fromkeys(layouts):
+            n_bytes = n * (2 * _UNIT + 4 * _MINIMA.get(layout, 0))
+            tokens = scratch.take(f"tokens{len(arranges)}", self._units * n_bytes, np.uint8)
+            at[layout] = tokens.data.ptr, n_bytes
+            norm = before and not arranges
+            arrange = kernel(_HERE / "arrange.cu", "arrange", dependent=True, QUANT=layout, TOKENS=n, NORM=int(norm))
+            args = self._x, n, width, tokens, squares if norm else None, eps, self._scale, factors
+            arranges.append(arrange.bind((self._units + (8 if norm else 0), -(-n // 32)), 128, args))
+        tokens = [number for layout in layouts for number in at[layout]]
+        tokens += [0, 0] * (_TYPES - len(layouts))
+        weights = [
+            (w.data.data.ptr, out.data.ptr, w.shape[0], out.strides[0] // out.itemsize, self._types.index(w.type))
+            for w, out in self._pairs
+        ]
+        weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
+        largest = max(map(tile_bytes, self._types))
+        shared = capabilities().block_shared - 1024
+        stage = -(-n * (_UNIT + 4 * max(_MINIMA.get(t, 0) for t in self._types)) // 1024) * 1024
+        stages = min(_MOST_STAGES, (shared - 1024 - _X_STAGES * stage) // (_WARPS * largest))
+        constants = {"X_STAGES": _X_STAGES, "W_STAGES": stages, "SMEM_BYTES": shared, "SLICES": self._slices}
+        made = kernel(
+            _HERE / "decode_wide.cu",
+            "decode_wide",
+            dependent=True,
+            QUANTS=",".join(self._types),
+            TOKENS=n,
+            MODE=self._mode,
+            NORM=kind,
+            **constants,
+        )
+        blocks = capabilities().processors
+        longest = max(np.diff([self._units * s // self._slices for s in range(self._slices + 1)]))
+        partials = scratch.take("partials", sum(self._tiles) * self._slices * n // 8 * _TILE, np.float32)
+        counts = scratch.take("counts", sum(self._tiles), np.int32)
+        passed = scratch.take("passed", blocks * _WARPS * BUCKETS[-1] // 8 * _TILE, np.float32)
+        there = scratch.take("there", blocks * _WARPS, np.int32)
+        out_norm = (gain, halves, squares) if kind and not before else (None, None, None)
+        args = n, width, self._scale, self._gates, *out_norm, factors, None
+        args = *args, *(number for one in weights for number in one), *tokens, partials, counts, passed, there
+        grid = max(1, min(blocks, int(self._groups * self._units // longest)))
+        return arranges, made.bind(grid, _THREADS, args, shared)
+
+
+def fits(width: int) -> bool:
+    """Return whether the current device multiplies tokens of this width with one read of the weights."""
+    return capabilities().has_wgmma and width % _UNIT == 0
+
+
+def bucket(n_tokens: int) -> int:
+    """Return the smallest of `BUCKETS` that holds `n_tokens`."""
+    return next(n for n in BUCKETS if n >= n_tokens)
+
+
+def _layouts(types: Sequence[str]) -> list[str]:
+    """Return the type whose order of tokens each type takes; types without minima share that of others."""
+    minima = [t for t in types if t in _MINIMA]
+    plain = {8: "Q4_K", 16: "Q2_K"}[_MINIMA[minima[0]]] if minima else "F16"
+    return [_SHORT_RUN if t == _SHORT_RUN else {8: "Q4_K", 16: "Q2_K"}[_MINIMA[t]] if t in _MINIMA else plain for t in types]
