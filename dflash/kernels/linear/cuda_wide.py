@@ -22,9 +22,9 @@ _WARPS, _THREADS, _UNIT, _TILE = (
     256,
     128,
 )  # consumer warps and threads of a block; columns of a unit; values of a tile
-_X_STAGES, _MOST_STAGES = 4, 8
+_CLUSTER, _W_STAGES, _MOST_X_STAGES = 1, 3, 16
 _WEIGHTS, _TYPES = 4, 3
-_GATED, _INPUT_NORM = 2, 1  # of epilogue.cuh
+_GATED = 2  # MODE of epilogue.cuh
 _SHORT_RUN = "Q6_K"
 _MINIMA = {"Q2_K": 16, "Q4_K": 8, "Q5_K": 8, "Q4_1": 8, "Q5_1": 8}
 """Minima of a row of a tile, for types that have them (quants.cuh)."""
@@ -49,7 +49,7 @@ def _scratch(device: int) -> _Scratch:
 
 
 class WideLaunch:
-    """One launch for up to four weights of up to three types, after launches that arrange the tokens for it.
+    """One launch for up to four weights of up to three types.
 
     Parameters
     ----------
@@ -81,49 +81,36 @@ class WideLaunch:
         weights = [weight for weight, _ in pairs]
         self._types = tuple(sorted({weight.type for weight in weights}))
         self._x, self._pairs, self._mode, self._scale = x, pairs, mode, scale
-        self._norm, self._slices, self._gates = norm, slices, gates
+        self._norm, self._slices, self._gates, self._kept = norm, slices, gates, list[Any]()
         sides = 2 if mode == _GATED else 1
         self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in weights]
         tiles = self._tiles[:1] if mode == _GATED else self._tiles
-        self._groups = sum(-(-n // (_WARPS // sides)) for n in tiles)
+        self._groups = sum(-(-n // (_CLUSTER * _WARPS // sides)) for n in tiles)
         self._units = x.shape[1] // _UNIT
         buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
 
     def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
         """Run for the first `n_tokens` tokens; does not allocate or synchronise."""
-        arranges, multiply = self._launches[bucket(n_tokens)]
-        for arrange in arranges:
-            arrange(stream, n_tokens=n_tokens)
-        multiply(stream, n_tokens=n_tokens, kept=kept)
+        self._launches[bucket(n_tokens)](stream, n_tokens=n_tokens, kept=kept)
 
-    def _bind(self, n: int) -> tuple[list[Any], Any]:
+    def _bind(self, n: int) -> Any:
         scratch, width = _scratch(cupy.cuda.Device().id), self._x.shape[1]
         kind, gain, halves, squares, eps = self._norm
-        before = kind == _INPUT_NORM
-        factors = scratch.take("factors", BUCKETS[-1], np.float32)
+        tokens = list[int]()
         layouts = _layouts(self._types)
-        arranges, at = [], {}
-        for layout in dict.fromkeys(layouts):
-            n_bytes = n * (2 * _UNIT + 4 * _MINIMA.get(layout, 0))
-            tokens = scratch.take(f"tokens{len(arranges)}", self._units * n_bytes, np.uint8)
-            at[layout] = tokens.data.ptr, n_bytes
-            norm = before and not arranges
-            arrange = kernel(_HERE / "arrange.cu", "arrange", dependent=True, QUANT=layout, TOKENS=n, NORM=int(norm))
-            args = self._x, n, width, tokens, squares if norm else None, eps, self._scale, factors
-            arranges.append(arrange.bind((self._units + (8 if norm else 0), -(-n // 32)), 128, args))
-        tokens = [number for layout in layouts for number in at[layout]]
-        tokens += [0, 0] * (_TYPES - len(layouts))
+        for i, layout in enumerate(layouts):
+            n_bytes = n * (2 * _UNIT + 4 * _MINIMA.get(self._types[layout], 0))
+            memory = scratch.take(f"tokens {layout}", self._units * n_bytes, np.uint8)
+            self._kept.append(memory)
+            tokens += [memory.data.ptr, n_bytes, int(i == layout)]
+        tokens += [0, 0, 0] * (_TYPES - len(layouts))
         weights = [
             (w.data.data.ptr, out.data.ptr, w.shape[0], out.strides[0] // out.itemsize, self._types.index(w.type))
             for w, out in self._pairs
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        largest = max(map(tile_bytes, self._types))
-        shared = capabilities().block_shared - 1024
-        stage = -(-n * (_UNIT + 4 * max(_MINIMA.get(t, 0) for t in self._types)) // 1024) * 1024
-        stages = min(_MOST_STAGES, (shared - 1024 - _X_STAGES * stage) // (_WARPS * largest))
-        constants = {"X_STAGES": _X_STAGES, "W_STAGES": stages, "SMEM_BYTES": shared, "SLICES": self._slices}
+        constants = _stages(self._types, n) | {"SLICES": self._slices, "CLUSTER": _CLUSTER}
         made = kernel(
             _HERE / "decode_wide.cu",
             "decode_wide",
@@ -140,11 +127,12 @@ class WideLaunch:
         counts = scratch.take("counts", sum(self._tiles), np.int32)
         passed = scratch.take("passed", blocks * _WARPS * BUCKETS[-1] // 8 * _TILE, np.float32)
         there = scratch.take("there", blocks * _WARPS, np.int32)
-        out_norm = (gain, halves, squares) if kind and not before else (None, None, None)
-        args = n, width, self._scale, self._gates, *out_norm, factors, None
-        args = *args, *(number for one in weights for number in one), *tokens, partials, counts, passed, there
-        grid = max(1, min(blocks, int(self._groups * self._units // longest)))
-        return arranges, made.bind(grid, _THREADS, args, shared)
+        factors, arranged = scratch.take("factors", BUCKETS[-1], np.float32), scratch.take("arranged", 2, np.int32)
+        args = [self._x, n, width, self._scale, self._gates, gain, halves, squares, eps, factors, None]
+        args += [number for one in weights for number in one]
+        args += [*tokens, partials, counts, passed, there, arranged]
+        clusters = max(1, min(blocks // _CLUSTER, int(self._groups * self._units // longest)))
+        return made.bind(clusters * _CLUSTER, _THREADS, args, constants["SMEM_BYTES"])
 
 
 def fits(width: int) -> bool:
@@ -157,8 +145,22 @@ def bucket(n_tokens: int) -> int:
     return next(n for n in BUCKETS if n >= n_tokens)
 
 
-def _layouts(types: Sequence[str]) -> list[str]:
-    """Return the type whose order of tokens each type takes; types without minima share that of others."""
-    minima = [t for t in types if t in _MINIMA]
-    plain = {8: "Q4_K", 16: "Q2_K"}[_MINIMA[minima[0]]] if minima else "F16"
-    return [_SHORT_RUN if t == _SHORT_RUN else {8: "Q4_K", 16: "Q2_K"}[_MINIMA[t]] if t in _MINIMA else plain for t in types]
+def _layouts(types: Sequence[str]) -> list[int]:
+    """Return for each type the index of the type whose arranged tokens it reads; types without minima share those of one."""
+    plain = [i for i, t in enumerate(types) if t != _SHORT_RUN]
+    shared = next((i for i in plain if types[i] in _MINIMA), plain[0] if plain else 0)
+    return [i if t == _SHORT_RUN or t in _MINIMA else shared for i, t in enumerate(types)]
+
+
+def _stages(types: Sequence[str], n: int) -> dict[str, int]:
+    """Return the stages of `n` tokens and of weights that fit the shared memory."""
+    shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
+    weights, sums = _WARPS * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    w = _W_STAGES
+    while True:
+        x = next(
+            (x for x in range(_MOST_X_STAGES, 4, -1) if 1024 + x * n * 128 + -(-x // 4) * sums + w * weights <= shared), 0
+        )
+        if x:
+            return {"X_STAGES": x, "W_STAGES": w, "SMEM_BYTES": shared}
+        w -= 1

@@ -4,38 +4,42 @@
 // and its warpgroup multiplies 64 rows with all tokens (wgmma). Sums are added in the order of decode.cu: the columns of a
 // group in the tensor core, then groups, tiles and minima, then the K slices one after another.
 //
-// A group is the eight row tiles of a block (GATED: four of the gate and the same four of the up projection), a unit 256
-// columns of a group. Each block takes an equal share of the units in a row. A share may begin or end inside a K slice; then
-// the block before passes its sums on. It does so first and the block after continues them last, so that no block waits long.
-// At the end of a slice a warp stores its sums in `partials`. The warp that is the last to do so for an output tile adds the
-// slices in order and runs the epilogue.
+// A group is the sixteen row tiles of a cluster of two blocks (GATED: eight of the gate and the same eight of the up
+// projection), a unit 256 columns of a group. Each cluster takes an equal share of the units in a row. A share may begin or
+// end inside a K slice; then the cluster before passes its sums on. It does so first and the cluster after continues them
+// last, so that none waits long. A warp that has all slices of a row tile adds them itself. Otherwise it stores its sums in
+// `partials`, and the warp that is the last to do so for an output tile adds them in order.
 //
-// A thread of the third warpgroup brings the tokens, which arrange.cu has laid out, with bulk copies.
+// First all blocks bring the tokens into the order that the tensor cores need (arrange.cuh) and compute the factors of their
+// norm. A thread of the third warpgroup then copies tokens in bulk; the two blocks of a cluster bring half of them each, for
+// both.
 //
-// Grid: at most one block a multiprocessor, since blocks wait for each other. Block 384, shared memory SMEM_BYTES.
+// Grid: at most one block a multiprocessor, since blocks wait for each other; an even number. Block 384, shared memory
+// SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
 // epilogue.cuh; SLICES of K; X_STAGES, stages of 128 columns of the tokens; W_STAGES, tiles in the ring of a warp;
 // SMEM_BYTES.
-// Bytes: the tiles once; the tokens once for each group, from the L2 cache; with SLICES > 1 or GATED the sums of each slice
+// Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of slices that are not a warp's own
 // are written and read once, in the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/sm90.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
+#include "arrange.cuh"
 #include "epilogue.cuh"
-#include "../formats/mma_tile.cuh"
 
 #if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(SLICES)
 #error "QUANTS, TOKENS, MODE, NORM and SLICES must be defined"
+#endif
+#ifndef CLUSTER
+#define CLUSTER 1
 #endif
 #if !defined(X_STAGES) || !defined(W_STAGES) || !defined(SMEM_BYTES)
 #error "X_STAGES, W_STAGES and SMEM_BYTES must be defined"
 #endif
 
-constexpr int NT = TOKENS / 8, UNIT_COLUMNS = 256, WARPS = 8, THREADS = 32 * (WARPS + 4);
+constexpr int NT = TOKENS / 8, WARPS = 8, ALL_WARPS = WARPS + 4, UNIT_STAGES = UNIT_COLUMNS / 64;
 constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
-constexpr int BLOCK_BYTES = TOKENS * 128, HALF_BYTES = 2 * BLOCK_BYTES;  // 64 and 128 columns of the tokens
-constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
 static_assert(TOKENS % 16 == 0 && TOKENS <= 128, "see the macros above");
 
 template <class Q, class... Others>
@@ -54,8 +58,9 @@ struct Formats<Q> {
 };
 using All = Formats<QUANTS>;
 
-constexpr int SUM_BYTES = TOKENS * 4 * All::MINIMA;
-constexpr int STAGE_BYTES = (HALF_BYTES + SUM_BYTES + 1023) / 1024 * 1024, RINGS_AT = X_STAGES * STAGE_BYTES;
+// The sums of as many units as may have stages at once are behind the stages.
+constexpr int SUM_BYTES = TOKENS * 4 * All::MINIMA, SUM_STAGES = (X_STAGES + UNIT_STAGES - 1) / UNIT_STAGES;
+constexpr int SUMS_AT = X_STAGES * BLOCK_BYTES, RINGS_AT = SUMS_AT + SUM_STAGES * SUM_BYTES;
 static_assert(1024 + RINGS_AT + WARPS * W_STAGES * All::BYTES <= SMEM_BYTES, "SMEM_BYTES must hold all stages");
 
 struct Weight {
@@ -67,9 +72,10 @@ struct Weight {
 struct Item {
     const u8 *tiles, *second;
     float* out;
-    int rows, stride, type, first_tile, before;  // first row tile of the group; row tiles of the weights before
+    int rows, stride, type, first_tile, before;  // first row tile of the block; row tiles of the weights before
     int slice, first, past;
     bool continues, goes_on;  // another block has the beginning, or the end, of the slice
+    bool whole;               // the block has all slices of the group, one after another
 
     __device__ int row_tiles() const { return (rows + 15) / 16; }
 };
@@ -78,7 +84,9 @@ struct Job {
     int units;  // units of a group
     Weight weights[4];
 
-    __device__ __forceinline__ static int groups_of(const Weight& w) { return ((w.rows + 15) / 16 + GROUP_TILES - 1) / GROUP_TILES; }
+    __device__ __forceinline__ static int groups_of(const Weight& w) {
+        return ((w.rows + 15) / 16 + CLUSTER * GROUP_TILES - 1) / (CLUSTER * GROUP_TILES);
+    }
     __device__ __forceinline__ int all_units() const {
         int groups = 0;
         UNROLL for (int i = 0; i < (MODE == GATED ? 1 : 4); ++i) groups += groups_of(weights[i]);
@@ -109,35 +117,45 @@ struct Job {
             if (group >= 0 && group < groups) {
                 item.tiles = (const u8*)w.tiles, item.second = (const u8*)weights[1].tiles, item.out = (float*)w.out;
                 item.rows = w.rows, item.stride = w.stride, item.type = w.type;
-                item.first_tile = group * GROUP_TILES, item.before = before;
+                item.first_tile = (group * CLUSTER + blockIdx.x % CLUSTER) * GROUP_TILES, item.before = before;
             }
             group -= groups, before += (w.rows + 15) / 16;
         }
     }
 };
 
-// The items of a block: first the one that the next block goes on with, last the one that the block before has begun.
+// The items of a cluster: first a part of a group that the next cluster goes on with, then whole groups, last the rest of a
+// group that the cluster before has begun.
 struct Items {
-    int first, last, at, head_end;  // units: of the block; of its last item; the next item; end of the first item
+    int first, head_end, tail, past, at;  // units; head and tail are empty if their groups are whole
 
     __device__ __forceinline__ Items(const Job& job) {
         const long long all = job.all_units();
-        first = (int)(all * blockIdx.x / gridDim.x);
-        const int past = (int)(all * (blockIdx.x + 1) / gridDim.x);
-        last = max(first, job.begin_of(past - 1)), head_end = min(past, job.end_of(first)), at = -1;
+        const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+        first = (int)(all * cluster / clusters), past = (int)(all * (cluster + 1) / clusters);
+        tail = past % job.units ? max(first, job.begin_of(past - 1)) : past;
+        head_end = first % job.units ? min(past, job.end_of(first)) : first;
+        at = -1;
     }
     __device__ __forceinline__ bool next(const Job& job, Item& item) {
         int begin, end;
         if (at < 0) {
-            begin = last, end = (int)((long long)job.all_units() * (blockIdx.x + 1) / gridDim.x), at = head_end;
-        } else if (at < last) {
+            at = head_end;
+            if (tail < past) {
+                job.locate(tail, past, item), item.whole = false;
+                return true;
+            }
+        }
+        if (at < tail) {
             begin = at, end = at = job.end_of(at);
-        } else if (first < last) {
-            begin = first, end = head_end, first = last;
+        } else if (first < min(head_end, tail)) {
+            begin = first, end = head_end, head_end = first;
         } else {
             return false;
         }
         job.locate(begin, end, item);
+        const int group = begin - begin % job.units;
+        item.whole = group >= first && group + job.units <= past;
         return true;
     }
 };
@@ -177,25 +195,32 @@ struct TileCursor {
     }
 };
 
-// The ring of the tokens. A stage has 128 columns; the second one of a unit also has the sums of the unit's groups.
+// The ring of the tokens. A stage has 64 columns; with the last one of a unit come the sums of the unit's groups.
 struct Pipe {
     u8* memory;
     u32 address, full, empty;
-    int stage, phase;
+    int stage, phase, sum_stage;
 
     __device__ __forceinline__ u32 wait() const {
         mbarrier_wait(full + 8 * stage, phase);
-        return address + stage * STAGE_BYTES;
+        return address + stage * BLOCK_BYTES;
     }
-    __device__ __forceinline__ const u8* sums() const { return memory + stage * STAGE_BYTES + HALF_BYTES; }
+    __device__ __forceinline__ const u8* sums() const { return memory + SUMS_AT + sum_stage * SUM_BYTES; }
     // All lanes have read the stage.
     __device__ __forceinline__ void release(int lane) {
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(empty + 8 * stage);
+        if (CLUSTER > 1) {
+            if (lane < CLUSTER) mbarrier_arrive_cluster(empty + 8 * stage, lane);
+        } else {
+            if (lane == 0) mbarrier_arrive(empty + 8 * stage);
+        }
         next();
     }
     __device__ __forceinline__ void next() {
         if (++stage == X_STAGES) stage = 0, phase ^= 1;
+    }
+    __device__ __forceinline__ void next_unit() {
+        if (++sum_stage == SUM_STAGES) sum_stage = 0;
     }
 };
 
@@ -205,41 +230,38 @@ struct Ring {
     int stage, phase;
 };
 
-// Descriptor of the tokens of 32 columns, number `block` of a stage.
-__device__ __forceinline__ u64 columns_at(u32 stage, int block) {
-    return wgmma_descriptor(stage + block / 2 * BLOCK_BYTES + block % 2 * 64);
+// Descriptor of the tokens of 32-column block `block` of a tile, which is half of a stage. `earlier`: the stage of the block
+// before is still being read.
+__device__ __forceinline__ u64 columns_of(const Pipe& pipe, int block, bool earlier) {
+    Pipe at = pipe;
+    if (earlier) at.next();
+    return wgmma_descriptor(block % 2 ? at.address + at.stage * BLOCK_BYTES + 64 : at.wait());
 }
 
-// total += a tile of one group times all tokens. `first`: the tile's first 32-column block in its stage.
+// total += a tile of one group times all tokens.
 template <class Q>
-__device__ __forceinline__ void multiply_whole(const u8* tile, Pipe& pipe, int first, int lane, float (&total)[NT][4]) {
-    constexpr int BLOCKS = Q::TILE_K / 32;
+__device__ __forceinline__ void multiply_whole(const u8* tile, Pipe& pipe, int lane, float (&total)[NT][4]) {
     float part[NT][4];
-    u32 a[2][8], x = 0;
+    u32 a[2][8];
     typename Q::Scales scales(tile, lane);
-    UNROLL for (int j = 0; j < BLOCKS; ++j) {
+    UNROLL for (int j = 0; j < Q::TILE_K / 32; ++j) {
         warp_fragment<Q>(tile, scales, j, lane, a[j % 2]);
-        if (j == 0) x = pipe.wait();
-        if (j == 4) {
-            Pipe ahead = pipe;
-            ahead.next();
-            x = ahead.wait();
-        }
-        const u64 b = columns_at(x, BLOCKS == 8 ? j % 4 : first + j);
+        const bool next_stage = j > 0 && j % 2 == 0;
+        const u64 b = columns_of(pipe, j, next_stage);
         wgmma_fence_operand(part);
         wgmma_fence();
         wgmma_rs(part, a[j % 2], b, j > 0);
         wgmma_rs(part, a[j % 2] + 4, b + 2, 1);
         wgmma_commit_group();
         wgmma_wait_group<1>();  // the fragments before these may be overwritten, and their columns
-        if (j == 4) pipe.release(lane);
+        if (next_stage) pipe.release(lane);
     }
     wgmma_wait_group<0>();
     wgmma_fence_operand(part);
     const float upper = row_scale<Q>(tile, lane / 4), lower = row_scale<Q>(tile, lane / 4 + 8);
     UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[n], part[n], upper, lower);
     if constexpr (Q::MINIMA > 0) add_minima<Q, NT>(tile, pipe.sums(), lane, total);
-    if (BLOCKS == 8 || first + BLOCKS == 4) pipe.release(lane);
+    pipe.release(lane);
 }
 
 // The same for groups of 16 or 32 columns, whose sums are scaled one by one. Half of the tokens are multiplied while the sums
@@ -248,30 +270,29 @@ template <class Q>
 __device__ __forceinline__ void multiply_groups(const u8* tile, Pipe& pipe, int lane, float (&total)[NT][4]) {
     constexpr int HALF = NT / 2, OF_BLOCK = 32 / Q::GROUP, PRODUCTS = 16 * OF_BLOCK;
     float part[2][HALF][4], scaled[Q::GROUP == 16 ? NT : 1][4];
-    u32 a[2][8], x = 0;
+    u32 a[2][8];
+    u64 b = 0;
     typename Q::Scales scales(tile, lane);
     if constexpr (Q::GROUP == 16) clear(scaled);
     UNROLL for (int i = 0; i <= PRODUCTS; ++i) {
         const int half = i % 2, group = i / 2, j = group / OF_BLOCK, m = group % OF_BLOCK;
+        const bool next_stage = i > 0 && i < PRODUCTS && i % (4 * OF_BLOCK) == 0;
         if (i < PRODUCTS) {
-            if (i % (2 * OF_BLOCK) == 0) warp_fragment<Q>(tile, scales, j, lane, a[j % 2]);
-            if (i == 0) x = pipe.wait();
-            if (i == PRODUCTS / 2) {
-                Pipe ahead = pipe;
-                ahead.next();
-                x = ahead.wait();
+            if (i % (2 * OF_BLOCK) == 0) {
+                warp_fragment<Q>(tile, scales, j, lane, a[j % 2]);
+                b = columns_of(pipe, j, next_stage);
             }
-            const u64 b = columns_at(x, j % 4) + half * (HALF * 8 * 128 >> 4);
+            const u64 columns = b + 2 * m + half * (HALF * 8 * 128 >> 4);
             wgmma_fence_operand(part[half]);
             wgmma_fence();
-            wgmma_rs(part[half], a[j % 2] + 4 * m, b + 2 * m, 0);
-            if constexpr (Q::GROUP == 32) wgmma_rs(part[half], a[j % 2] + 4, b + 2, 1);
+            wgmma_rs(part[half], a[j % 2] + 4 * m, columns, 0);
+            if constexpr (Q::GROUP == 32) wgmma_rs(part[half], a[j % 2] + 4, columns + 2, 1);
             wgmma_commit_group();
             wgmma_wait_group<1>();
         } else {
             wgmma_wait_group<0>();
         }
-        if (i == PRODUCTS / 2) pipe.release(lane);
+        if (next_stage) pipe.release(lane);
         if (i == 0) continue;
         const int done = i - 1, of = done / 2, from = done % 2 * HALF;
         wgmma_fence_operand(part[done % 2]);
@@ -302,11 +323,11 @@ __device__ __forceinline__ void multiply_item(const Job& job, const Item& item, 
         mbarrier_wait(ring.barrier + 8 * ring.stage, ring.phase);
         const u8* tile = ring.memory + ring.stage * All::BYTES;
         if constexpr (Q::GROUP == Q::TILE_K) {
-            multiply_whole<Q>(tile, pipe, i % 2 * 2, lane, total);
+            multiply_whole<Q>(tile, pipe, lane, total);
         } else {
             multiply_groups<Q>(tile, pipe, lane, total);
         }
-        __syncwarp();  // all lanes have read the tile that `fetch` overwrites
+        if (TILES == 1 || i % TILES == TILES - 1) pipe.next_unit();
         cursor.fetch(job, warp, ring.address + ring.stage * All::BYTES, ring.barrier + 8 * ring.stage);
         if (++ring.stage == W_STAGES) ring.stage = 0, ring.phase ^= 1;
     }
@@ -324,6 +345,9 @@ __device__ __forceinline__ void multiply_any(int type, const Job& job, const Ite
     }
 }
 
+// Order the accesses of this thread before and after, for all blocks.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 __device__ __forceinline__ float4 load_l2(const float* from) {
     float4 v;
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
@@ -339,18 +363,18 @@ struct Passed {
         const size_t at = (size_t)blockIdx.x * WARPS + warp;
         UNROLL for (int n = 0; n < NT; ++n)
             *(float4*)(sums + (at * NT + n) * 128 + 4 * lane) = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
-        __threadfence();  // the sums are visible before they are announced
+        fence_gpu();  // the sums are visible before they are announced
         __syncwarp();
         if (lane == 0) atomicExch(there + at, 1);
     }
     __device__ __forceinline__ void take(float (&total)[NT][4], int warp, int lane) const {
-        const size_t at = (size_t)(blockIdx.x - 1) * WARPS + warp;
+        const size_t at = (size_t)(blockIdx.x - CLUSTER) * WARPS + warp;
         if (lane == 0) {
             while (atomicAdd(there + at, 0) == 0) __nanosleep(100);
             there[at] = 0;
         }
         __syncwarp();
-        __threadfence();  // the sums are read after they were announced
+        fence_gpu();  // the sums are read after they were announced
         UNROLL for (int n = 0; n < NT; ++n) {
             const float4 v = load_l2(sums + (at * NT + n) * 128 + 4 * lane);
             total[n][0] = v.x, total[n][1] = v.y, total[n][2] = v.z, total[n][3] = v.w;
@@ -368,81 +392,182 @@ __device__ __forceinline__ float4 sum_slices(const float* partials, int tile, in
     return sum;
 }
 
-// Store the sums of a warp's tile; the last warp of an output tile adds the slices and writes the outputs.
-__device__ __forceinline__ void finish(const Item& item, const Epilogue& to, const float (&total)[NT][4], int n_tokens,
-                                       float* partials, int* counts, int warp, int lane) {
-    const int row_tile = item.first_tile + warp % GROUP_TILES;
-    if (row_tile >= item.row_tiles()) return;
-    const auto tile_at = [&](int n) {
-        return OutputTile{item.out, item.rows, item.stride, row_tile * 16, 8 * n, n_tokens};
-    };
-    if constexpr (DIRECT) {
-        UNROLL for (int n = 0; n < NT; ++n) {
-            if (8 * n >= n_tokens) break;
-            EpilogueInputs<MODE, NORM> loaded;
-            loaded.load(to, tile_at(n), lane);
-            const float4 sum = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
-            write<MODE, NORM>(to, tile_at(n), loaded, lane, sum, sum);
+__device__ __forceinline__ float4 four(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
+
+// Finish a slice of a row tile: store its sums, or add the slices and write the outputs. `ran_out`: the tile is past the last
+// row.
+struct Finish {
+    const Epilogue& to;
+    int n_tokens;
+    float* partials;
+    int* counts;
+    int warp, lane;
+
+    __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
+        return {item.out, item.rows, item.stride, (item.first_tile + warp % GROUP_TILES) * 16, 8 * n, n_tokens};
+    }
+    __device__ __forceinline__ float* partial_at(int tile, int n, int slice) const {
+        return partials + (((size_t)tile * NT + n) * SLICES + slice) * 128 + 4 * lane;
+    }
+    __device__ __forceinline__ void write_tile(const Item& item, int n, const EpilogueInputs<MODE, NORM>& loaded, float4 v,
+                                               float4 up) const {
+        write<MODE, NORM>(to, tile_at(item, n), loaded, lane, v, up);
+    }
+
+    __device__ __forceinline__ void operator()(const Item& item, float (&total)[NT][4]) const {
+        const int row_tile = item.first_tile + warp % GROUP_TILES;
+        if (row_tile >= item.row_tiles()) return;
+        const int other = MODE == GATED ? item.row_tiles() : 0;  // tiles between a gate and its up projection
+        const int tile = item.before + row_tile, own = tile + (warp >= GROUP_TILES ? other : 0);
+        if (item.whole && item.slice == SLICES - 1) {
+            add_own(item, total, own, MODE == GATED ? 2 * tile + other - own : own);
+            return;
         }
-        return;
+        UNROLL for (int n = 0; n < NT; ++n) {
+            if (8 * n < n_tokens) *(float4*)partial_at(own, n, item.slice) = four(total[n]);
+        }
+        if (item.whole) return;
+        fence_gpu();  // the sums are visible before they are counted
+        __syncwarp();
+        int count = 0;
+        if (lane == 0) count = atomicAdd(counts + tile, 1);
+        if (__shfl_sync(~0u, count, 0) != SLICES * SIDES - 1) return;
+        fence_gpu();  // the sums of the other warps are read after they were counted
+        if (lane == 0) counts[tile] = 0;
+        constexpr int AT_ONCE = SLICES * SIDES > 8 ? 2 : SLICES * SIDES > 4 ? 4 : 8;
+#pragma unroll(AT_ONCE)
+        for (int n = 0; n < NT; ++n) {
+            EpilogueInputs<MODE, NORM> loaded;
+            loaded.load(to, tile_at(item, n), lane);
+            const float4 sum = sum_slices(partials, tile, n, lane);
+            write_tile(item, n, loaded, sum, MODE == GATED ? sum_slices(partials, tile + other, n, lane) : sum);
+        }
     }
-    const int up = MODE == GATED ? item.row_tiles() : 0;  // tiles between a gate and its up projection
-    const int tile = item.before + row_tile, own = tile + (warp >= GROUP_TILES ? up : 0);
-    UNROLL for (int n = 0; n < NT; ++n) {
-        if (8 * n >= n_tokens) break;
-        float* at = partials + (((size_t)own * NT + n) * SLICES + item.slice) * 128 + 4 * lane;
-        *(float4*)at = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
-    }
-    __threadfence();  // the sums are visible before they are counted
-    __syncwarp();
-    int count = 0;
-    if (lane == 0) count = atomicAdd(counts + tile, 1);
-    if (__shfl_sync(~0u, count, 0) != SLICES * SIDES - 1) return;
-    __threadfence();  // the sums of the other warps are read after they were counted
-    if (lane == 0) counts[tile] = 0;
-#pragma unroll(SLICES * SIDES > 4 ? 2 : 4)
-    for (int n = 0; n < NT; ++n) {
-        if (8 * n >= n_tokens) break;
-        EpilogueInputs<MODE, NORM> loaded;
-        loaded.load(to, tile_at(n), lane);
-        const float4 sum = sum_slices(partials, tile, n, lane);
-        write<MODE, NORM>(to, tile_at(n), loaded, lane, sum, MODE == GATED ? sum_slices(partials, tile + up, n, lane) : sum);
-    }
-}
 
-// Role of the producer thread: copy the tokens of all items. `tokens`: their layouts for each type, and the bytes of a unit.
-struct Tokens {
-    const u8* units;
-    int bytes;
-};
-
-__device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3], Pipe pipe) {
-    Item item;
-    Items items(job);
-    while (items.next(job, item)) {
-        const Tokens& own = item.type == 0 ? tokens[0] : item.type == 1 ? tokens[1] : tokens[2];
-        for (int i = item.first; i < item.past; ++i) {
-            const u8* unit = own.units + (size_t)i * own.bytes;
-            UNROLL for (int h = 0; h < 2; ++h) {
-                const int bytes = h ? own.bytes - HALF_BYTES : HALF_BYTES;
-                mbarrier_wait(pipe.empty + 8 * pipe.stage, pipe.phase ^ 1);
-                mbarrier_arrive_expect_tx(pipe.full + 8 * pipe.stage, bytes);
-                bulk_copy(pipe.address + pipe.stage * STAGE_BYTES, unit + h * HALF_BYTES, bytes, pipe.full + 8 * pipe.stage);
-                pipe.next();
+    // Add the slices that this warp has stored before, then its latest. With GATED the warps of a gate and of its up
+    // projection (`partner`) exchange half of their sums, and each writes half of the outputs.
+    __device__ __forceinline__ void add_own(const Item& item, float (&total)[NT][4], int own, int partner) const {
+        UNROLL for (int n = 0; n < NT; ++n) {
+            float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            UNROLL for (int s = 0; s < SLICES - 1; ++s) {
+                const float4 v = load_l2(partial_at(own, n, s));
+                sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+            }
+            UNROLL for (int e = 0; e < 4; ++e) total[n][e] = __fadd_rn(sum[e], total[n][e]);
+        }
+        constexpr int HALF = MODE == GATED ? NT / 2 : NT;
+        if constexpr (MODE == GATED) {
+            const bool upper = warp >= GROUP_TILES;
+            UNROLL for (int n = 0; n < HALF; ++n) {
+                const int m = upper ? n : HALF + n;
+                *(float4*)partial_at(own, m, 0) = upper ? four(total[n]) : four(total[HALF + n]);
+            }
+            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums of the other warp are stored
+            UNROLL for (int n = 0; n < HALF; ++n) {
+                const int m = upper ? HALF + n : n;
+                const EpilogueInputs<MODE, NORM> none = {};
+                const float4 mine = upper ? four(total[HALF + n]) : four(total[n]), its = load_l2(partial_at(partner, m, 0));
+                write_tile(item, m, none, upper ? its : mine, upper ? mine : its);
+            }
+            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums were read before the next ones are stored
+        } else {
+            UNROLL for (int n = 0; n < NT; ++n) {
+                EpilogueInputs<MODE, NORM> loaded;
+                loaded.load(to, tile_at(item, n), lane);
+                write_tile(item, n, loaded, four(total[n]), four(total[n]));
             }
         }
     }
+};
+
+// Bring the tokens into the layouts of all types that need one of their own. `made`: work that is shared out among warps.
+struct Tokens {
+    u8* units;
+    int bytes, arranges;
+};
+
+template <class Q, class... Others>
+__device__ __forceinline__ void arrange_all(const Tokens* tokens, const u16* x, int n_tokens, int width, int first, int step,
+                                            int lane) {
+    if (tokens->arranges) {
+        for (int i = first; i < width / UNIT_COLUMNS * NT; i += step)
+            arrange<Q>(x, n_tokens, width, i / NT, i % NT, tokens->units, lane);
+    }
+    if constexpr (sizeof...(Others) > 0) arrange_all<Others...>(tokens + 1, x, n_tokens, width, first, step, lane);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-decode_wide(int n_tokens, int width, float scale, const float* gates, const float* gain, unsigned short* halves,
-            float* squares, float* factors, float* kept,
+// Copy the block's share of some bytes to all blocks of the cluster.
+__device__ __forceinline__ void copy_part(u32 to, const u8* from, int bytes, u32 barrier, int rank) {
+    const int part = bytes / CLUSTER, at = rank * part;
+    if (CLUSTER > 1) {
+        bulk_copy_multicast(to + at, from + at, part, barrier, (1 << CLUSTER) - 1);
+    } else {
+        bulk_copy(to, from, bytes, barrier);
+    }
+}
+
+// Role of the producer thread: copy the block's half of the tokens of all items to both blocks of the cluster.
+__device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3], Pipe pipe) {
+    Item item;
+    Items items(job);
+    const int rank = blockIdx.x % CLUSTER;
+    while (items.next(job, item)) {
+        const Tokens& own = item.type == 0 ? tokens[0] : item.type == 1 ? tokens[1] : tokens[2];
+        const int sum_bytes = own.bytes - UNIT_STAGES * BLOCK_BYTES;
+        for (int i = item.first; i < item.past; ++i) {
+            const u8* unit = own.units + (size_t)i * own.bytes;
+            UNROLL for (int h = 0; h < UNIT_STAGES; ++h) {
+                const u32 barrier = pipe.full + 8 * pipe.stage;
+                mbarrier_wait(pipe.empty + 8 * pipe.stage, pipe.phase ^ 1);
+                mbarrier_arrive_expect_tx(barrier, BLOCK_BYTES + (h == UNIT_STAGES - 1 ? sum_bytes : 0));
+                copy_part(pipe.address + pipe.stage * BLOCK_BYTES, unit + h * BLOCK_BYTES, BLOCK_BYTES, barrier, rank);
+                if (h == UNIT_STAGES - 1 && sum_bytes > 0) {
+                    copy_part(pipe.address + SUMS_AT + pipe.sum_stage * SUM_BYTES, unit + UNIT_STAGES * BLOCK_BYTES, sum_bytes,
+                              barrier, rank);
+                }
+                pipe.next();
+            }
+            pipe.next_unit();
+        }
+    }
+}
+
+__device__ __forceinline__ void sync_cluster() {
+    if (CLUSTER > 1) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+    }
+}
+
+// Blocks that have arranged their tokens, and blocks that know that all have.
+struct Arranged {
+    int *ready, *known;
+
+    __device__ __forceinline__ void announce() const {
+        fence_async_proxy_all();  // the copies of other blocks see what this thread has stored
+        __syncthreads();          // all threads have stored their tokens
+        if (threadIdx.x == 0) fence_gpu(), atomicAdd(ready, 1);
+    }
+    // By one thread.
+    __device__ __forceinline__ void wait() const {
+        while (atomicAdd(ready, 0) != gridDim.x) __nanosleep(40);
+        fence_gpu();
+        fence_async_proxy_all();
+        if (atomicAdd(known, 1) == gridDim.x - 1) *ready = 0, *known = 0;
+    }
+};
+
+extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * ALL_WARPS, 1)
+decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
+            unsigned short* halves, float* squares, float eps, float* factors, float* kept,
             unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
             unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
             unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
             unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3,
-            unsigned long long tokens_0, int bytes_0, unsigned long long tokens_1, int bytes_1, unsigned long long tokens_2,
-            int bytes_2, float* partials, int* counts, float* passed, int* there) {
+            unsigned long long tokens_0, int bytes_0, int arranges_0, unsigned long long tokens_1, int bytes_1,
+            int arranges_1, unsigned long long tokens_2, int bytes_2, int arranges_2, float* partials, int* counts,
+            float* passed, int* there, int* arranged) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ u8 shared[];
     __shared__ __align__(8) u64 weight_barriers[WARPS][W_STAGES], full[X_STAGES], empty[X_STAGES];
@@ -455,10 +580,10 @@ decode_wide(int n_tokens, int width, float scale, const float* gates, const floa
                       {tiles_3, out_3, rows_3, stride_3, type_3}}};
     const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const u32 start = smem_address(shared), address = (start + 1023) & ~1023u;
-    Pipe pipe = {shared + (address - start), address, smem_address(full), smem_address(empty), 0, 0};
+    Pipe pipe = {shared + (address - start), address, smem_address(full), smem_address(empty), 0, 0, 0};
     if (threadIdx.x < X_STAGES) {
         mbarrier_init(pipe.full + 8 * threadIdx.x, 1);
-        mbarrier_init(pipe.empty + 8 * threadIdx.x, WARPS);
+        mbarrier_init(pipe.empty + 8 * threadIdx.x, CLUSTER * WARPS);
     }
     Ring ring = {};
     TileCursor cursor = {nullptr, 0, 0, Items(job)};
@@ -469,35 +594,48 @@ decode_wide(int n_tokens, int width, float scale, const float* gates, const floa
         __syncwarp();  // the warp's barriers are initialised
         for (int s = 0; s < W_STAGES; ++s) cursor.fetch(job, warp, ring.address + s * All::BYTES, ring.barrier + 8 * s);
     }
-    __syncthreads();  // the barriers of the tokens are initialised
+    sync_cluster();  // the barriers of the tokens are initialised in both blocks
     wait_on_dependent_grids();
 
+    const Tokens tokens[3] = {{(u8*)tokens_0, bytes_0, arranges_0},
+                              {(u8*)tokens_1, bytes_1, arranges_1},
+                              {(u8*)tokens_2, bytes_2, arranges_2}};
+    const Epilogue to = {scale, gates, gain, halves, squares, factors, kept, nullptr};
+    const int turn = warp * gridDim.x + blockIdx.x, step = ALL_WARPS * gridDim.x;
+    arrange_all<QUANTS>(tokens, x, n_tokens, width, turn, step, lane);
+    // The last warps have no tokens of narrow matrices to arrange.
+    if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, width, eps, n_tokens, step - 1 - turn, step, lane);
+    const Arranged all = {arranged, arranged + 1};
+    all.announce();
+
     if (warp >= WARPS) {
-        setmaxnreg_dec<24>();
-        if (warp > WARPS) return;
-        const Tokens tokens[3] = {
-            {(const u8*)tokens_0, bytes_0}, {(const u8*)tokens_1, bytes_1}, {(const u8*)tokens_2, bytes_2}};
-        if (lane == 0) produce(job, tokens, pipe);
-        return;
-    }
-    setmaxnreg_inc<240>();
-    const Epilogue to = {scale, gates, gain, halves, squares, factors, kept};
-    const Passed between = {passed, there};
-    Item item;
-    Items items(job);
-    while (items.next(job, item)) {
-        float total[NT][4];
-        if (item.continues) {
-            between.take(total, warp, lane);
-        } else {
-            clear(total);
+        setmaxnreg_dec<40>();
+        if (warp == WARPS && lane == 0) {
+            all.wait();
+            produce(job, tokens, pipe);
         }
-        multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
-        if (item.goes_on) {
-            between.give(total, warp, lane);
-        } else {
-            finish(item, to, total, n_tokens, partials, counts, warp, lane);
+        __syncwarp();
+    } else {
+        setmaxnreg_inc<232>();
+        const Passed between = {passed, there};
+        const Finish finish = {to, n_tokens, partials, counts, warp, lane};
+        Item item;
+        Items items(job);
+        while (items.next(job, item)) {
+            float total[NT][4];
+            if (item.continues) {
+                between.take(total, warp, lane);
+            } else {
+                clear(total);
+            }
+            multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
+            if (item.goes_on) {
+                between.give(total, warp, lane);
+            } else {
+                finish(item, total);
+            }
         }
     }
+    sync_cluster();  // the other block no longer writes here
 #endif
 }
