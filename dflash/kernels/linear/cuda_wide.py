@@ -22,7 +22,7 @@ _WARPS, _THREADS, _UNIT, _TILE = (
     256,
     128,
 )  # consumer warps and threads of a block; columns of a unit; values of a tile
-_CLUSTER, _W_STAGES, _MOST_X_STAGES = 1, 3, 16
+_W_STAGES, _MOST_X_STAGES = 3, 16
 _WEIGHTS, _TYPES = 4, 3
 _GATED = 2  # MODE of epilogue.cuh
 _SHORT_RUN = "Q6_K"
@@ -85,7 +85,7 @@ class WideLaunch:
         sides = 2 if mode == _GATED else 1
         self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in weights]
         tiles = self._tiles[:1] if mode == _GATED else self._tiles
-        self._groups = sum(-(-n // (_CLUSTER * _WARPS // sides)) for n in tiles)
+        self._groups = sum(-(-n // (_WARPS // sides)) for n in tiles)
         self._units = x.shape[1] // _UNIT
         buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
@@ -110,7 +110,7 @@ class WideLaunch:
             for w, out in self._pairs
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        constants = _stages(self._types, n) | {"SLICES": self._slices, "CLUSTER": _CLUSTER}
+        constants = _stages(self._types, n) | {"SLICES": self._slices}
         made = kernel(
             _HERE / "decode_wide.cu",
             "decode_wide",
@@ -131,8 +131,8 @@ class WideLaunch:
         args = [self._x, n, width, self._scale, self._gates, gain, halves, squares, eps, factors, None]
         args += [number for one in weights for number in one]
         args += [*tokens, partials, counts, passed, there, arranged]
-        clusters = max(1, min(blocks // _CLUSTER, int(self._groups * self._units // longest)))
-        return made.bind(clusters * _CLUSTER, _THREADS, args, constants["SMEM_BYTES"])
+        grid = max(1, min(blocks, int(self._groups * self._units // longest)))
+        return made.bind(grid, _THREADS, args, constants["SMEM_BYTES"])
 
 
 def fits(width: int) -> bool:

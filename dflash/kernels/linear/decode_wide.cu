@@ -4,23 +4,20 @@
 // and its warpgroup multiplies 64 rows with all tokens (wgmma). Sums are added in the order of decode.cu: the columns of a
 // group in the tensor core, then groups, tiles and minima, then the K slices one after another.
 //
-// A group is the sixteen row tiles of a cluster of two blocks (GATED: eight of the gate and the same eight of the up
-// projection), a unit 256 columns of a group. Each cluster takes an equal share of the units in a row. A share may begin or
-// end inside a K slice; then the cluster before passes its sums on. It does so first and the cluster after continues them
-// last, so that none waits long. A warp that has all slices of a row tile adds them itself. Otherwise it stores its sums in
-// `partials`, and the warp that is the last to do so for an output tile adds them in order.
+// A group is the eight row tiles of a block (GATED: four of the gate and the same four of the up projection), a unit 256
+// columns of a group. Each block takes an equal share of the units in a row. A share may begin or end inside a K slice; then
+// the block before passes its sums on. It does so first and the block after continues them last, so that none waits long.
+// The sums of the slices are stored in `partials`. At the end the warps that have a slice of a row tile wait for the others,
+// and add the slices of its outputs in order, each for some of the tokens.
 //
 // First all blocks bring the tokens into the order that the tensor cores need (arrange.cuh) and compute the factors of their
-// norm. A thread of the third warpgroup then copies tokens in bulk; the two blocks of a cluster bring half of them each, for
-// both.
+// norm. A thread of the third warpgroup then copies them to stages of 64 columns.
 //
-// Grid: at most one block a multiprocessor, since blocks wait for each other; an even number. Block 384, shared memory
-// SMEM_BYTES.
+// Grid: at most one block a multiprocessor, since blocks wait for each other. Block 384, shared memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
-// epilogue.cuh; SLICES of K; X_STAGES, stages of 128 columns of the tokens; W_STAGES, tiles in the ring of a warp;
-// SMEM_BYTES.
-// Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of slices that are not a warp's own
-// are written and read once, in the L2 cache.
+// epilogue.cuh; SLICES of K; X_STAGES, stages of the tokens, at least 5; W_STAGES, tiles in the ring of a warp; SMEM_BYTES.
+// Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice, unless there is one, are
+// written and read once, in the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/sm90.cuh"
 #include "../gpu/include/tma.cuh"
@@ -31,15 +28,13 @@
 #if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(SLICES)
 #error "QUANTS, TOKENS, MODE, NORM and SLICES must be defined"
 #endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
 #if !defined(X_STAGES) || !defined(W_STAGES) || !defined(SMEM_BYTES)
 #error "X_STAGES, W_STAGES and SMEM_BYTES must be defined"
 #endif
 
 constexpr int NT = TOKENS / 8, WARPS = 8, ALL_WARPS = WARPS + 4, UNIT_STAGES = UNIT_COLUMNS / 64;
 constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
+constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
 static_assert(TOKENS % 16 == 0 && TOKENS <= 128, "see the macros above");
 
 template <class Q, class... Others>
@@ -75,7 +70,6 @@ struct Item {
     int rows, stride, type, first_tile, before;  // first row tile of the block; row tiles of the weights before
     int slice, first, past;
     bool continues, goes_on;  // another block has the beginning, or the end, of the slice
-    bool whole;               // the block has all slices of the group, one after another
 
     __device__ int row_tiles() const { return (rows + 15) / 16; }
 };
@@ -85,7 +79,7 @@ struct Job {
     Weight weights[4];
 
     __device__ __forceinline__ static int groups_of(const Weight& w) {
-        return ((w.rows + 15) / 16 + CLUSTER * GROUP_TILES - 1) / (CLUSTER * GROUP_TILES);
+        return ((w.rows + 15) / 16 + GROUP_TILES - 1) / GROUP_TILES;
     }
     __device__ __forceinline__ int all_units() const {
         int groups = 0;
@@ -117,45 +111,34 @@ struct Job {
             if (group >= 0 && group < groups) {
                 item.tiles = (const u8*)w.tiles, item.second = (const u8*)weights[1].tiles, item.out = (float*)w.out;
                 item.rows = w.rows, item.stride = w.stride, item.type = w.type;
-                item.first_tile = (group * CLUSTER + blockIdx.x % CLUSTER) * GROUP_TILES, item.before = before;
+                item.first_tile = group * GROUP_TILES, item.before = before;
             }
             group -= groups, before += (w.rows + 15) / 16;
         }
     }
 };
 
-// The items of a cluster: first a part of a group that the next cluster goes on with, then whole groups, last the rest of a
-// group that the cluster before has begun.
+// The items of a block: first the one that the next block goes on with, last the one that the block before has begun.
 struct Items {
-    int first, head_end, tail, past, at;  // units; head and tail are empty if their groups are whole
+    int first, head_end, tail, past, at;  // units: of the block; end of its first item; begin of its last one; the next item
 
     __device__ __forceinline__ Items(const Job& job) {
         const long long all = job.all_units();
-        const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-        first = (int)(all * cluster / clusters), past = (int)(all * (cluster + 1) / clusters);
-        tail = past % job.units ? max(first, job.begin_of(past - 1)) : past;
-        head_end = first % job.units ? min(past, job.end_of(first)) : first;
-        at = -1;
+        first = (int)(all * blockIdx.x / gridDim.x), past = (int)(all * (blockIdx.x + 1) / gridDim.x);
+        tail = max(first, job.begin_of(past - 1)), head_end = min(past, job.end_of(first)), at = -1;
     }
     __device__ __forceinline__ bool next(const Job& job, Item& item) {
         int begin, end;
         if (at < 0) {
-            at = head_end;
-            if (tail < past) {
-                job.locate(tail, past, item), item.whole = false;
-                return true;
-            }
-        }
-        if (at < tail) {
+            begin = tail, end = past, at = head_end;
+        } else if (at < tail) {
             begin = at, end = at = job.end_of(at);
-        } else if (first < min(head_end, tail)) {
-            begin = first, end = head_end, head_end = first;
+        } else if (first < tail) {
+            begin = first, end = head_end, tail = first;
         } else {
             return false;
         }
         job.locate(begin, end, item);
-        const int group = begin - begin % job.units;
-        item.whole = group >= first && group + job.units <= past;
         return true;
     }
 };
@@ -209,11 +192,7 @@ struct Pipe {
     // All lanes have read the stage.
     __device__ __forceinline__ void release(int lane) {
         __syncwarp();
-        if (CLUSTER > 1) {
-            if (lane < CLUSTER) mbarrier_arrive_cluster(empty + 8 * stage, lane);
-        } else {
-            if (lane == 0) mbarrier_arrive(empty + 8 * stage);
-        }
+        if (lane == 0) mbarrier_arrive(empty + 8 * stage);
         next();
     }
     __device__ __forceinline__ void next() {
@@ -368,7 +347,7 @@ struct Passed {
         if (lane == 0) atomicExch(there + at, 1);
     }
     __device__ __forceinline__ void take(float (&total)[NT][4], int warp, int lane) const {
-        const size_t at = (size_t)(blockIdx.x - CLUSTER) * WARPS + warp;
+        const size_t at = (size_t)(blockIdx.x - 1) * WARPS + warp;
         if (lane == 0) {
             while (atomicAdd(there + at, 0) == 0) __nanosleep(100);
             there[at] = 0;
@@ -382,100 +361,80 @@ struct Passed {
     }
 };
 
-// Sum of the slices of token tile `n` of a row tile, from zero on and in order.
-__device__ __forceinline__ float4 sum_slices(const float* partials, int tile, int n, int lane) {
-    const float* from = partials + ((size_t)tile * NT + n) * SLICES * 128 + 4 * lane;
-    float4 parts[SLICES], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    UNROLL for (int s = 0; s < SLICES; ++s) parts[s] = load_l2(from + 128 * s);
-    UNROLL for (int s = 0; s < SLICES; ++s)
-        sum.x += parts[s].x, sum.y += parts[s].y, sum.z += parts[s].z, sum.w += parts[s].w;
-    return sum;
-}
-
-__device__ __forceinline__ float4 four(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
-
-// Finish a slice of a row tile: store its sums, or add the slices and write the outputs. `ran_out`: the tile is past the last
-// row.
-struct Finish {
+// Outputs of the row tiles of a warp.
+struct Outputs {
     const Epilogue& to;
     int n_tokens;
     float* partials;
     int* counts;
     int warp, lane;
 
+    __device__ __forceinline__ int row_tile(const Item& item) const { return item.first_tile + warp % GROUP_TILES; }
+    // Whether the warp has the end of a slice of rows that exist.
+    __device__ __forceinline__ bool ends(const Item& item) const {
+        return !item.goes_on && row_tile(item) < item.row_tiles();
+    }
     __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
-        return {item.out, item.rows, item.stride, (item.first_tile + warp % GROUP_TILES) * 16, 8 * n, n_tokens};
+        return {item.out, item.rows, item.stride, row_tile(item) * 16, 8 * n, n_tokens};
     }
-    __device__ __forceinline__ float* partial_at(int tile, int n, int slice) const {
-        return partials + (((size_t)tile * NT + n) * SLICES + slice) * 128 + 4 * lane;
-    }
-    __device__ __forceinline__ void write_tile(const Item& item, int n, const EpilogueInputs<MODE, NORM>& loaded, float4 v,
-                                               float4 up) const {
+    __device__ __forceinline__ void write_tile(const Item& item, int n, float4 v, float4 up) const {
+        EpilogueInputs<MODE, NORM> loaded;
+        loaded.load(to, tile_at(item, n), lane);
         write<MODE, NORM>(to, tile_at(item, n), loaded, lane, v, up);
     }
 
-    __device__ __forceinline__ void operator()(const Item& item, float (&total)[NT][4]) const {
-        const int row_tile = item.first_tile + warp % GROUP_TILES;
-        if (row_tile >= item.row_tiles()) return;
-        const int other = MODE == GATED ? item.row_tiles() : 0;  // tiles between a gate and its up projection
-        const int tile = item.before + row_tile, own = tile + (warp >= GROUP_TILES ? other : 0);
-        if (item.whole && item.slice == SLICES - 1) {
-            add_own(item, total, own, MODE == GATED ? 2 * tile + other - own : own);
-            return;
-        }
+    // Store the sums of a slice, or write the outputs if there is one slice.
+    __device__ __forceinline__ void store(const Item& item, const float (&total)[NT][4]) const {
+        const int up = MODE == GATED && warp >= GROUP_TILES ? item.row_tiles() : 0;
+        float* to_partials = partials + (((size_t)item.before + row_tile(item) + up) * NT * SLICES + item.slice) * 128;
         UNROLL for (int n = 0; n < NT; ++n) {
-            if (8 * n < n_tokens) *(float4*)partial_at(own, n, item.slice) = four(total[n]);
-        }
-        if (item.whole) return;
-        fence_gpu();  // the sums are visible before they are counted
-        __syncwarp();
-        int count = 0;
-        if (lane == 0) count = atomicAdd(counts + tile, 1);
-        if (__shfl_sync(~0u, count, 0) != SLICES * SIDES - 1) return;
-        fence_gpu();  // the sums of the other warps are read after they were counted
-        if (lane == 0) counts[tile] = 0;
-        constexpr int AT_ONCE = SLICES * SIDES > 8 ? 2 : SLICES * SIDES > 4 ? 4 : 8;
-#pragma unroll(AT_ONCE)
-        for (int n = 0; n < NT; ++n) {
-            EpilogueInputs<MODE, NORM> loaded;
-            loaded.load(to, tile_at(item, n), lane);
-            const float4 sum = sum_slices(partials, tile, n, lane);
-            write_tile(item, n, loaded, sum, MODE == GATED ? sum_slices(partials, tile + other, n, lane) : sum);
+            if (8 * n >= n_tokens) break;
+            const float4 sum = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+            if constexpr (DIRECT) {
+                write_tile(item, n, sum, sum);
+            } else {
+                *(float4*)(to_partials + n * SLICES * 128 + 4 * lane) = sum;
+            }
         }
     }
 
-    // Add the slices that this warp has stored before, then its latest. With GATED the warps of a gate and of its up
-    // projection (`partner`) exchange half of their sums, and each writes half of the outputs.
-    __device__ __forceinline__ void add_own(const Item& item, float (&total)[NT][4], int own, int partner) const {
-        UNROLL for (int n = 0; n < NT; ++n) {
-            float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            UNROLL for (int s = 0; s < SLICES - 1; ++s) {
-                const float4 v = load_l2(partial_at(own, n, s));
-                sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
-            }
-            UNROLL for (int e = 0; e < 4; ++e) total[n][e] = __fadd_rn(sum[e], total[n][e]);
+    // The slices of token tile `n` of a row tile, added from zero on and in order.
+    __device__ __forceinline__ float4 sum_slices(int tile, int n) const {
+        const float* from = partials + ((size_t)tile * NT + n) * SLICES * 128 + 4 * lane;
+        float4 parts[SLICES], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        UNROLL for (int s = 0; s < SLICES; ++s) parts[s] = load_l2(from + 128 * s);
+        UNROLL for (int s = 0; s < SLICES; ++s)
+            sum.x += parts[s].x, sum.y += parts[s].y, sum.z += parts[s].z, sum.w += parts[s].w;
+        return sum;
+    }
+
+    // Count the slices that the warp has stored. Then add the slices of each of these row tiles; the warps that have a slice
+    // of it share its tokens. The last one resets the count.
+    __device__ __forceinline__ void add_slices(const Job& job) const {
+        constexpr int SHARES = SLICES * SIDES, EACH = (NT + SHARES - 1) / SHARES;
+        Item item;
+        fence_gpu();  // the sums are visible before they are counted
+        __syncwarp();
+        for (Items items(job); items.next(job, item);) {
+            if (lane == 0 && ends(item)) atomicAdd(counts + item.before + row_tile(item), 1);
         }
-        constexpr int HALF = MODE == GATED ? NT / 2 : NT;
-        if constexpr (MODE == GATED) {
-            const bool upper = warp >= GROUP_TILES;
-            UNROLL for (int n = 0; n < HALF; ++n) {
-                const int m = upper ? n : HALF + n;
-                *(float4*)partial_at(own, m, 0) = upper ? four(total[n]) : four(total[HALF + n]);
+        for (Items items(job); items.next(job, item);) {
+            if (!ends(item)) continue;
+            const int tile = item.before + row_tile(item), up = MODE == GATED ? item.row_tiles() : 0;
+            if (lane == 0) {
+                while (atomicAdd(counts + tile, 0) < SHARES) __nanosleep(40);
             }
-            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums of the other warp are stored
-            UNROLL for (int n = 0; n < HALF; ++n) {
-                const int m = upper ? HALF + n : n;
-                const EpilogueInputs<MODE, NORM> none = {};
-                const float4 mine = upper ? four(total[HALF + n]) : four(total[n]), its = load_l2(partial_at(partner, m, 0));
-                write_tile(item, m, none, upper ? its : mine, upper ? mine : its);
+            __syncwarp();
+            fence_gpu();  // the sums are read after they were counted
+            const int share = item.slice * SIDES + warp / GROUP_TILES, past = (share + 1) * NT / SHARES;
+            UNROLL for (int i = 0; i < EACH; ++i) {
+                const int n = share * NT / SHARES + i;
+                if (n >= past || 8 * n >= n_tokens) break;
+                const float4 sum = sum_slices(tile, n);
+                write_tile(item, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
             }
-            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums were read before the next ones are stored
-        } else {
-            UNROLL for (int n = 0; n < NT; ++n) {
-                EpilogueInputs<MODE, NORM> loaded;
-                loaded.load(to, tile_at(item, n), lane);
-                write_tile(item, n, loaded, four(total[n]), four(total[n]));
-            }
+            __syncwarp();
+            if (lane == 0 && atomicAdd(counts + tile, 1) == 2 * SHARES - 1) counts[tile] = 0;
         }
     }
 };
@@ -496,21 +455,10 @@ __device__ __forceinline__ void arrange_all(const Tokens* tokens, const u16* x, 
     if constexpr (sizeof...(Others) > 0) arrange_all<Others...>(tokens + 1, x, n_tokens, width, first, step, lane);
 }
 
-// Copy the block's share of some bytes to all blocks of the cluster.
-__device__ __forceinline__ void copy_part(u32 to, const u8* from, int bytes, u32 barrier, int rank) {
-    const int part = bytes / CLUSTER, at = rank * part;
-    if (CLUSTER > 1) {
-        bulk_copy_multicast(to + at, from + at, part, barrier, (1 << CLUSTER) - 1);
-    } else {
-        bulk_copy(to, from, bytes, barrier);
-    }
-}
-
-// Role of the producer thread: copy the block's half of the tokens of all items to both blocks of the cluster.
+// Role of the producer thread: copy the tokens of all items.
 __device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3], Pipe pipe) {
     Item item;
     Items items(job);
-    const int rank = blockIdx.x % CLUSTER;
     while (items.next(job, item)) {
         const Tokens& own = item.type == 0 ? tokens[0] : item.type == 1 ? tokens[1] : tokens[2];
         const int sum_bytes = own.bytes - UNIT_STAGES * BLOCK_BYTES;
@@ -520,23 +468,15 @@ __device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3
                 const u32 barrier = pipe.full + 8 * pipe.stage;
                 mbarrier_wait(pipe.empty + 8 * pipe.stage, pipe.phase ^ 1);
                 mbarrier_arrive_expect_tx(barrier, BLOCK_BYTES + (h == UNIT_STAGES - 1 ? sum_bytes : 0));
-                copy_part(pipe.address + pipe.stage * BLOCK_BYTES, unit + h * BLOCK_BYTES, BLOCK_BYTES, barrier, rank);
+                bulk_copy(pipe.address + pipe.stage * BLOCK_BYTES, unit + h * BLOCK_BYTES, BLOCK_BYTES, barrier);
                 if (h == UNIT_STAGES - 1 && sum_bytes > 0) {
-                    copy_part(pipe.address + SUMS_AT + pipe.sum_stage * SUM_BYTES, unit + UNIT_STAGES * BLOCK_BYTES, sum_bytes,
-                              barrier, rank);
+                    bulk_copy(pipe.address + SUMS_AT + pipe.sum_stage * SUM_BYTES, unit + UNIT_STAGES * BLOCK_BYTES, sum_bytes,
+                              barrier);
                 }
                 pipe.next();
             }
             pipe.next_unit();
         }
-    }
-}
-
-__device__ __forceinline__ void sync_cluster() {
-    if (CLUSTER > 1) {
-        cluster_sync();
-    } else {
-        __syncthreads();
     }
 }
 
@@ -558,7 +498,7 @@ struct Arranged {
     }
 };
 
-extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * ALL_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * ALL_WARPS, 1)
 decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
             unsigned short* halves, float* squares, float eps, float* factors, float* kept,
             unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
@@ -583,7 +523,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     Pipe pipe = {shared + (address - start), address, smem_address(full), smem_address(empty), 0, 0, 0};
     if (threadIdx.x < X_STAGES) {
         mbarrier_init(pipe.full + 8 * threadIdx.x, 1);
-        mbarrier_init(pipe.empty + 8 * threadIdx.x, CLUSTER * WARPS);
+        mbarrier_init(pipe.empty + 8 * threadIdx.x, WARPS);
     }
     Ring ring = {};
     TileCursor cursor = {nullptr, 0, 0, Items(job)};
@@ -594,7 +534,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
         __syncwarp();  // the warp's barriers are initialised
         for (int s = 0; s < W_STAGES; ++s) cursor.fetch(job, warp, ring.address + s * All::BYTES, ring.barrier + 8 * s);
     }
-    sync_cluster();  // the barriers of the tokens are initialised in both blocks
+    __syncthreads();  // the barriers of the tokens are initialised
     wait_on_dependent_grids();
 
     const Tokens tokens[3] = {{(u8*)tokens_0, bytes_0, arranges_0},
@@ -618,7 +558,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     } else {
         setmaxnreg_inc<232>();
         const Passed between = {passed, there};
-        const Finish finish = {to, n_tokens, partials, counts, warp, lane};
+        const Outputs outputs = {to, n_tokens, partials, counts, warp, lane};
         Item item;
         Items items(job);
         while (items.next(job, item)) {
@@ -631,11 +571,11 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
             multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
             if (item.goes_on) {
                 between.give(total, warp, lane);
-            } else {
-                finish(item, total);
+            } else if (outputs.ends(item)) {
+                outputs.store(item, total);
             }
         }
+        if constexpr (!DIRECT) outputs.add_slices(job);
     }
-    sync_cluster();  // the other block no longer writes here
 #endif
 }

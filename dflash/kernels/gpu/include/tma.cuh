@@ -29,24 +29,6 @@ __device__ __forceinline__ void bulk_copy(u32 smem, const void* global, int n_by
                  : "memory");
 }
 
-// The same to this address of all blocks of the cluster in `blocks`, a bit each; completes on the barrier of each block.
-__device__ __forceinline__ void bulk_copy_multicast(u32 smem, const void* global, int n_bytes, u32 barrier, u32 blocks) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-            smem),
-        "l"(global), "r"(n_bytes), "r"(barrier), "h"((unsigned short)blocks)
-        : "memory");
-}
-
-// Arrive at the barrier of block `rank` of the cluster that has this block's address `barrier`.
-__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
-    asm volatile(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-        "r"(rank)
-        : "memory");
-}
-
 // Fetch `n_bytes`, a multiple of 16, into the L2 cache. Does nothing before Hopper.
 __device__ __forceinline__ void bulk_prefetch_l2(u64 global, u32 n_bytes) {
 #if __CUDA_ARCH__ >= 900
