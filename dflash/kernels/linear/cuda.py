@@ -13,15 +13,14 @@ from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.linear import cuda_wide
 from dflash.kernels.linear.tile_config import Chip, cuts, shape, slices_of
+from dflash.kernels.linear.wide import cuda as wide_cuda
 from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64
 """Token counts that kernels are compiled for, up to `Chip.most`; a launch uses the next larger one."""
 MOST = 512
-WIDE, WIDE_FROM = 128, 65
-"""Most tokens that share one read of the weights, and the fewest for which that is faster than several launches."""
+WIDE = wide_cuda.BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
 """Epilogues, MODE of decode.cu."""
 
@@ -89,12 +88,12 @@ class DecodeLinear:
         check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
-        wide = len(x) >= WIDE_FROM and link is None and cuda_wide.fits(x.shape[1])
+        self._least = wide_cuda.least_tokens(weights) if link is None else MOST + 1
         pieces = -(-len(x) // _chip().most)
-        most = _chip().most if wide else bucket(-(-len(x) // pieces))
+        most = bucket(-(-len(x) // pieces)) if len(x) < self._least else _chip().most
         self._pieces, self._sends = [], link is not None and link.sends
-        self._wide = list[tuple[int, list[cuda_wide.WideLaunch]]]()
-        for start in range(0, len(x) - WIDE_FROM + 1 if wide else 0, WIDE):
+        self._wide = list[tuple[int, list[wide_cuda.WideLaunch]]]()
+        for start in range(0, len(x) - self._least + 1, WIDE):
             of, some = slice(start, start + WIDE), [out[start : start + WIDE] for out in outs]
             self._wide.append((start, _wide(x[of], weights, some, add, gated, scale, _Norm.of(before, behind, of))))
         for start in range(0, len(x), most):
@@ -136,7 +135,7 @@ class DecodeLinear:
         """
         signals, done = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0, 0
         for start, wides in self._wide:
-            if n_tokens - start >= WIDE_FROM:
+            if n_tokens - start >= self._least:
                 to, done = 0 if kept is None else kept[start:].data.ptr, start + WIDE
                 for wide in wides:
                     wide(min(n_tokens - start, WIDE), stream, to)
@@ -262,14 +261,14 @@ def _gated(
 
 def _wide(
     x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], add: bool, gated: bool, scale: float, norm: _Norm
-) -> list[cuda_wide.WideLaunch]:
+) -> list[wide_cuda.WideLaunch]:
     """Return the launches of up to 128 tokens that share one read of the weights."""
 
-    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: Any = None) -> cuda_wide.WideLaunch:
+    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: Any = None) -> wide_cuda.WideLaunch:
         of = pairs[:1] if mode == GATED else pairs
         whole, types = sum(-(-w.whole_rows // TILE_ROWS) for w, _ in of), tuple(sorted({w.type for w, _ in pairs}))
         slices = slices_of(whole, x.shape[1], types, _chip(), gated=mode == GATED)
-        return cuda_wide.WideLaunch(x, pairs, mode, scale, norm, slices, gates=gates)
+        return wide_cuda.WideLaunch(x, pairs, mode, scale, norm, slices, gates=gates)
 
     if not gated:
         parts = _parts(list(zip(weights, outs, strict=True)))

@@ -312,5 +312,5 @@ def bucket_of(n: int) -> int:
 
 
 def rows_of(config: Config, sequences: int) -> int:
-    """Return the most rows of a decode pass in a model of so many sequences; experts take at most 64."""
+    """Return the most rows of a decode pass in a model of `sequences` sequences; experts take at most 64."""
     return WIDE if sequences > PENDING and not config.experts else PENDING

@@ -2,15 +2,12 @@
 //
 // For each 256 columns, four blocks of 64 columns, a row of 128 bytes a token with the swizzle of wgmma. Words of 32 columns
 // are in the order of the weights' fragments (quants.cuh). Then, for formats with minima, the sums of the tokens' groups
-// (mma_tile.cuh). Macro: TOKENS, rows of a block, a multiple of 8.
+// (mma_tile.cuh). Macros: those of schedule.cuh.
 #pragma once
-#include "../formats/mma_tile.cuh"
+#include "../../formats/mma_tile.cuh"
+#include "schedule.cuh"
 
-#ifndef TOKENS
-#error "TOKENS must be defined"
-#endif
-
-constexpr int UNIT_COLUMNS = 256, BLOCK_BYTES = TOKENS * 128;
+constexpr int BLOCK_BYTES = TOKENS * 128;  // 64 columns of all tokens
 
 // Eight values of lane t of 32 columns, as its B fragments have them.
 template <class Q>

@@ -12,8 +12,13 @@ from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 
-BUCKETS = 96, 128
+BUCKETS = 64, 96, 128
 """Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
+
+_LARGE = 12
+"""Units of 128 rows and 256 columns of each multiprocessor from which weights are large."""
+_FROM, _FROM_LARGE, _NEVER = 65, 49, 1 << 30
+"""Fewest tokens for which one read of the weights is faster than several launches, by measurement."""
 
 _HERE = Path(__file__).parent
 _WARPS, _THREADS, _UNIT, _TILE = (
@@ -87,7 +92,7 @@ class WideLaunch:
         tiles = self._tiles[:1] if mode == _GATED else self._tiles
         self._groups = sum(-(-n // (_WARPS // sides)) for n in tiles)
         self._units = x.shape[1] // _UNIT
-        buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
+        buckets = [n for n in BUCKETS if least_tokens(weights) <= n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
 
     def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
@@ -135,9 +140,13 @@ class WideLaunch:
         return made.bind(grid, _THREADS, args, constants["SMEM_BYTES"])
 
 
-def fits(width: int) -> bool:
-    """Return whether the current device multiplies tokens of this width with one read of the weights."""
-    return capabilities().has_wgmma and width % _UNIT == 0
+def least_tokens(weights: Sequence[PackedWeight]) -> int:
+    """Return the fewest tokens for which one read of these weights is faster than several, on the current device."""
+    width, about = weights[0].shape[1], capabilities()
+    if not about.has_wgmma or width % _UNIT:
+        return _NEVER
+    units = sum(weight.shape[0] for weight in weights) * width / (16 * _WARPS * _UNIT * about.processors)
+    return _FROM_LARGE if units >= _LARGE else _FROM
 
 
 def bucket(n_tokens: int) -> int:

@@ -1,0 +1,125 @@
+// Sums of decode_wide.cu: passed on to the next block, stored by slice, and added up to outputs.
+//
+// Macros: those of schedule.cuh, and NORM, see epilogue.cuh.
+#pragma once
+#include "../../gpu/include/clear.cuh"
+#include "schedule.cuh"
+
+#ifndef NORM
+#error "NORM must be defined"
+#endif
+
+// Order the accesses of this thread before and after, for all blocks.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+__device__ __forceinline__ float4 load_l2(const float* from) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
+}
+
+// Sums of a warp that the next block goes on with, and whether they are there.
+struct Passed {
+    float* sums;  // (blocks, WARPS, NT, 128)
+    int* there;   // (blocks, WARPS)
+
+    __device__ __forceinline__ void give(const float (&total)[NT][4], int warp, int lane) const {
+        const size_t at = (size_t)blockIdx.x * WARPS + warp;
+        UNROLL for (int n = 0; n < NT; ++n)
+            *(float4*)(sums + (at * NT + n) * 128 + 4 * lane) = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+        fence_gpu();  // the sums are visible before they are announced
+        __syncwarp();
+        if (lane == 0) atomicExch(there + at, 1);
+    }
+    __device__ __forceinline__ void take(float (&total)[NT][4], int warp, int lane) const {
+        const size_t at = (size_t)(blockIdx.x - 1) * WARPS + warp;
+        if (lane == 0) {
+            while (atomicAdd(there + at, 0) == 0) __nanosleep(100);
+            there[at] = 0;
+        }
+        __syncwarp();
+        fence_gpu();  // the sums are read after they were announced
+        UNROLL for (int n = 0; n < NT; ++n) {
+            const float4 v = load_l2(sums + (at * NT + n) * 128 + 4 * lane);
+            total[n][0] = v.x, total[n][1] = v.y, total[n][2] = v.z, total[n][3] = v.w;
+        }
+    }
+};
+
+// Outputs of the row tiles of a warp.
+struct Outputs {
+    const Epilogue& to;
+    int n_tokens;
+    float* partials;
+    int* counts;
+    int warp, lane;
+
+    __device__ __forceinline__ int row_tile(const Item& item) const { return item.first_tile + warp % GROUP_TILES; }
+    // Whether the warp has the end of a slice of rows that exist.
+    __device__ __forceinline__ bool ends(const Item& item) const {
+        return !item.goes_on && row_tile(item) < item.row_tiles();
+    }
+    __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
+        return {item.out, item.rows, item.stride, row_tile(item) * 16, 8 * n, n_tokens};
+    }
+    __device__ __forceinline__ void write_tile(const Item& item, int n, float4 v, float4 up) const {
+        EpilogueInputs<MODE, NORM> loaded;
+        loaded.load(to, tile_at(item, n), lane);
+        write<MODE, NORM>(to, tile_at(item, n), loaded, lane, v, up);
+    }
+
+    // Store the sums of a slice, or write the outputs if there is one slice.
+    __device__ __forceinline__ void store(const Item& item, const float (&total)[NT][4]) const {
+        const int up = MODE == GATED && warp >= GROUP_TILES ? item.row_tiles() : 0;
+        float* to_partials = partials + (((size_t)item.before + row_tile(item) + up) * NT * SLICES + item.slice) * 128;
+        UNROLL for (int n = 0; n < NT; ++n) {
+            if (8 * n >= n_tokens) break;
+            const float4 sum = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+            if constexpr (DIRECT) {
+                write_tile(item, n, sum, sum);
+            } else {
+                *(float4*)(to_partials + n * SLICES * 128 + 4 * lane) = sum;
+            }
+        }
+    }
+
+    // The slices of token tile `n` of a row tile, added from zero on and in order.
+    __device__ __forceinline__ float4 sum_slices(int tile, int n) const {
+        const float* from = partials + ((size_t)tile * NT + n) * SLICES * 128 + 4 * lane;
+        float4 parts[SLICES], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        UNROLL for (int s = 0; s < SLICES; ++s) parts[s] = load_l2(from + 128 * s);
+        UNROLL for (int s = 0; s < SLICES; ++s)
+            sum.x += parts[s].x, sum.y += parts[s].y, sum.z += parts[s].z, sum.w += parts[s].w;
+        return sum;
+    }
+
+    // Count the slices that the warp has stored. Then add the slices of each of these row tiles; the warps that have a slice
+    // of it share its tokens. The last one resets the count.
+    __device__ __forceinline__ void add_slices(const Job& job) const {
+        constexpr int SHARES = SLICES * SIDES, EACH = (NT + SHARES - 1) / SHARES;
+        Item item;
+        fence_gpu();  // the sums are visible before they are counted
+        __syncwarp();
+        for (Items items(job); items.next(job, item);) {
+            if (lane == 0 && ends(item)) atomicAdd(counts + item.before + row_tile(item), 1);
+        }
+        for (Items items(job); items.next(job, item);) {
+            if (!ends(item)) continue;
+            const int tile = item.before + row_tile(item), up = MODE == GATED ? item.row_tiles() : 0;
+            if (lane == 0) {
+                while (atomicAdd(counts + tile, 0) < SHARES) __nanosleep(40);
+            }
+            __syncwarp();
+            fence_gpu();  // the sums are read after they were counted
+            const int share = item.slice * SIDES + warp / GROUP_TILES, past = (share + 1) * NT / SHARES;
+            UNROLL for (int i = 0; i < EACH; ++i) {
+                const int n = share * NT / SHARES + i;
+                if (n >= past || 8 * n >= n_tokens) break;
+                const float4 sum = sum_slices(tile, n);
+                write_tile(item, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
+            }
+            __syncwarp();
+            if (lane == 0 && atomicAdd(counts + tile, 1) == 2 * SHARES - 1) counts[tile] = 0;
+        }
+    }
+};
