@@ -88,7 +88,7 @@ class DecodeLinear:
         check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
-        self._least = wide_cuda.least_tokens(weights) if link is None else MOST + 1
+        self._least = wide_cuda.least_tokens(x.shape[1]) if link is None else MOST + 1
         pieces = -(-len(x) // _chip().most)
         most = bucket(-(-len(x) // pieces)) if len(x) < self._least else _chip().most
         self._pieces, self._sends = [], link is not None and link.sends
@@ -125,8 +125,7 @@ class DecodeLinear:
 
     def fetch_ahead(self, pieces: Any) -> None:
         """Set the memory that launches prefetch to the L2 cache as they end, see `first`; call before the first launch."""
-        for *_, decodes in self._pieces:
-            decodes[-1].ahead = cupy.asarray(pieces)
+        self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
 
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
@@ -141,10 +140,9 @@ class DecodeLinear:
                     wide(min(n_tokens - start, WIDE), stream, to)
         for start, most, decodes in self._pieces:
             if n_tokens > start >= done:
-                to, ends = 0 if kept is None else kept[start:].data.ptr, n_tokens <= start + most
+                to = 0 if kept is None else kept[start:].data.ptr
                 for decode in decodes:
-                    last = decode is decodes[-1]
-                    decode(min(n_tokens - start, most), stream, to, signals if last else 0, prefetch=last and ends)
+                    decode(min(n_tokens - start, most), stream, to, signals if decode is decodes[-1] else 0)
 
 
 class _Norm(NamedTuple):
@@ -214,7 +212,7 @@ class _Launch:
             pieces.append(np.stack(np.broadcast_arrays(at.astype(np.uint64), n_bytes), axis=-1).reshape(-1, 2))
         return np.concatenate(pieces)
 
-    def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int, *, prefetch: bool) -> None:
+    def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
         n = bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
@@ -225,8 +223,7 @@ class _Launch:
                 (*args, None, self.ahead, len(self.ahead), self._peers, 0, *described),
                 one["SMEM_BYTES"],
             )
-        n_ahead = len(self.ahead) if prefetch else 0
-        self._bound[n](stream, n_tokens=n_tokens, kept=kept, signals=signals, n_ahead=n_ahead)
+        self._bound[n](stream, n_tokens=n_tokens, kept=kept, signals=signals)
 
 
 def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:

@@ -12,23 +12,17 @@ from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 
-BUCKETS = 64, 96, 128
+BUCKETS = 96, 128
 """Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
 
-_LARGE = 12
-"""Units of 128 rows and 256 columns of each multiprocessor from which weights are large."""
-_FROM, _FROM_LARGE, _NEVER = 65, 49, 1 << 30
-"""Fewest tokens for which one read of the weights is faster than several launches, by measurement."""
+FROM = 65
+"""Fewest tokens that one read of the weights serves, as measured with Q4_K and Q6_K; with more than 512 none ever does."""
 
 _HERE = Path(__file__).parent
-_WARPS, _THREADS, _UNIT, _TILE = (
-    8,
-    384,
-    256,
-    128,
-)  # consumer warps and threads of a block; columns of a unit; values of a tile
-_W_STAGES, _MOST_X_STAGES = 3, 16
-_WEIGHTS, _TYPES = 4, 3
+_WARPS, _THREADS = 8, 384  # consumer warps and threads of a block
+_UNIT, _TILE = 256, 128  # columns of a unit of work; sums of a tile of 16 rows and eight tokens
+_W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES = 3, 16, 5
+_WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
 _GATED = 2  # MODE of epilogue.cuh
 _SHORT_RUN = "Q6_K"
 _MINIMA = {"Q2_K": 16, "Q4_K": 8, "Q5_K": 8, "Q4_1": 8, "Q5_1": 8}
@@ -55,6 +49,8 @@ def _scratch(device: int) -> _Scratch:
 
 class WideLaunch:
     """One launch for up to four weights of up to three types.
+
+    All such launches on a device share scratch memory, so they must run on one stream.
 
     Parameters
     ----------
@@ -92,7 +88,7 @@ class WideLaunch:
         tiles = self._tiles[:1] if mode == _GATED else self._tiles
         self._groups = sum(-(-n // (_WARPS // sides)) for n in tiles)
         self._units = x.shape[1] // _UNIT
-        buckets = [n for n in BUCKETS if least_tokens(weights) <= n < len(x)] + [bucket(len(x))]
+        buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
 
     def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
@@ -140,13 +136,9 @@ class WideLaunch:
         return made.bind(grid, _THREADS, args, constants["SMEM_BYTES"])
 
 
-def least_tokens(weights: Sequence[PackedWeight]) -> int:
-    """Return the fewest tokens for which one read of these weights is faster than several, on the current device."""
-    width, about = weights[0].shape[1], capabilities()
-    if not about.has_wgmma or width % _UNIT:
-        return _NEVER
-    units = sum(weight.shape[0] for weight in weights) * width / (16 * _WARPS * _UNIT * about.processors)
-    return _FROM_LARGE if units >= _LARGE else _FROM
+def least_tokens(width: int) -> int:
+    """Return the fewest tokens that one read of the weights serves on the current device; more than any, if it can't."""
+    return FROM if capabilities().has_wgmma and width % _UNIT == 0 else _NEVER
 
 
 def bucket(n_tokens: int) -> int:
@@ -165,11 +157,9 @@ def _stages(types: Sequence[str], n: int) -> dict[str, int]:
     """Return the stages of `n` tokens and of weights that fit the shared memory."""
     shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
     weights, sums = _WARPS * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
-    w = _W_STAGES
-    while True:
-        x = next(
-            (x for x in range(_MOST_X_STAGES, 4, -1) if 1024 + x * n * 128 + -(-x // 4) * sums + w * weights <= shared), 0
-        )
-        if x:
-            return {"X_STAGES": x, "W_STAGES": w, "SMEM_BYTES": shared}
-        w -= 1
+
+    def size(x: int) -> int:
+        return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights
+
+    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) <= shared)
+    return {"X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}

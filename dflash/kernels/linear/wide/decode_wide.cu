@@ -7,8 +7,8 @@
 // A group is the eight row tiles of a block (GATED: four of the gate and the same four of the up projection), a unit 256
 // columns of a group. Each block takes an equal share of the units in a row. A share may begin or end inside a K slice; then
 // the block before passes its sums on. It does so first and the block after continues them last, so that none waits long.
-// The sums of the slices are stored in `partials`. At the end the warps that have a slice of a row tile wait for the others,
-// and add the slices of its outputs in order, each for some of the tokens.
+// A warp that has all slices of a row tile adds them itself. Otherwise it stores its sums in `partials`, and the warp that is
+// the last to do so for an output tile adds them in order.
 //
 // First all blocks bring the tokens into the order that the tensor cores need (arrange.cuh) and compute the factors of their
 // norm. A thread of the third warpgroup then copies them to stages of 64 columns.
@@ -16,8 +16,8 @@
 // Grid: at most one block a multiprocessor, since blocks wait for each other. Block 384, shared memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
 // epilogue.cuh; SLICES of K; X_STAGES, stages of the tokens, at least 5; W_STAGES, tiles in the ring of a warp; SMEM_BYTES.
-// Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice, unless there is one, are
-// written and read once, in the L2 cache.
+// Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice are written and read once,
+// in the L2 cache.
 #include "../../gpu/include/pdl.cuh"
 #include "tokens.cuh"
 
@@ -81,7 +81,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     } else {
         setmaxnreg_inc<232>();
         const Passed between = {passed, there};
-        const Outputs outputs = {to, n_tokens, partials, counts, warp, lane};
+        const Finish finish = {to, n_tokens, partials, counts, warp, lane};
         Item item;
         Items items(job);
         while (items.next(job, item)) {
@@ -94,11 +94,11 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
             multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
             if (item.goes_on) {
                 between.give(total, warp, lane);
-            } else if (outputs.ends(item)) {
-                outputs.store(item, total);
+            } else {
+                finish(item, total);
             }
         }
-        if constexpr (!DIRECT) outputs.add_slices(job);
     }
+    __syncthreads();  // all copies were read before the block ends
 #endif
 }
