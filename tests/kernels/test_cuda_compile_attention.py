@@ -44,7 +44,7 @@ def test_every_generation(arch):
     )
 
 
-FEW = 48
+FEW = 96
 """Bytes that may be spilled for tiles of 48 queries, where nine warps leave 168 registers to a thread."""
 
 

@@ -2,10 +2,10 @@
 // formula is that of online_softmax.cuh with the values of q8_0.cuh.
 //
 // Scores are K Q^T and outputs V^T P^T: keys and values are the left operands of mma.sync, so that their bytes become
-// float16 in registers, and the queries are the columns. Roles: a producer warp copies tiles of 64 positions into a
-// pipeline; eight consumer warps work on three tiles at a time. Between two barriers each of them multiplies 16 keys of tile
-// i by SPAN elements of a head, turns the scores of some queries with tile i - 1 into weights, and multiplies the values of
-// 32 elements of tile i - 2 by all weights.
+// float16 in registers, and the queries are the columns. Roles: a producer warp copies tiles of 64 positions into a pipeline
+// (by cp.async: bulk copies of the 272 bytes of a head took 74 cycles each); eight consumer warps work on three tiles at a
+// time. Between two barriers each of them multiplies 16 keys of tile i by SPAN elements of a head, turns the scores of some
+// queries with tile i - 1 into weights, and multiplies the values of 32 elements of tile i - 2 by all weights.
 //
 // Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block
 // THREADS, shared memory STAGES * STAGE_BYTES + Layout::BYTES. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
@@ -14,11 +14,10 @@
 // Bytes: 2 * KV_HEADS * (HEAD_DIM + 16) for each position, and 4 * HEAD_DIM for each query and split.
 #include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mbarrier.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/pipeline.cuh"
-#include "../gpu/include/sm90.cuh"
-#include "../gpu/include/tma.cuh"
 #include "../gpu/include/warp.cuh"
 #include "decode_scheduler.cuh"
 #include "partial_layout.cuh"
@@ -59,26 +58,14 @@ __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const u8* cache, c
     const int lane = threadIdx.x % 32, position = i * TILE_KV, n = min(TILE_KV, kv.written - position);
     const size_t row = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
     const u8* from = cache + (row * KV_HEADS + kv.head) * HEAD_BYTES;
-    const u32 to = pipeline.tile(), full = pipeline.full_barrier();
     mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-#if __CUDA_ARCH__ >= 900
-    if (n < TILE_KV) {
-        const uint4 zeros = make_uint4(0, 0, 0, 0);
-        for (int line = n * LINES + lane; line < TILE_KV * LINES; line += 32) st_shared_16(to + line * 16, zeros);
-        fence_async_proxy();  // later copies to this stage are not overtaken
-        __syncwarp();         // all zeros are stored
-    }
-    if (lane == 0) mbarrier_arrive_expect_tx(full, n * HEAD_BYTES);
-    __syncwarp();  // the bytes are expected
-    for (int key = lane; key < n; key += 32)
-        bulk_copy(to + key * HEAD_BYTES, from + (size_t)key * (KV_HEADS * HEAD_BYTES), HEAD_BYTES, full);
-#else
+#pragma unroll 8
     for (int line = lane; line < TILE_KV * LINES; line += 32) {
         const int key = line / LINES;
-        cp_async_16_zfill(to + line * 16, from + (size_t)key * (KV_HEADS * HEAD_BYTES) + line % LINES * 16, key < n);
+        const u8* source = from + (size_t)key * (KV_HEADS * HEAD_BYTES) + line % LINES * 16;
+        cp_async_16_zfill(pipeline.tile() + line * 16, source, key < n);
     }
-    cp_async_mbarrier_arrive(full);
-#endif
+    cp_async_mbarrier_arrive(pipeline.full_barrier());
     pipeline.next();
 }
 
@@ -298,7 +285,7 @@ decode_q8_0(const unsigned short* q, const unsigned char* k, const unsigned char
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     if (threadIdx.x == CONSUMERS) {
         for (int i = 0; i < STAGES; ++i) {
-            mbarrier_init_for_copies(pipeline.full + 8 * i);
+            mbarrier_init(pipeline.full + 8 * i, 32);
             mbarrier_init(pipeline.empty + 8 * i, WARPS);
         }
     }
