@@ -1,8 +1,9 @@
 """Matrix multiply of packed weights on all cores.
 
-A task is a tile of 16 rows, or two. For few tokens, rows are unpacked in registers and multiplied directly. For more tokens,
-some rows and columns are unpacked into a buffer that fits the L1 cache, and every token is multiplied with them; lane sums of
-wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in every batch.
+A task is one tile of 16 rows, or two. For few tokens, rows are unpacked in registers and multiplied directly. For more
+tokens, some rows and columns are unpacked into a buffer that fits the L1 cache, and every token is multiplied with them. The
+lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in
+every batch.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """Building blocks of the CPU multiply: tiles of dot products, sums of lanes, calls through an address.
 
 Lane i of an accumulator sums the products i, i + 16, i + 32 ... one after another and the lanes are added as a tree, so the
-bits of a dot product do not depend on the tile that computed it. Where registers have eight lanes, a tile computes lanes 0 to
-7 before lanes 8 to 15, so that its sums stay in registers.
+bits of a dot product do not depend on the tile that computed it. Where registers have eight lanes, a tile computes
+lanes 0 to 7 before lanes 8 to 15, so that its sums stay in registers.
 """
 
 from typing import Any
