@@ -98,7 +98,7 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 
 // Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
 // slice prefetches a share, as few pieces as possible, since the lanes of a warp do so one after another. `pieces`: pairs of
-// address and bytes. Not inlined: its addresses would take registers.
+// address and bytes. Not inlined: its addresses would take registers. Does nothing before Hopper.
 __device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
     for (int i = (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x; i < n; i += gridDim.x * K_SLICES * 32) {
         bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
@@ -119,7 +119,8 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     int i = first / Q::TILE_K;
     const int end = min(past / Q::TILE_K, tiles_of_row);
     const int n_active = min(SIDE_UNITS, work.units() - work.group * SIDE_UNITS);
-    const int stages = n_active == SIDE_UNITS ? P::STAGES : min(MAX_STAGES, P::STAGES * SIDE_UNITS / n_active);
+    const int stages =
+        GROUPED_RINGS || n_active == SIDE_UNITS ? P::STAGES : min(MAX_STAGES, P::STAGES * SIDE_UNITS / n_active);
     const bool active = own < n_active;
     const int ring_index = local_slice * (SIDES * n_active) + unit / SIDE_UNITS * n_active + own;
     u8* ring = shared + K_SLICES * X_STAGES * P::X_STAGE_BYTES + ring_index * (stages * MT * Q::BYTES);
@@ -130,12 +131,13 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         source[m] = tiles + (size_t)min((work.group * SIDE_UNITS + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
     }
     const auto fetch = [&](int stage, int tile) {
-        copy_tiles_async<MT, Q::BYTES>(smem_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
-                                       barrier + 8 * stage, lane);
+        ring_copy<MT, Q::BYTES>(smem_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
+                                barrier + 8 * stage, lane);
     };
     if (lane < MAX_STAGES) mbarrier_init_for_copies(barrier + 8 * lane);
     __syncwarp();  // the warp's barriers are initialised
     if (active && i < end) fetch(0, i);
+    ring_commit();
 
     u8* tokens = shared + local_slice * (X_STAGES * P::X_STAGE_BYTES);
     const u32 fills = smem_address(barriers.filled[local_slice]), sums = smem_address(barriers.summed[local_slice]);
@@ -156,7 +158,10 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                                    fills + 8 * part, lane);
     }
     // Until here one stage of weights was requested: with more, the tokens would arrive later.
-    for (int s = 1; active && s < stages && i + s < end; ++s) fetch(s, i + s);
+    for (int s = 1; GROUPED_RINGS ? s < stages : active && s < stages && i + s < end; ++s) {
+        if (!GROUPED_RINGS || (active && i + s < end)) fetch(s, i + s);
+        ring_commit();
+    }
     if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
@@ -193,10 +198,11 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         for (; i < stop; ++i) {
             const u8* tile[MT];
             UNROLL for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
-            mbarrier_wait(barrier + 8 * stage, parity);
+            ring_wait<P::STAGES>(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();  // all lanes have read the tile that `fetch` overwrites
             if (i + stages < end) fetch(stage, i + stages);
+            ring_commit();
             if (++stage == stages) stage = 0, parity ^= 1;
             columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
