@@ -165,6 +165,10 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
+    // Copies of cp.async arrive in order. So a warp requests many tokens before the weights that it reads after them, and
+    // another one sums their groups. A few tokens are there soon enough.
+    constexpr bool EARLY_REFILL = GROUPED_RINGS && TOKENS > 8 && P::STAGES > 1;
+    constexpr int SUMS_LATER = GROUPED_RINGS && TOKENS > 8 && ROW_UNITS > 2 ? ROW_UNITS - 1 : 0;
     int stage = 0, parity = 0, buffer = 0, phase = 0, turn = 0;
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
@@ -174,7 +178,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         const int stop = active ? part_end : i;
         if (turn == unit) {
             const int next = part + X_STAGES - X_SLACK;
-            if (part >= X_SLACK && next < parts) {
+            if (!EARLY_REFILL && part >= X_SLACK && next < parts) {
                 mbarrier_wait(frees + next % X_STAGES * 8, next / X_STAGES + 1 & 1);
                 const int at = next % X_STAGES;
                 if (ROW_UNITS > 1) mbarrier_arrive_no_complete(fills + 8 * at, ROW_UNITS - 1);
@@ -185,7 +189,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         }
         mbarrier_wait(fills + 8 * buffer, phase);
         if constexpr (Q::MINIMA > 0) {
-            if (turn == unit) {
+            if ((SUMS_LATER > 0 ? (turn + SUMS_LATER) % ROW_UNITS : turn) == unit) {
 #pragma unroll 1
                 for (int t = 0; t < P::TILES; ++t) {
                     sum_groups<Q, NT>(x + t * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + t * P::SUM_BYTES);
@@ -194,6 +198,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             }
         }
         const u8 *columns = x, *sums_of_columns = x + P::X_BYTES;
+        const bool holds = EARLY_REFILL && i < stop;
 #pragma unroll 1
         for (; i < stop; ++i) {
             const u8* tile[MT];
@@ -201,8 +206,10 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             ring_wait<P::STAGES>(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();  // all lanes have read the tile that `fetch` overwrites
-            if (i + stages < end) fetch(stage, i + stages);
-            ring_commit();
+            if (!EARLY_REFILL || i + 1 < stop) {
+                if (i + stages < end) fetch(stage, i + stages);
+                ring_commit();
+            }
             if (++stage == stages) stage = 0, parity ^= 1;
             columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
@@ -210,6 +217,18 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         if (lane == 0) mbarrier_arrive(frees + 8 * buffer);
         if (++buffer == X_STAGES) buffer = 0, phase ^= 1;
         if (++turn == ROW_UNITS) turn = 0;
+        if constexpr (EARLY_REFILL) {
+            const int next = part + 1 + X_STAGES - X_SLACK, at = next % X_STAGES;
+            if (turn == unit && part + 1 >= X_SLACK && next < parts) {
+                mbarrier_wait(frees + 8 * at, next / X_STAGES + 1 & 1);
+                if (ROW_UNITS > 1) mbarrier_arrive_no_complete(fills + 8 * at, ROW_UNITS - 1);
+                fetch_tokens<Q, 1>(smem_address(tokens + at * P::X_STAGE_BYTES), in, first + next * X_COLUMNS, 0,
+                                   fills + 8 * at, lane);
+            }
+            const int last = (stage > 0 ? stage : stages) - 1;
+            if (holds && i - 1 + stages < end) fetch(last, i - 1 + stages);
+            if (holds) ring_commit();
+        }
     }
 }
 
