@@ -10,6 +10,7 @@ from dflash.kernels.formats import FORMATS
 from dflash.kernels.gpu.jit import source
 
 linear = pytest.importorskip("dflash.kernels.linear.cuda")
+most_tokens = pytest.importorskip("dflash.kernels.linear.tile_config").most_tokens
 wide = pytest.importorskip("dflash.kernels.linear.wide.cuda")
 CHIPS = {
     80: linear.Chip(108, 163, clusters=False),
@@ -32,7 +33,7 @@ SIZES = {
     (64, 3584): linear.ADD,
 }
 """Tiles of rows, widths and epilogues of a 27B and a 0.8B model."""
-TOKENS = [n for n in linear.BUCKETS if n <= CHIPS[90].most]
+TOKENS = [n for n in linear.BUCKETS if n <= 32]
 
 pytestmark = nvrtc.needed
 
@@ -58,6 +59,16 @@ def test_every_architecture(arch):
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_every_shape(tokens, size):
     assert decode("Q4_K", tokens, size, SIZES[size]) == 0
+
+
+@pytest.mark.parametrize("arch", [80, 86])
+@pytest.mark.parametrize("size", list(SIZES)[:6])
+def test_shapes_of_smaller_gpus(size, arch):
+    """The shapes for the fewest and the most tokens of a launch."""
+    most = most_tokens(*size, ("Q4_K", "Q6_K"), CHIPS[arch], gated=SIZES[size] == linear.GATED)
+    for tokens in (8, most):
+        quants = "Q6_K" if SIZES[size] == linear.GATED else "Q4_K,Q6_K"
+        assert decode(quants, tokens, size, SIZES[size], arch) == 0, f"{tokens} tokens spill"
 
 
 @pytest.mark.parametrize("kind", FORMATS)

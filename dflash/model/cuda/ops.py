@@ -88,6 +88,7 @@ class Ops:
         self._attention = attention.Workspace(empty)
         self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
+        self._read: Any = None  # scratch memory of the delta rule's launches
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
             self._delta = delta.PromptScratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
@@ -125,7 +126,8 @@ class Ops:
         gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
-        step = delta.DeltaStep(inputs, gains, self.batch, *memory, **settings)
+        step = delta.DeltaStep(inputs, gains, self.batch, *memory, read=self._read, **settings)
+        self._read = step.read
         return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
