@@ -115,7 +115,7 @@ def test_many_tokens_in_turn():
 
 
 TEXTS = [f"{i} times {i + 1} is" for i in range(100)]
-demo, plain = demo_on_gpu(TEXTS, context=512, sequences=100)
+demo, _ = demo_on_gpu(TEXTS, context=512, sequences=100)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)], ids=["greedy", "T 1"])
