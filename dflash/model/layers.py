@@ -83,11 +83,13 @@ class FullAttention:
 
 
 class FeedForward:
-    """``down(silu(gate x) * up x)``; reads `x`, uses `inner`, and writes or adds its output to `out`."""
+    """``down(silu(gate x) * up x)``, or with GELU; reads `x`, uses `inner`, and writes or adds its output to `out`."""
 
-    def __init__(self, weights: HostTensors, x: Floats, inner: Floats, out: Floats, *, add: bool = True) -> None:
+    def __init__(
+        self, weights: HostTensors, x: Floats, inner: Floats, out: Floats, *, add: bool = True, gelu: bool = False
+    ) -> None:
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, name="ffn gate up")
+        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, gelu=gelu, name="ffn gate up")
         self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
 
     def __call__(self, n: int) -> None:

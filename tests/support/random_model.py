@@ -85,6 +85,7 @@ def write(path, architecture, n_vocab, keys, kind, fused=()):
     _, shapes = config_of(architecture, n_vocab, keys, present)
     writer = gguf.GGUFWriter(path, architecture)
     add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}
+    add |= {np.ndarray: lambda name, values: writer.add_array(name, values.tolist())}
     for name, value in metadata_of(architecture, keys).items():
         if name != "general.architecture":
             add.get(type(value), writer.add_array)(name, value)

@@ -9,12 +9,12 @@ import numpy as np
 from numba import prange
 
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.cpu.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
+from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
 from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1x1, tile_4x3, tile_4x4, tile_4x5
 
-STORE, ADD, GATE, UP = range(4)
-"""Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``."""
+STORE, ADD, GATE, UP, GELU_GATE = range(5)
+"""Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``, or with GELU."""
 
 DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, DOT = range(13)
 """Columns of a plan, int64: a row describes a weight, its input at address X and its output. The columns from DOT on hold
@@ -112,7 +112,7 @@ def _tile(plan, i, tile, scratch, most_tokens):
     row = tile * TILE
     rows = min(TILE, weight[ROWS] - row)
     tokens = weight[TOKENS]
-    for part in range(2 if weight[MODE] == GATE else 1):
+    for part in range(2 if weight[MODE] >= GATE else 1):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + part * 64 * tokens
@@ -124,6 +124,10 @@ def _tile(plan, i, tile, scratch, most_tokens):
         for t in range(tokens):
             at = products + 64 * t
             store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * tokens)))
+    elif weight[MODE] == GELU_GATE:
+        for t in range(tokens):
+            at = products + 64 * t
+            store_f32(at, mul(gelu(load_f32(at)), load_f32(at + 64 * tokens)))
     _write(weight, row, rows, products)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 Shapes = dict[str, str]
 
+NONE: Shapes = {}
 OUTSIDE: Shapes = {"token_embd.weight": "V H", "output_norm.weight": "H"}
 HEAD: Shapes = {"output.weight": "V H"}
 """Absent where the embedding is also the LM head."""
@@ -46,6 +47,16 @@ SHARED: Shapes = {
     "ffn_gate_shexp.weight": "FS H",
     "ffn_up_shexp.weight": "FS H",
     "ffn_down_shexp.weight": "H FS",
+}
+FFN_OUTPUT_NORM: Shapes = {"post_ffw_norm.weight": "H"}
+KEYS_AND_VALUES = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+"""Tensors that a layer lacks if it reads the keys and values of another one."""
+PER_LAYER: Shapes = {"inp_gate.weight": "P H", "proj.weight": "H P", "post_norm.weight": "H"}
+"""Tensors that add the layer's part of a token's embedding for all layers."""
+PER_LAYER_OUTSIDE: Shapes = {
+    "per_layer_token_embd.weight": "V LP",
+    "per_layer_model_proj.weight": "LP H",
+    "per_layer_proj_norm.weight": "P",
 }
 MTP: Shapes = {"nextn.eh_proj.weight": "H 2H", "nextn.enorm.weight": "H", "nextn.hnorm.weight": "H"}
 MTP_OPTIONAL: Shapes = {
@@ -100,6 +111,18 @@ class Architecture(NamedTuple):
         Whether the rotary embedding has sections for the positions of images, which the file must give.
     grouped : bool
         Whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
+    outside : dict
+        Tensors outside the blocks besides those of every model.
+    optional : dict
+        Tensors of a block that a file may lack.
+    layered : bool
+        Whether layers differ in heads, window and feed forward, see `dflash.model.layered.sizes`.
+    unscaled : bool
+        Whether scores of attention are not divided by the root of the head size, and values are normed like keys.
+    gelu : bool
+        Whether the feed forward has GELU in place of SiLU.
+    scaled_embedding : bool
+        Whether embeddings are multiplied by the root of their width.
     """
 
     linear: Shapes | None
@@ -108,6 +131,12 @@ class Architecture(NamedTuple):
     fused: tuple[Fused, ...]
     sections: bool = False
     grouped: bool = False
+    outside: Shapes = NONE
+    optional: Shapes = NONE
+    layered: bool = False
+    unscaled: bool = False
+    gelu: bool = False
+    scaled_embedding: bool = False
 
     @property
     def gated(self) -> bool:
@@ -118,6 +147,11 @@ class Architecture(NamedTuple):
     def ffn_norm(self) -> str:
         """Name of the norm before the feed forward."""
         return next(iter(self.ffn))
+
+    @property
+    def normed_outputs(self) -> bool:
+        """True if the outputs of mixer and feed forward have a norm of their own before they are added."""
+        return FFN_OUTPUT_NORM.keys() <= self.ffn.keys()
 
     @property
     def experts(self) -> bool:
@@ -140,6 +174,7 @@ _QKVZ = Fused(
 """Projections of linear attention as checkpoints have them; files of early converters still hold `ssm_in`."""
 
 _POST_NORM: Shapes = {"post_attention_norm.weight": "H"}
+"""Norm after attention: of the sum with the residual stream in `qwen35`, of the mixer's output in `gemma4`."""
 _FFN_NORM: Shapes = {"ffn_norm.weight": "H"}
 
 ARCHITECTURES = {
@@ -175,5 +210,17 @@ ARCHITECTURES = {
         ffn=_POST_NORM | ROUTED | SHARED,
         fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV), _FUSED_EXPERTS, _BETA_ALPHA, _QKVZ),
         grouped=True,
+    ),
+    "gemma4": Architecture(
+        linear=None,
+        full=FULL | _POST_NORM,
+        ffn=_FFN_NORM | DENSE | FFN_OUTPUT_NORM,
+        fused=(),
+        outside={"rope_freqs.weight": "HEAD/2"},
+        optional={"attn_v.weight": "KV H", "layer_output_scale.weight": "1"},
+        layered=True,
+        unscaled=True,
+        gelu=True,
+        scaled_embedding=True,
     ),
 }
