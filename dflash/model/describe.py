@@ -171,11 +171,11 @@ def _limit(file: GGUFFile, config: Config, bandwidth: int) -> dict[str, float]:
 
 def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
     return {
-        "model": "byte-level BPE",
+        "model": "byte-level BPE" if vocabulary.byte_level else "BPE of characters",
         "pre": vocabulary.pre,
         "tokens": len(vocabulary.types.rstrip(bytes([UNUSED]))),
         "merges": len(vocabulary.merges),
-        "normalizer": _NORMALIZER,
+        "normalizer": _NORMALIZER if vocabulary.byte_level else "none",
         "end": None if vocabulary.eos is None else vocabulary.texts[vocabulary.eos],
         "adds_bos": vocabulary.add_bos,
     }
