@@ -76,6 +76,8 @@ class Config:
         Bound of the logits, see `dflash.kernels.soft_cap`; 0 for none.
     per_layer : int
         Elements of a token's embedding for one layer; 0 without such embeddings.
+    expert_scale : float
+        Sum of the shares of a token's experts.
     """
 
     architecture: str
@@ -107,6 +109,7 @@ class Config:
     window_rotation: Rotary | None = None
     logit_cap: float = 0.0
     per_layer: int = 0
+    expert_scale: float = 1.0
 
     @property
     def kv_shapes(self) -> dict[int, tuple[int, int]]:
@@ -168,7 +171,7 @@ class Config:
             **delta_sizes(keys, architecture),
             **expert_sizes(keys, architecture),
             **(
-                layer_sizes(keys, architecture, n_blocks)
+                layer_sizes(keys, architecture, n_blocks, tensors)
                 if architecture.layered
                 else attention_sizes(keys, architecture, recurrent) | ffn_size(keys, architecture, n_blocks)
             ),

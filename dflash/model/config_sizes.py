@@ -22,12 +22,19 @@ MIN_YARN_BASE = 2.0
 MIN_YARN_BETA = 1e-6
 """Smallest ``beta_fast`` and ``beta_slow`` (turns) of YaRN, which divides by them; published models have 32 and 1."""
 
-_RUNNABLE = {
+_RUNNABLE: dict[str, tuple[Any, ...]] = {
     "expert_gating_func": (0, 1),  # not given, softmax
     "expert_weights_norm": (True,),
     "expert_weights_scale": (0, 1),  # not given, none
 }
 """Keys that change the formulas of a model, and the values that dflash supports."""
+
+_SIGMOID: dict[str, tuple[Any, ...]] = {
+    "expert_gating_func": (2,),
+    "expert_weights_norm": (True,),
+    "router_logit_softcapping": (0,),
+}
+"""The same where experts are selected by a sigmoid, in an architecture whose experts have a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,8 @@ class RopeScaling:
 
 def refuse_other_mathematics(keys: Keys, architecture: Architecture) -> None:
     """Raise `Unsupported` if a key selects a formula that dflash does not compute."""
-    for name, runnable in (_RUNNABLE | {"ssm.v_head_reordered": (not architecture.grouped,)}).items():
+    rules = _SIGMOID if architecture.sigmoid else _RUNNABLE
+    for name, runnable in (rules | {"ssm.v_head_reordered": (not architecture.grouped,)}).items():
         value = keys.value(name, runnable[0])
         if isinstance(value, np.ndarray) or value not in runnable:
             raise Unsupported(str(keys.wrong(name, value, " or ".join(map(repr, runnable)))))
@@ -168,6 +176,7 @@ def expert_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
         "experts": experts,
         "experts_used": keys.integer("expert_used_count", high=experts),
         "expert_ffn": keys.integer("expert_feed_forward_length", high=MAX_WIDTH),
+        "expert_scale": keys.number("expert_weights_scale", low=0, high=1e6) if architecture.sigmoid else 1.0,
         "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH) if architecture.shared else 0,
     }
 

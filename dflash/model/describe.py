@@ -14,7 +14,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
+from dflash.model.text.vocabulary import NORMALIZED, UNUSED, TokenizerVocabulary
 
 _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
 _GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
@@ -175,7 +175,7 @@ def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
         "pre": vocabulary.pre,
         "tokens": len(vocabulary.types.rstrip(bytes([UNUSED]))),
         "merges": len(vocabulary.merges),
-        "normalizer": _NORMALIZER if vocabulary.byte_level else "none",
+        "normalizer": _NORMALIZER if vocabulary.pre in NORMALIZED else "none",
         "end": None if vocabulary.eos is None else vocabulary.texts[vocabulary.eos],
         "adds_bos": vocabulary.add_bos,
     }

@@ -98,7 +98,14 @@ class Model:
             weights = self.weights.block(i)
             if config.layers:
                 cache = self.pools.layer_cache(config.layers[i].source)
-                blocks.append(NormedBlock(weights, config, i, space, LayeredAttention(weights, config, i, space, cache)))
+                layered = LayeredAttention(weights, config, i, space, cache)
+                normed = config.blocks.normed_outputs
+                own = space.of_layer(config.layers[i])
+                blocks.append(
+                    NormedBlock(weights, config, i, space, layered)
+                    if normed
+                    else Block(weights, config, own, layered, scratch)
+                )
                 continue
             if recurrent:
                 memory = self.pools.conv[linear], self.pools.delta[linear]

@@ -61,6 +61,8 @@ class ModelWorkspace(RowArrays):
         Arrays of full attention; see `FullAttention`.
     inner : float32 (N, F)
         Gated inner activation of the dense feed forward.
+    head_gate : float32 (N, heads) or (N, heads * head size)
+        Gate of attention in some architectures.
     window_cos, window_sin
         As `cos` and `sin`, for layers with a window.
     per_layer, token_part : float32 (N, L * P)
@@ -110,8 +112,8 @@ class ModelWorkspace(RowArrays):
 
 def _attention_shapes(sizes: LayerSizes, gated: int) -> dict[str, tuple[int, ...]]:
     query, row = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-    rotated = sizes.heads, sizes.head_size
-    return {"query": (gated * query,), "key": (row,), "value": (row,), "rotated": rotated, "attended": (query,)}
+    shapes = {"query": (gated * query,), "key": (row,), "value": (row,), "rotated": (sizes.heads, sizes.head_size)}
+    return shapes | {"attended": (query,), "head_gate": (sizes.gate,)}
 
 
 def _placed(arena: Any, n_rows: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

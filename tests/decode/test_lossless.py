@@ -26,6 +26,7 @@ TINY = [
     "qwen3moe-tiny-Q8_0",
     "qwen3next-tiny-Q8_0",
     "gemma4-tiny-Q8_0",
+    "laguna-tiny-Q8_0",
 ]
 
 

@@ -12,26 +12,25 @@ from dflash.errors import FormatError, Unsupported
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.describe import overview
+from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import expected_tensors
 from dflash.model.runnable import refuse_sizes
 
-GEMMA = KEYS["gemma4"]
 SHARED = {"attention.shared_kv_layers": 2, "feed_forward_length": np.array([256, 256, 512, 512], np.int32)}
 PLAIN = {"embedding_length_per_layer_input": 0, "final_logit_softcapping": 0.0}
 NAME = "gemma4-tiny-Q8_0"
 
 
-def opened(path, changes=(), fused=(), drop=()):
-    keys = {name: value for name, value in (GEMMA | dict(changes)).items() if name not in drop}
-    random_model.write(path, "gemma4", 320, keys, "Q8_0", fused)
+def opened(path, changes=(), fused=(), architecture="gemma4"):
+    random_model.write(path, architecture, 320, KEYS[architecture] | dict(changes), "Q8_0", fused)
     file = GGUFFile.open(path)
     return file, Config.from_gguf(file.metadata, file.tensors)
 
 
-def config_of(changes=(), drop=()):
-    keys = {name: value for name, value in (GEMMA | dict(changes)).items() if name not in drop}
-    return random_model.config_of("gemma4", 320, keys)[0]
+def config_of(changes=(), drop=(), architecture="gemma4"):
+    keys = {name: value for name, value in (KEYS[architecture] | dict(changes)).items() if name not in drop}
+    return random_model.config_of(architecture, 320, keys)[0]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +44,49 @@ def test_variants(changes, fused, tmp_path):
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
 
 
-def test_the_window_matters():
+@pytest.mark.parametrize("changes", [{"attention.sliding_window": 0}, {"attention.sliding_window_pattern": 1}], ids=str)
+def test_laguna_without_windows(changes, tmp_path):
+    file, config = opened(tmp_path / "model.gguf", changes, architecture="laguna")
+    with file:
+        assert not any(layer.window for layer in config.layers)
+        assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
+
+
+def test_a_gate_for_every_element(tmp_path, monkeypatch):
+    """The width of the tensor decides."""
+    every = architectures.ARCHITECTURES["laguna"]
+    every = every._replace(full=every.full | {"attn_gate.weight": "Q H"})
+    monkeypatch.setitem(architectures.ARCHITECTURES, "laguna", every)
+    file, config = opened(tmp_path / "model.gguf", architecture="laguna")
+    with file:
+        assert [layer.gate for layer in config.layers] == [64 * heads for heads in (4, 8, 6)]
+        assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
+
+
+def test_another_gate_is_refused(tmp_path):
+    with GGUFFile.open(path_of("laguna-tiny-Q8_0")) as file:
+        name = "blk.1.attn_gate.weight"
+        tensors = dict(file.tensors) | {name: file.tensors[name]._replace(shape=(3, 32))}
+        with pytest.raises(FormatError, match=r"'blk\.1\.attn_gate\.weight' has 3 rows, must have 4 or 64"):
+            Config.from_gguf(file.metadata, tensors)
+
+
+def test_layers_of_laguna():
+    config = config_of(architecture="laguna")
+    assert [(layer.heads, layer.window, layer.ffn) for layer in config.layers] == [(4, 0, 512), (8, 20, 0), (6, 0, 0)]
+    assert config.rope_scaling.attn_factor * (1 + 0.1 * np.log(4)) == pytest.approx(1.2)
+    assert config.window_rotation.rope_scaling is None
+    by_period = config_of(drop=["attention.sliding_window_pattern"], architecture="laguna")
+    assert [layer.window for layer in by_period.layers] == [0, 20, 20]
+
+
+@pytest.mark.parametrize("name", [NAME, "laguna-tiny-Q8_0"])
+def test_the_window_matters(name):
     """The recorded text is longer than the window, so that a model without it has other logits."""
-    model, want = load(NAME), recorded(NAME)
+    model, want = load(name), recorded(name)
     got, truth = tail(model, want)
     mixers = [block.mixer for block in model._blocks if block.mixer.sizes.window]
-    assert len(mixers) == 2
+    assert len(mixers) == (2 if name == NAME else 1)
     for mixer in mixers:
         mixer.sizes = mixer.sizes._replace(window=1 << 20)
     try:
@@ -85,10 +121,11 @@ def test_it_is_described():
     assert about["memory"]["kv_per_token"] == 2 * 2 * (2 * 16 + 32)
 
 
-def test_a_gpu_refuses_it():
-    config = config_of()
+@pytest.mark.parametrize("name", ["gemma4", "laguna"])
+def test_a_gpu_refuses_it(name):
+    config = config_of(architecture=name)
     refuse_sizes(config, "cpu")
-    with pytest.raises(Unsupported, match="architecture 'gemma4' is run on the CPU only: load it with device='cpu'"):
+    with pytest.raises(Unsupported, match=f"architecture '{name}' is run on the CPU only: load it with device='cpu'"):
         refuse_sizes(config, "cuda")
 
 
@@ -107,6 +144,23 @@ def test_a_gpu_refuses_it():
 def test_what_is_refused(changes, error, message):
     with pytest.raises(error, match=message):
         config_of(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"expert_gating_func": 1}, Unsupported, "expert_gating_func' is 1, must be 2"),
+        ({"router_logit_softcapping": 30.0}, Unsupported, "router_logit_softcapping' is 30.0, must be 0"),
+        (
+            {"leading_dense_block_count": 4},
+            FormatError,
+            "leading_dense_block_count' is 4, must be a whole number from 0 to 3",
+        ),
+    ],
+)
+def test_what_laguna_refuses(changes, error, message):
+    with pytest.raises(error, match=message):
+        config_of(changes, architecture="laguna")
 
 
 @pytest.mark.parametrize("name", ["attention.sliding_window_pattern", "rope.freq_base_swa", "attention.key_length"])

@@ -1,4 +1,4 @@
-"""Write the golden models of `gemma4`: tiny random weights as GGUF, and results of Transformers on them.
+"""Write the golden models of `gemma4` and `laguna`: tiny random weights as GGUF, and results of Transformers on them.
 
 Run as ``python tests/support/make_golden_layered.py [NAME ...]``; see `make_golden_models`, of which this is the part for
 models whose layers differ.
@@ -15,7 +15,7 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 from make_golden_models import FOLDER, GREEDY, MERGES, VOCABULARY, add_tokenizer, by_steps, greedy, logits_of, rounded
 
-PROMPT, CONTINUATION, TAIL = 28, 30, 8
+PROMPT, CONTINUATION, TAIL = 16, 30, 4
 WINDOW, FULL = "sliding_attention", "full_attention"
 
 GEMMA = {
@@ -44,10 +44,45 @@ GEMMA = {
         FULL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
     },
 }
+LAGUNA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_attention_heads_per_layer": [2, 4],
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "layer_types": [FULL, WINDOW],
+    "mlp_layer_types": ["dense", "sparse"],
+    "sliding_window": 12,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "moe_routed_scaling_factor": 1.5,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        WINDOW: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+        FULL: {
+            "rope_type": "yarn",
+            "rope_theta": 5e5,
+            "partial_rotary_factor": 0.5,
+            "factor": 8.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 16.0,
+            "beta_slow": 1.0,
+            "attention_factor": 1.1,
+        },
+    },
+}
 MODELS = {
+    "laguna-tiny": {"architecture": "laguna", "seed": 5, "config": LAGUNA},
     "gemma4-tiny": {"architecture": "gemma4", "seed": 3, "config": GEMMA},
 }
-CLASSES = {"gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM")}
+CLASSES = {"gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "laguna": ("LagunaConfig", "LagunaForCausalLM")}
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -67,6 +102,12 @@ NAMES = {
     "per_layer_input_gate": "inp_gate",
     "per_layer_projection": "proj",
     "post_per_layer_input_norm": "post_norm",
+    "self_attn.g_proj": "attn_gate",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }
 """Modules of a layer and their tensors in a file, which end in ``.weight``."""
 OUTSIDE = {
@@ -78,40 +119,53 @@ OUTSIDE = {
 }
 
 
-def name_of(name):
-    """Name in a file of a tensor of the checkpoint."""
+def converted(name, values, architecture):
+    """Yield name and values of the file's tensors for a tensor of the checkpoint."""
     part = name.removesuffix(".weight")
     if part in OUTSIDE:
-        return f"{OUTSIDE[part]}.weight"
+        yield f"{OUTSIDE[part]}.weight", values
+        return
     _, _, layer, module = part.split(".", 3)
-    return f"blk.{layer}.{NAMES[module]}.weight"
+    prefix = f"blk.{layer}."
+    if module == "mlp.experts.gate_up_proj":
+        gate, up = np.split(values, 2, axis=1)
+        yield from ((f"{prefix}ffn_gate_exps.weight", gate), (f"{prefix}ffn_up_exps.weight", up))
+    elif module == "mlp.gate.e_score_correction_bias":
+        yield f"{prefix}exp_probs_b.bias", values
+    elif module == "post_attention_layernorm" and architecture == "laguna":
+        yield f"{prefix}ffn_norm.weight", values
+    else:
+        yield f"{prefix}{NAMES[module]}.weight", values
 
 
 def type_of(name, shape):
     """Type that a tensor of the file gets: float32 as a converter leaves them, half where rows are no whole blocks."""
-    if len(shape) == 1:
+    if len(shape) == 1 or "ffn_gate_inp" in name:
         return Type.F32
     if shape[-1] % 32:
         return Type.F16
     return Type.Q8_0 if "attn_k" in name or "inp_gate" in name else Type.Q4_0
 
 
-def initialise(model, seed):
+def initialise(model, architecture, seed):
     """Fill the weights with random values and round them; return the tensors of the file and their types."""
     rng = np.random.default_rng(seed)
     tensors = {}
     for name, weight in model.state_dict().items():
-        shape, at = tuple(weight.shape), None if name == "lm_head.weight" else name_of(name)
-        if at is None:
+        shape = tuple(weight.shape)
+        if name == "lm_head.weight":
             continue
-        if len(shape) == 1:
+        if name.endswith("bias"):
+            values = rng.normal(0, 0.3, shape)
+        elif len(shape) == 1:
             values = (0.5 if "q_norm" in name else 1) + rng.normal(0, 0.1, shape)
         else:
             values = rng.normal(0, (2 if "embed" in name else 1) / np.sqrt(shape[-1]), shape)
-        kind = type_of(at, shape)
+        kind = type_of(next(converted(name, values, architecture))[0], shape)
         values = rounded(values.astype(np.float32), kind)
         weight.copy_(torch.from_numpy(values))
-        tensors[at] = np.ascontiguousarray(values, np.float32), kind
+        for at, part in converted(name, values, architecture):
+            tensors[at] = np.ascontiguousarray(part, np.float32), kind
     return tensors
 
 
@@ -124,23 +178,11 @@ def write(path, name, setting, config, tensors):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    shared, ffn = given["num_kv_shared_layers"], given["intermediate_size"]
-    first_shared = config.num_hidden_layers - shared
-    writer.add_feed_forward_length([ffn * (2 if i >= first_shared else 1) for i in range(config.num_hidden_layers)])
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv([given["num_key_value_heads" if slide else "num_global_key_value_heads"] for slide in slides])
-    for add, size in (("", given["global_head_dim"]), ("_swa", given["head_dim"])):
-        for part in ("key", "value"):
-            getattr(writer, f"add_{part}_length{add}")(size)
-        getattr(writer, f"add_rope_dimension_count{add}")(size)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(given["rope_parameters"][FULL]["rope_theta"])
     writer.add_rope_freq_base_swa(given["rope_parameters"][WINDOW]["rope_theta"])
     writer.add_sliding_window(given["sliding_window"])
-    writer.add_sliding_window_pattern(slides)
-    writer.add_shared_kv_layers(shared)
-    writer.add_embedding_length_per_layer_input(given["hidden_size_per_layer_input"])
-    writer.add_final_logit_softcapping(given["final_logit_softcapping"])
+    {"gemma4": add_gemma, "laguna": add_laguna}[setting["architecture"]](writer, given, config, slides)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(2)
     add_tokenizer(writer)
@@ -150,6 +192,49 @@ def write(path, name, setting, config, tensors):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_laguna(writer, given, config, _):
+    """Add the keys of `laguna`; the layers with a window follow from their period."""
+    writer.add_feed_forward_length(given["intermediate_size"])
+    writer.add_head_count(given["num_attention_heads_per_layer"])
+    writer.add_head_count_kv(given["num_key_value_heads"])
+    writer.add_key_length(given["head_dim"])
+    writer.add_value_length(given["head_dim"])
+    full, window = (given["rope_parameters"][kind] for kind in (FULL, WINDOW))
+    writer.add_rope_dimension_count(int(given["head_dim"] * full["partial_rotary_factor"]))
+    writer.add_rope_dimension_count_swa(int(given["head_dim"] * window["partial_rotary_factor"]))
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(full["factor"])
+    writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+    writer.add_rope_scaling_yarn_attn_factor(full["attention_factor"])
+    writer.add_rope_scaling_yarn_beta_fast(full["beta_fast"])
+    writer.add_rope_scaling_yarn_beta_slow(full["beta_slow"])
+    writer.add_expert_count(given["num_experts"])
+    writer.add_expert_used_count(given["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(given["moe_intermediate_size"])
+    writer.add_expert_shared_feed_forward_length(given["shared_expert_intermediate_size"])
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(given["moe_routed_scaling_factor"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.index("sparse"))
+
+
+def add_gemma(writer, given, config, slides):
+    """Add the keys of `gemma4`."""
+    shared, ffn = given["num_kv_shared_layers"], given["intermediate_size"]
+    first_shared = config.num_hidden_layers - shared
+    writer.add_feed_forward_length([ffn * (2 if i >= first_shared else 1) for i in range(config.num_hidden_layers)])
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv([given["num_key_value_heads" if slide else "num_global_key_value_heads"] for slide in slides])
+    for add, size in (("", given["global_head_dim"]), ("_swa", given["head_dim"])):
+        for part in ("key", "value"):
+            getattr(writer, f"add_{part}_length{add}")(size)
+        getattr(writer, f"add_rope_dimension_count{add}")(size)
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(given["hidden_size_per_layer_input"])
+    writer.add_final_logit_softcapping(given["final_logit_softcapping"])
 
 
 def rotation_factors(given):
@@ -197,8 +282,9 @@ def make(name):
     config = config_class(**setting["config"])
     config._attn_implementation = "eager"
     model = model_class(config).float().eval()
-    tensors = initialise(model, setting["seed"])
-    tensors["rope_freqs.weight"] = rotation_factors(setting["config"]), Type.F32
+    tensors = initialise(model, setting["architecture"], setting["seed"])
+    if setting["architecture"] == "gemma4":
+        tensors["rope_freqs.weight"] = rotation_factors(setting["config"]), Type.F32
     folder = FOLDER / name
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-Q8_0.gguf"

@@ -62,6 +62,11 @@ def layered_logits(whole, config, x, tokens):
         block = Unpacked(whole.weights.block(i))
         h = norm(x, block.vector("attn_norm.weight"), eps)
         h = layered_attention(whole, block, config, i, h, kept)
+        if not config.blocks.normed_outputs:
+            x = x + h
+            h = norm(x, block.vector("ffn_norm.weight"), eps)
+            x = x + (dense if config.layers[i].ffn else routed)(block, config, h)
+            continue
         x = x + norm(h, block.vector("post_attention_norm.weight"), eps)
         h = norm(x, block.vector("ffn_norm.weight"), eps)
         h = gelu(h @ block("ffn_gate.weight").T) * (h @ block("ffn_up.weight").T) @ block("ffn_down.weight").T
@@ -79,20 +84,24 @@ def layered_logits(whole, config, x, tokens):
 def layered_attention(whole, block, config, i, x, kept):
     """Attention over the last tokens; `kept` holds keys and values, of which some layers read those of another one."""
     n, layer, eps = len(x), config.layers[i], config.norm_eps
-    table = Table(config.window_rotation if layer.window else config, None if layer.window else whole)
+    factors = whole if "rope_freqs.weight" in whole.weights and not layer.window else None
+    table = Table(config.window_rotation if layer.window else config, factors)
     q = (x @ block("attn_q.weight").T).reshape(n, layer.heads, layer.head_size)
     q = rotated(norm(q, block.vector("attn_q_norm.weight"), eps), table)
     if layer.source == i:
         k = (x @ block("attn_k.weight").T).reshape(n, layer.kv_heads, layer.head_size)
         v = (x @ block("attn_v.weight").T).reshape(k.shape) if "attn_v.weight" in block.weights else k
         k = rotated(norm(k, block.vector("attn_k_norm.weight"), eps), table)
-        kept[i] = k, norm(v, 1, eps)
+        kept[i] = k, norm(v, 1, eps) if config.blocks.unscaled else v
     k, v = (np.repeat(part, layer.heads // layer.kv_heads, axis=1) for part in kept[layer.source])
-    scores = np.einsum("thd,shd->hts", q, k)
+    scores = np.einsum("thd,shd->hts", q, k) * (1 if config.blocks.unscaled else layer.head_size**-0.5)
     seen = np.tri(n, dtype=bool) & ~np.tri(n, k=-(layer.window or n), dtype=bool)
     scores = np.where(seen, scores, -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     out = np.einsum("hts,shd->thd", p / p.sum(-1, keepdims=True), v)
+    if layer.gate:
+        opening = np.log1p(np.exp(x @ block("attn_gate.weight").T))
+        out = out.reshape(n, layer.gate, -1) * opening[:, :, None]
     return out.reshape(n, -1) @ block("attn_output.weight").T
 
 

@@ -16,7 +16,23 @@ from dflash.kernels.profile import timed
 Floats = NDArray[np.float32]
 W = TypeVar("W")
 
+_NO_BIAS = np.empty(0, np.float32)
 _FEW = 8  # tokens up to which results are combined on one thread
+
+
+class SigmoidRouting(NamedTuple):
+    """Routing by the sigmoid of each expert's logit, in place of a softmax.
+
+    Parameters
+    ----------
+    bias : float32 (E,)
+        Added to the sigmoids to select experts, but not to the shares of the selected ones.
+    scale : float
+        Sum of the shares of the selected experts.
+    """
+
+    bias: Floats
+    scale: float
 
 
 class Experts(NamedTuple, Generic[W]):
@@ -32,11 +48,13 @@ class Experts(NamedTuple, Generic[W]):
     shared_down : Matrix (D, Fs)
     n_used : int
         Experts selected for a token, besides the shared one.
+    routing : SigmoidRouting, optional
+        By default a softmax.
 
     Notes
     -----
-    Without a shared expert, its four weights are None. On a GPU the matrices are of type `PackedWeight`, and the routers
-    are float32 arrays.
+    Without a shared expert, its four weights are None; a shared expert without a router has a share of 1. On a GPU the
+    matrices are of type `PackedWeight`, and the routers are float32 arrays.
     """
 
     router: W
@@ -48,12 +66,13 @@ class Experts(NamedTuple, Generic[W]):
     shared_up: W | None
     shared_down: W | None
     n_used: int
+    routing: SigmoidRouting | None = None
 
     @property
-    def shared(self) -> tuple[W, W, W, W] | None:
-        """Router, gate, up and down projection of the shared expert; None without one."""
-        router, gate, up, down = self.shared_router, self.shared_gate, self.shared_up, self.shared_down
-        return None if router is None or gate is None or up is None or down is None else (router, gate, up, down)
+    def shared(self) -> tuple[W | None, W, W, W] | None:
+        """Router, if it has one, and gate, up and down projection of the shared expert; None without one."""
+        gate, up, down = self.shared_gate, self.shared_up, self.shared_down
+        return None if gate is None or up is None or down is None else (self.shared_router, gate, up, down)
 
 
 class MoeScratch:
@@ -72,7 +91,8 @@ class MoeScratch:
         n_used = weights.n_used
         shared_ffn = weights.shared[1].shape[0] if weights.shared else 0
         self.logits = np.empty((tokens, n_experts), np.float32)
-        self.shared_logits = np.empty((tokens, 1), np.float32)
+        # of a shared expert without a router: its share is the sigmoid of this, 1
+        self.shared_logits = np.full((tokens, 1), np.inf, np.float32)
         self.experts = np.empty((tokens, n_used), np.int32)
         self.shares = np.empty((tokens, n_used), np.float32)
         self.place = np.empty((tokens, n_used), np.int32)
@@ -106,7 +126,8 @@ class Moe:
     -----
     ``p = softmax(router x)``; the `n_used` largest are selected (ties: the lower number) and normalised to a sum of 1;
     ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``, without the last term if there
-    is no shared expert. Each selected expert is read once for all its tokens.
+    is no shared expert. With `SigmoidRouting`, ``p = sigmoid(router x)``, the largest ``p + bias`` are selected, and their
+    `p` are normalised to a sum of `scale`. Each selected expert is read once for all its tokens.
     """
 
     def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: MoeScratch | None = None) -> None:
@@ -116,10 +137,11 @@ class Moe:
         self._x, self._weights, self._out = x, weights, out
         self._scratch = s = scratch or MoeScratch(len(x), weights)
         self._n_shared = 1 if weights.shared else 0
-        routers = (weights.router, *(weights.shared[:1] if weights.shared else ()))
+        routers = (weights.router, *(() if weights.shared_router is None else (weights.shared_router,)))
+        self._bias, self._scale = weights.routing or SigmoidRouting(_NO_BIAS, 1.0)
         outs = (s.logits[: len(x)], s.shared_logits[: len(x)])[: len(routers)]
         self._router = PackedLinear(x, routers, outs, name="router")
-        self._native = all(w.native for w in weights[:-1] if w is not None)
+        self._native = all(w.native for w in weights[:8] if w is not None)
         if self._native:
             self._plan()
 
@@ -153,7 +175,8 @@ class Moe:
         if self._native:
             first = self._n_shared
             self._into[: 2 * first, TOKENS] = self._down[:first, TOKENS] = n_tokens
-            rows = s.logits[:n_tokens], self._weights.n_used, s.experts[:n_tokens], shares, place, self._x
+            routed = s.logits[:n_tokens], self._bias, self._scale, self._weights.n_used
+            rows = *routed, s.experts[:n_tokens], shares, place, self._x
             plans = self._into[2 * first :], self._down[first:]
             used = first + cpu.arrange(*rows, s.grouped, self._template, *plans, s.hidden, s.product)
             multiply(self._into[: 2 * used], get_num_threads())
@@ -167,7 +190,7 @@ class Moe:
         """Compute all experts one by one, for types without native kernels."""
         w, s, x = self._weights, self._scratch, self._x[:n_tokens]
         experts = s.experts[:n_tokens]
-        cpu.route(s.logits[:n_tokens], w.n_used, experts, s.shares[:n_tokens])
+        cpu.route_by(s.logits[:n_tokens], self._bias, self._scale, w.n_used, experts, s.shares[:n_tokens])
         s.place[:n_tokens] = np.arange(n_tokens * w.n_used).reshape(n_tokens, w.n_used)
         if w.shared:
             _, gate, up, down = w.shared

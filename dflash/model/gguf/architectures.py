@@ -42,12 +42,15 @@ ROUTED: Shapes = {
     "ffn_up_exps.weight": "E FE H",
     "ffn_down_exps.weight": "E H FE",
 }
-SHARED: Shapes = {
-    "ffn_gate_inp_shexp.weight": "H",
+UNROUTED: Shapes = {
     "ffn_gate_shexp.weight": "FS H",
     "ffn_up_shexp.weight": "FS H",
     "ffn_down_shexp.weight": "H FS",
 }
+"""A shared expert whose output is added as it is."""
+SHARED: Shapes = {"ffn_gate_inp_shexp.weight": "H"} | UNROUTED
+BIASED: Shapes = ROUTED | {"exp_probs_b.bias": "E"}
+"""Experts that are selected by the sigmoids of their logits and a bias."""
 FFN_OUTPUT_NORM: Shapes = {"post_ffw_norm.weight": "H"}
 KEYS_AND_VALUES = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
 """Tensors that a layer lacks if it reads the keys and values of another one."""
@@ -123,6 +126,9 @@ class Architecture(NamedTuple):
         Whether the feed forward has GELU in place of SiLU.
     scaled_embedding : bool
         Whether embeddings are multiplied by the root of their width.
+    window_period : int
+        Period of the layers where the file names a window but not its layers: the first layer of a period sees all tokens,
+        the others have the window. 0 where the file must name them.
     """
 
     linear: Shapes | None
@@ -137,6 +143,7 @@ class Architecture(NamedTuple):
     unscaled: bool = False
     gelu: bool = False
     scaled_embedding: bool = False
+    window_period: int = 0
 
     @property
     def gated(self) -> bool:
@@ -147,6 +154,11 @@ class Architecture(NamedTuple):
     def ffn_norm(self) -> str:
         """Name of the norm before the feed forward."""
         return next(iter(self.ffn))
+
+    @property
+    def head_gate(self) -> bool:
+        """True if the output of attention is multiplied by the softplus of a gate."""
+        return "attn_gate.weight" in self.full
 
     @property
     def normed_outputs(self) -> bool:
@@ -161,7 +173,12 @@ class Architecture(NamedTuple):
     @property
     def shared(self) -> bool:
         """True if one expert is used by every token, besides those that a router selects."""
-        return SHARED.keys() <= self.ffn.keys()
+        return UNROUTED.keys() <= self.ffn.keys()
+
+    @property
+    def sigmoid(self) -> bool:
+        """True if experts are selected by a sigmoid and a bias."""
+        return BIASED.keys() <= self.ffn.keys()
 
 
 _BETA_ALPHA = Fused("ssm_ba.weight", "2HV H", ("ssm_beta.weight", "ssm_alpha.weight"), (("R", 0), ("R", 1)))
@@ -222,5 +239,13 @@ ARCHITECTURES = {
         unscaled=True,
         gelu=True,
         scaled_embedding=True,
+    ),
+    "laguna": Architecture(
+        linear=None,
+        full=FULL | {"attn_gate.weight": "GATE H"},
+        ffn=_FFN_NORM | BIASED | UNROUTED,
+        fused=(_FUSED_EXPERTS,),
+        layered=True,
+        window_period=4,
     ),
 }

@@ -10,6 +10,7 @@ from dflash.errors import FormatError, Unsupported
 from dflash.model.config import Config
 from dflash.model.gguf.architectures import (
     ALIASES,
+    DENSE,
     HEAD,
     KEYS_AND_VALUES,
     MTP,
@@ -155,7 +156,7 @@ def _layer_axes(config: Config, block: int) -> dict[str, int]:
         return {}
     layer = config.layers[block]
     query, kv = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
-    return {"Q": query, "KV": kv, "HEAD": layer.head_size, "F": layer.ffn}
+    return {"Q": query, "KV": kv, "HEAD": layer.head_size, "F": layer.ffn, "GATE": layer.gate}
 
 
 def _block(
@@ -163,7 +164,9 @@ def _block(
 ) -> Iterator[tuple[str, str]]:
     is_mtp = block >= config.n_layers
     is_linear = not is_mtp and config.recurrent[block]
-    shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | architecture.ffn
+    is_dense = architecture.experts and config.layers and config.layers[block].ffn
+    ffn = {architecture.ffn_norm: "H"} | DENSE if is_dense else architecture.ffn
+    shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | ffn
     for fused in architecture.fused:
         separate = all(prefix + name in present for name in fused.parts)
         if shapes.keys() >= set(fused.parts) and prefix + fused.name in present and not separate:

@@ -13,7 +13,7 @@ from dflash.model.workspace import ModelWorkspace
 
 
 class LayeredAttention:
-    """Softmax attention of one layer, over the last tokens if it has a window.
+    """Softmax attention of one layer, over the last tokens if it has a window, times the softplus of a gate if it has one.
 
     Reads `normed`; writes `hidden` in an architecture with normed outputs, else adds to `stream`. A layer without keys of
     its own attends to those of the layer that `LayerSizes.source` names. Without `attn_v`, values are the keys before their
@@ -26,7 +26,7 @@ class LayeredAttention:
         blocks, self.sizes = config.blocks, config.layers[layer]
         self.space = space.of_layer(self.sizes)
         a = self.space.all
-        outs = {"attn_q.weight": a.query, "attn_k.weight": a.key, "attn_v.weight": a.value}
+        outs = {"attn_q.weight": a.query, "attn_k.weight": a.key, "attn_v.weight": a.value, "attn_gate.weight": a.head_gate}
         names = [name for name in outs if name in weights]
         self.project = PackedLinear(
             a.normed, [weights.matrix(name) for name in names], [outs[name] for name in names], name="projections"
@@ -61,4 +61,9 @@ class LayeredAttention:
             norms = self.attn_q_norm, self.attn_k_norm
             rotate(s.query, s.key, s.value, *norms, cos, sin, rows, eps=self.eps, q=query, k=self.k, v=self.v)
         attend(query, self.k, self.v, rows, out=s.attended, window=window)
+        if self.sizes.gate:
+            # softplus, one factor for each head or for each element
+            np.logaddexp(s.head_gate, np.float32(0), out=s.head_gate)
+            gated = s.attended.reshape(n, self.sizes.gate, -1)
+            gated *= s.head_gate[:, :, None]
         self.attn_output(n)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
 from dflash.model.text.vocabulary import (
+    BEFORE,
     BYTE,
     BYTE_LETTERS,
     CONTROL,
     NORMAL,
+    NORMALIZED,
     PATTERNS,
     SPACE,
     UNUSED,
@@ -43,25 +45,26 @@ class Tokenizer:
     eos, bos, pad : int or None
         Special ids in the file.
     eos_ids : tuple of int
-        Ids that end a completion: `eos` first, then others such as ``<|im_end|>`` and ``<turn|>`` if they exist.
+        Ids that end a completion: `eos` first, the end of a turn that the file names, then others such as ``<|im_end|>`` if
+        they exist.
     add_bos : bool
         Whether `encode` starts with `bos`.
     pre : str
         Name of the pattern that splits text into pieces before BPE.
     normalizer : str
-        Unicode normalization form applied to text between added tokens; ``"none"`` for a BPE of characters.
+        Unicode normalization form applied to text between added tokens, or ``"none"``.
     """
 
     def __init__(self, vocabulary: TokenizerVocabulary) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
         self._full, self._untrusted = _build(vocabulary)
         self.pre, self._byte_level = vocabulary.pre, vocabulary.byte_level
-        self.normalizer = "NFC" if vocabulary.byte_level else "none"
+        self.normalizer = "NFC" if vocabulary.pre in NORMALIZED else "none"
         self.n_vocab = len(self._texts)
         self.n_tokens = len(self._types.rstrip(bytes([UNUSED])))
         self.eos, self.bos, self.pad = vocabulary.eos, vocabulary.bos, vocabulary.pad
         self.add_bos = vocabulary.add_bos
-        ends = (self.eos, *map(self.id_of, _END_TEXTS))
+        ends = (self.eos, vocabulary.eot, *map(self.id_of, _END_TEXTS))
         self.eos_ids = tuple(dict.fromkeys(token for token in ends if token is not None))
         if not self.eos_ids:
             raise FormatError(f"tokenizer.ggml.eos_token_id is missing and no token is {' or '.join(_END_TEXTS)}")
@@ -246,10 +249,14 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
         if not vocabulary.byte_level:
             tokenizer.normalizer = normalizers.Replace(" ", SPACE)
             continue
-        pieces = pre_tokenizers.Split(Regex(PATTERNS[vocabulary.pre]), "isolated")
+        patterns = [PATTERNS[vocabulary.pre]]
+        if vocabulary.pre in BEFORE:
+            patterns.insert(0, BEFORE[vocabulary.pre])
+        pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, letters])
+        if vocabulary.pre in NORMALIZED:
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*pieces, letters])
     return full, untrusted
 
 

@@ -24,6 +24,11 @@ PATTERNS = {
     "qwen2": rf"{_ENDINGS}|{_LETTERS}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
     "qwen35": rf"{_ENDINGS}|{_LETTERS}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
 }
+PATTERNS["laguna"] = PATTERNS["qwen2"]
+BEFORE = {"laguna": r"[^\n]+|\n+"}
+"""Patterns that split text before those of `PATTERNS`."""
+NORMALIZED = ("qwen2", "qwen35")
+"""Patterns of tokenizers that normalize text to NFC."""
 
 
 def _byte_letters() -> list[str]:
@@ -51,8 +56,8 @@ class TokenizerVocabulary:
     pre : str
         Name of the pattern that splits text into pieces, a key of `PATTERNS`; `SPACED` for a BPE of characters, which
         splits nothing.
-    eos, bos, pad : int or None
-        Special ids; None if the file does not name them.
+    eos, eot, bos, pad : int or None
+        Special ids, `eot` at the end of a turn; None if the file does not name them.
     add_bos : bool
         Whether text must start with `bos`.
     """
@@ -62,6 +67,7 @@ class TokenizerVocabulary:
     merges: list[tuple[str, ...]]
     pre: str
     eos: int | None
+    eot: int | None
     bos: int | None
     pad: int | None
     add_bos: bool
@@ -109,6 +115,7 @@ class TokenizerVocabulary:
             merges=[tuple(merge.split(" ")) for merge in _list(metadata, "tokenizer.ggml.merges", str)],
             pre=pre,
             eos=_token(metadata, "tokenizer.ggml.eos_token_id", len(texts)),
+            eot=_token(metadata, "tokenizer.ggml.eot_token_id", len(texts)),
             bos=bos,
             pad=_token(metadata, "tokenizer.ggml.padding_token_id", len(texts)),
             add_bos=add_bos,
