@@ -1,8 +1,6 @@
 """Verification: the only place where a token is picked."""
 
-import logging
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +10,8 @@ from dflash.decode.sampling.sampler import TokenLogprobs
 from dflash.decode.view import SamplingView
 from dflash.errors import DFlashError
 from dflash.kernels import sample
-from dflash.kernels.sample import SampleResult
+from dflash.kernels.sample import NO_MASKS, SampleRequest, SampleResult
 from dflash.kernels.sample.cuda_logits import LogitRows
-
-_log = logging.getLogger(__name__)
 
 
 class Accepted(NamedTuple):
@@ -85,30 +81,29 @@ def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView,
 
     Notes
     -----
-    On a GPU, all sessions need few launches and one copy back, including penalties and bias. On the CPU, a session with
-    processors is faster node by node. Rows that a grammar constrains are always sampled on the CPU: the kernels know no
-    masks. On a GPU, the masks are computed here, while the device runs the forward.
+    On a GPU, all sessions need few launches and one copy back, including penalties, bias and the masks of grammars. The
+    masks are computed here, while the device runs the forward. On the CPU, a session with processors or masks is faster
+    node by node.
     """
-    edits = not isinstance(logits, np.ndarray)
-    constrained = [session.grammar is not None and session.grammar.constrains(draft) for draft, session, _ in requests]
-    sample_requests = [
-        None if masked else session.sampler.request(draft, session.history, first, edits=edits)
-        for (draft, session, first), masked in zip(requests, constrained, strict=True)
-    ]
+    sample_requests = [_request(logits, *each) for each in requests]
     wanted = [request for request in sample_requests if request is not None]
     result = sample.sample_rows(logits, wanted) if wanted else None
-    for (draft, session, _), masked in zip(requests, constrained, strict=True):
-        if masked and edits and session.grammar is not None:
-            _log_cpu_sampling()
-            session.grammar.prepare(draft)
     if result is None:
         return [None] * len(requests)
     return [None if request is None else Samples(result, request.first) for request in sample_requests]
 
 
-@cache
-def _log_cpu_sampling() -> None:
-    _log.info("rows that a grammar constrains are sampled on the CPU: the sampling kernels know no masks")
+def _request(logits: LogitRows, draft: Draft, session: SamplingView, first: int) -> SampleRequest | None:
+    """Return the request of a session, None if its tokens must be picked row by row."""
+    grammar, on_device, masks = session.grammar, not isinstance(logits, np.ndarray), NO_MASKS
+    if grammar is not None and on_device:
+        prepared = grammar.prepare(draft, logits.shape[1])
+        if prepared is None:
+            return None
+        masks = prepared
+    elif grammar is not None and grammar.constrains(draft):
+        return None
+    return session.sampler.request(draft, session.history, first, edits=on_device, masks=masks)
 
 
 def wait(samples: Sequence[Samples | None]) -> None:

@@ -1,7 +1,6 @@
 """The grammar of one session: follows its history, masks its logits, trims its drafts."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.grammar.drafts import contains, legal_part, walk
@@ -87,15 +86,32 @@ class GrammarState:
         except DFlashError:
             return True  # `verify` raises it again, for this session alone
 
-    def prepare(self, draft: Draft) -> None:
-        """Compute the masks of all nodes of a draft, while a device computes their logits."""
+    def prepare(self, draft: Draft, n_vocab: int) -> dict[int, Words] | None:
+        """Compute the masks of all nodes of a draft, while a device computes their logits.
+
+        Parameters
+        ----------
+        draft : Draft
+        n_vocab : int
+            Tokens of a row of logits.
+
+        Returns
+        -------
+        dict or None
+            Masks by row. Rows that need none are missing. None if there is an error, which `verify` then raises for this
+            session alone.
+        """
         nodes = walk(self._matcher, draft)
-        with suppress(DFlashError):  # `verify` raises it again, for this session alone
+        try:
             self._masks = {1 + node: self._matcher.mask() for node in nodes if not self._matcher.free}
+        except DFlashError:
+            return None
+        n_words = -(-n_vocab // 32)
+        return self._masks if all(len(words) == n_words for words in self._masks.values()) else None
 
     def forget(self) -> None:
         """Drop the masks of `prepare`, whose draft was verified."""
-        self._masks.clear()
+        self._masks = {}
 
     def fit(self, draft: Draft, max_draft: int) -> Draft:
         """Return the legal part of a draft, or the tokens that the grammar forces, if the draft does not contain these.

@@ -12,7 +12,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.processors import Bias, LogitsProcessor, MinP, Penalties, Row, Temperature
 from dflash.errors import DFlashError
 from dflash.kernels import sample
-from dflash.kernels.sample import NO_OFFSETS, LogitEdits, SampleParams, SampleRequest
+from dflash.kernels.sample import NO_MASKS, NO_OFFSETS, LogitEdits, Masks, SampleParams, SampleRequest
 
 
 class TokenLogprobs(NamedTuple):
@@ -75,7 +75,9 @@ class Sampler:
             self._n_custom - 1,
         )
 
-    def request(self, draft: Draft, history: History, first: int = 0, *, edits: bool = False) -> SampleRequest | None:
+    def request(
+        self, draft: Draft, history: History, first: int = 0, *, edits: bool = False, masks: Masks = NO_MASKS
+    ) -> SampleRequest | None:
         """Return the request to sample at every node of a draft; its rows of logits begin at `first`.
 
         None if processors need each node. Penalties and bias do, too, unless `edits` allows them in the request.
@@ -84,7 +86,7 @@ class Sampler:
             return None
         n = len(history)
         return SampleRequest(
-            self.params, first, draft.positions(n), self._edits(draft, history) if self.processors else None
+            self.params, first, draft.positions(n), self._edits(draft, history) if self.processors else None, masks
         )
 
     def sample(self, row: Row, history: History, mask: Words | None = None) -> int:

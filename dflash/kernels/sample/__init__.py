@@ -13,9 +13,11 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.candidates import candidates as find_candidates
 from dflash.kernels.sample.mask import mask_row
 from dflash.kernels.sample.params import (
+    NO_MASKS,
     NO_OFFSETS,
     HostSampleResult,
     LogitEdits,
+    Masks,
     Offsets,
     SampleParams,
     SampleRequest,
@@ -29,9 +31,11 @@ from dflash.kernels.sample.top_k import top_k as find_top
 from dflash.kernels.sample.top_p import nucleus as find_nucleus
 
 __all__ = [
+    "NO_MASKS",
     "NO_OFFSETS",
     "POOL",
     "LogitEdits",
+    "Masks",
     "Offsets",
     "SampleParams",
     "SampleRequest",

@@ -1,6 +1,6 @@
 """Sampling on a GPU: a step of all sequences takes one upload of parameters, two or three launches and one copy of ids."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -18,6 +18,7 @@ from dflash.kernels.sample.cuda_candidates import Proposing
 from dflash.kernels.sample.cuda_edits import DeviceEdits
 from dflash.kernels.sample.cuda_layout import FOUND, GROUP, LAW, MOST_TOP, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import DeviceSampleResult, Logits, Proposed
+from dflash.kernels.sample.cuda_masks import DeviceMasks
 from dflash.kernels.sample.params import SampleParams, SampleRequest
 
 _HERE = Path(__file__).parent
@@ -60,7 +61,7 @@ class DeviceSampler:
         self.logits, self.stream = logits, stream
         self._laws, self._ids = Mirror(n, LAW), Mirror(n, np.int32)
         self._found: Mirror | None = None
-        self._edits = DeviceEdits(logits)
+        self._edits, self._masks = DeviceEdits(logits), DeviceMasks(vocab)
         self.ids = self._ids.device.reshape(-1)
         self._bind(n, vocab)
         self._place = None
@@ -85,7 +86,7 @@ class DeviceSampler:
         again = tops, sums, best, arrived, device.zeros(n, dtype=np.int32), largest
         self._survey, self._survey_plain, self._survey_again = (
             survey.bind(1, SURVEY["THREADS"], (logits, *rest))
-            for rest in ((row_params, *args), (no_laws, *args), (row_params, *again))
+            for rest in ((row_params, *args, 1), (no_laws, *args, 0), (row_params, *again, 0))
         )
         draw = kernel(_HERE / "draw.cu", "draw", dependent=True, VOCAB=vocab, THREADS=_DRAW_THREADS)
         self._draw = draw.bind(1, _DRAW_THREADS, (logits, row_params, largest, best, arrived, ids))
@@ -115,8 +116,9 @@ class DeviceSampler:
         edits = any(request.edits is not None for request in requests)
         if edits:
             self._edits.make(requests, n_rows, stream)
-        if noisy or tells:
-            self._describe(requests, n_rows)
+        masks = {request.first + i: words for request in requests for i, words in request.masks.items()}
+        if noisy or tells or masks:
+            self._describe(requests, n_rows, self._masks.upload(masks, stream))
             self._laws.upload(n_rows, stream)
             if self._place is not None and any(isinstance(request.positions, LazyArray) for request in requests):
                 self._place(stream, n_rows=n_rows)
@@ -127,7 +129,7 @@ class DeviceSampler:
         if edits:
             self._edits.undo(n_rows, stream)
         if tells:
-            self._tell(n_rows, stream, anew=edits)
+            self._tell(n_rows, stream, anew=edits or bool(masks))
         self._event.record(stream)
         draws = DeviceSampleResult(self, requests, n_rows)
         self._latest = ref(draws)
@@ -164,17 +166,19 @@ class DeviceSampler:
             self._event.synchronize()
         return self._row
 
-    def _describe(self, requests: Sequence[SampleRequest], n_rows: int) -> None:
+    def _describe(self, requests: Sequence[SampleRequest], n_rows: int, masks: Mapping[int, int]) -> None:
         row_params = self._laws.host
         row_params[:n_rows] = _NO_LAW
-        for params, first, positions, _ in requests:
-            rows = row_params[first : first + len(positions)]
-            rows[:] = record(params)
-            if self._place is None or not isinstance(positions, LazyArray):
-                rows["position"] = positions
+        for request in requests:
+            rows = row_params[request.first : request.first + len(request.positions)]
+            rows[:] = record(request.params)
+            if self._place is None or not isinstance(request.positions, LazyArray):
+                rows["position"] = request.positions
+        for row, address in masks.items():
+            row_params["mask"][row] = address
 
     def _tell(self, n_rows: int, stream: Any, *, anew: bool) -> None:
-        """Launch the search for log-probabilities; they are those of the rows without edits."""
+        """Launch the search for log-probabilities; they are those of the rows without edits and masks."""
         if self._found is None:
             self._found = Mirror(len(self.logits), FOUND)
             self._find: Bound = self._bind_find(self._found.device)

@@ -11,11 +11,11 @@ MOST_TOP = 128
 
 LAW = np.dtype(
     {
-        "names": ["scale", "floor", "top_k", "position", "seed", "top_p", "n_top", "unused"],
-        "formats": [np.float32, np.float32, np.int32, np.uint32, np.uint64, np.float64, np.int32, np.int32],
+        "names": ["scale", "floor", "top_k", "position", "seed", "top_p", "n_top", "unused", "mask"],
+        "formats": [np.float32, np.float32, np.int32, np.uint32, np.uint64, np.float64, np.int32, np.int32, np.uint64],
     }
 )
-"""Record of `SampleParams` and a position; ``SampleParams`` in rows.cuh."""
+"""Record of `SampleParams`, a position and the device address of a mask or 0; ``SampleParams`` in rows.cuh."""
 
 FOUND = np.dtype(
     {
@@ -36,8 +36,9 @@ SELECT_THREADS = 1024
 
 
 def record(params: SampleParams) -> tuple[Any, ...]:
-    """Return sampling parameters as a record of `LAW`; the position is 0."""
+    """Return sampling parameters as a record of `LAW`; position and mask are 0."""
     n_top = -1 if params.n_top is None else min(params.n_top, MOST_TOP)
     if params.scale is None:
-        return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0)
-    return (params.scale, params.floor, min(params.top_k, 2**31 - 1), 0, params.seed % (1 << 64), params.top_p, n_top, 0)
+        return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0, 0)
+    top_k, seed = min(params.top_k, 2**31 - 1), params.seed % (1 << 64)
+    return (params.scale, params.floor, top_k, 0, seed, params.top_p, n_top, 0, 0)

@@ -32,7 +32,8 @@ draw(const float* logits, const int* laws, const float* largest, unsigned long l
         bool any_above_floor = false;
         UNROLL for (int j = 0; j < 4; ++j) {
             const u32 token = i / 16 * 64 + i % 16 + 16 * j;
-            x[j] = token < VOCAB ? scaled(logits[token], highest, params.scale) : __int_as_float(0xff800000);
+            x[j] = token < VOCAB && allows(params.mask, token) ? scaled(logits[token], highest, params.scale)
+                                                               : __int_as_float(0xff800000);
             any_above_floor |= x[j] >= floor;
         }
         if (!any_above_floor) continue;

@@ -57,10 +57,10 @@ logprobs(const float* logits, const int* laws, const unsigned* tops, const float
     if (threadIdx.x == 0) result.total = total, result.largest = highest, result.sampled_logit = at[max(ids[row], 0)];
     if (n == 0) return;
     const LogitBins logit_bins(highest, LOGIT_RANGE);
-    const int listed = list_top_tokens(at, tops + (size_t)row * GROUPS, logit_bins, LAST_BIN, n, scratch);
+    const int listed = list_top_tokens(at, nullptr, tops + (size_t)row * GROUPS, logit_bins, LAST_BIN, n, scratch);
     if (listed >= 0) {
         write_top_tokens(KeyList{scratch.list, listed}, logit_bins, n, result, scratch);
     } else {
-        write_top_tokens(RowKeys(at), logit_bins, n, result, scratch);
+        write_top_tokens(RowKeys(at, nullptr), logit_bins, n, result, scratch);
     }
 }

@@ -1,12 +1,14 @@
 """Sampling parameters, requests and results, and sampling on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.sample import cpu
+from dflash.kernels.sample.mask import mask_row
 from dflash.kernels.sample.top_k import top_k
 from dflash.kernels.sample.top_p import nucleus
 
@@ -101,6 +103,13 @@ class LogitEdits(NamedTuple):
     bias: Offsets = NO_OFFSETS
 
 
+Masks = Mapping[int, NDArray[np.uint32]]
+"""Bit-packed sets of allowed tokens by row, as for `mask_row`. All tokens of other rows are allowed."""
+
+NO_MASKS: Masks = MappingProxyType({})
+"""Masks that allow everything."""
+
+
 class SampleRequest(NamedTuple):
     """A request for tokens from consecutive rows.
 
@@ -114,12 +123,15 @@ class SampleRequest(NamedTuple):
         Position of the sampled token of each row in its sequence; selects the noise. May be a `LazyArray`.
     edits : LogitEdits, optional
         Edits of the logits before sampling.
+    masks : Masks, optional
+        Masks by row of the request, its first row being 0; applied with the edits.
     """
 
     params: SampleParams
     first: int
     positions: Sequence[int] | NDArray[np.integer]
     edits: LogitEdits | None = None
+    masks: Masks = NO_MASKS
 
 
 class Top(NamedTuple):
@@ -141,7 +153,7 @@ class SampleResult(Protocol):
         ...
 
     def top(self, row: int) -> Top:
-        """Return log-probabilities of a row without its edits; call it only if `SampleParams.n_top` requests them."""
+        """Return log-probabilities of a row without edits and mask; call it only if `SampleParams.n_top` requests them."""
         ...
 
 
@@ -167,7 +179,12 @@ class HostSampleResult:
         """Sample the token of a row; see `SampleResult`."""
         if row not in self._tokens:
             request, i = self._asked[row]
-            logits = self._logits[row] if request.edits is None else edited(self._logits[row], request.edits, i)
+            logits = self._logits[row]
+            if i in request.masks:
+                logits = np.empty_like(logits)
+                mask_row(self._logits[row], request.masks[i], out=logits)
+            if request.edits is not None:
+                logits = edited(logits, request.edits, i)
             self._tokens[row] = sample_one(logits, request.params, int(request.positions[i]))
         return self._tokens[row]
 

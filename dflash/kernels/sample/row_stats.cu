@@ -4,8 +4,8 @@
 // finish combines its chunks. Macros: VOCAB, tokens of a row; THREADS; CHUNK, tokens of a block.
 // `tops`: rank (see `rank_of`) of the largest logit of each GROUP tokens, for rows with top-k, top-p or log
 // probabilities. `sums`: the largest logit of each chunk, the sum of exp((x - largest) * scale) and the sum of exp(x
-// - largest), for rows with log probabilities or with top-p but no top-k. `best` and `arrived` are zero before and
-// after. Bytes: 4 * VOCAB a row.
+// - largest), for rows with log probabilities or with top-p but no top-k. Tokens that a mask excludes count as minus
+// infinity, unless `masked` is 0. `best` and `arrived` are zero before and after. Bytes: 4 * VOCAB a row.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 #include "rows.cuh"
@@ -38,7 +38,7 @@ __device__ __forceinline__ float block_sum_exp(const float (&x)[PER_THREAD][4], 
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
-          unsigned long long* best, unsigned* arrived, int* ids, float* largest) {
+          unsigned long long* best, unsigned* arrived, int* ids, float* largest, int masked) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.y, start = blockIdx.x * CHUNK;
@@ -54,6 +54,13 @@ row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
             x[i][0] = v.x, x[i][1] = v.y, x[i][2] = v.z, x[i][3] = v.w;
         } else {
             UNROLL for (int j = 0; j < 4; ++j) x[i][j] = token + j < VOCAB ? at[token + j] : __int_as_float(0xff800000);
+        }
+    }
+    if (masked && params.mask) {
+        UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+            const int token = start + 4 * (i * THREADS + threadIdx.x);
+            const u32 bits = token < VOCAB ? params.mask[token / 32] >> token % 32 : 0;
+            UNROLL for (int j = 0; j < 4; ++j) x[i][j] = bits >> j & 1 ? x[i][j] : __int_as_float(0xff800000);
         }
     }
     const bool needs_groups = is_truncated(params) || params.n_top >= 0;

@@ -22,6 +22,7 @@ struct SampleParams {
     u64 seed;
     double top_p;
     int n_top, unused;  // most probable tokens to report; -1 for no log probabilities
+    const u32* mask;    // bit `token % 32` of word `token / 32` is set if the token is allowed; null allows all
 };
 
 #ifdef MAX_TOP
@@ -34,6 +35,8 @@ struct RowLogprobs {
 };
 #endif
 
+// True if a mask allows a token; null allows all.
+__device__ __forceinline__ bool allows(const u32* mask, u32 token) { return !mask || mask[token / 32] >> token % 32 & 1; }
 // True if top-k excludes tokens.
 __device__ __forceinline__ bool has_top_k(const SampleParams& params) { return params.top_k > 0 && params.top_k < VOCAB; }
 // True if a token is sampled with top-k or top-p.

@@ -36,15 +36,16 @@ struct Scratch {
     bool reached;
 };
 
-// Sources of keys, which `each` passes to `visit`. RowKeys: the tokens of a row with logits of at least `least`. KeyList: a
-// list. GroupKeys: the largest logit of each group, with the group in place of the token. IS_ROW: too many keys for a list.
+// Sources of keys, which `each` passes to `visit`. RowKeys: the tokens of a row that `mask` allows, with logits of at least
+// `least`. KeyList: a list. GroupKeys: the largest logit of each group, with the group in place of the token. IS_ROW: too many keys for a list.
 struct RowKeys {
     const float* logits;
+    const u32* mask;
     float least;
     static constexpr bool IS_ROW = true;
-    __device__ explicit RowKeys(const float* logits, float least = __int_as_float(0xff800000))
-        : logits(logits), least(least) {}
-    __device__ RowKeys at_least(float value) const { return RowKeys(logits, value); }
+    __device__ RowKeys(const float* logits, const u32* mask, float least = __int_as_float(0xff800000))
+        : logits(logits), mask(mask), least(least) {}
+    __device__ RowKeys at_least(float value) const { return RowKeys(logits, mask, value); }
     template <class Visit>
     __device__ __forceinline__ void each(const Visit& visit) const {
         constexpr int STEP = VOCAB % 4 ? 1 : 4;
@@ -64,7 +65,7 @@ struct RowKeys {
                 const int token = start + STEP * (i * THREADS + threadIdx.x);
                 if (token >= VOCAB) continue;
                 UNROLL for (int j = 0; j < STEP; ++j) {
-                    if (x[i][j] >= least) visit(sort_key(x[i][j], token + j));
+                    if (x[i][j] >= least && allows(mask, token + j)) visit(sort_key(x[i][j], token + j));
                 }
             }
         }
@@ -301,11 +302,11 @@ __device__ __forceinline__ u64 find_end(const Keys& keys, const LogitBins& logit
     }
 }
 
-// List at least the `n` most probable tokens, in any order, in scratch.list. Returns the number of listed tokens, or -1 if
-// the list is too short. Tokens of bins after `furthest` are left out. scratch.bin becomes the last bin, all of whose tokens
-// are listed.
-__device__ __forceinline__ int list_top_tokens(const float* logits, const u32* group_ranks, const LogitBins& logit_bins,
-                                               int furthest, int n, Scratch& scratch) {
+// List at least the `n` most probable tokens that `mask` allows, in any order, in scratch.list. Returns the number of listed
+// tokens, or -1 if the list is too short. Tokens of bins after `furthest` are left out. scratch.bin becomes the last bin,
+// all of whose allowed tokens are listed.
+__device__ __forceinline__ int list_top_tokens(const float* logits, const u32* mask, const u32* group_ranks,
+                                               const LogitBins& logit_bins, int furthest, int n, Scratch& scratch) {
     __syncthreads();
     if (threadIdx.x == 0) {
         scratch.low = 0, scratch.high = NO_KEY, scratch.before = 0, scratch.n_groups = scratch.n_listed = 0;
@@ -334,8 +335,9 @@ __device__ __forceinline__ int list_top_tokens(const float* logits, const u32* g
             if (!(x[i] >= least)) continue;
             const u64 key = sort_key(x[i], 0);
             if (key == NO_KEY || logit_bins.bin_of(key) > bin) continue;
-            const int to = atomicAdd(&scratch.n_listed, 1);
             const u32 token = scratch.groups[first_group + i / 4 * WARPS] * GROUP + i % 4 * 32 + lane;
+            if (!allows(mask, token)) continue;
+            const int to = atomicAdd(&scratch.n_listed, 1);
             if (to < LIST_CAPACITY) scratch.list[to] = key | token;
         }
     }

@@ -107,7 +107,7 @@ topk_topp(const float* logits, const int* laws, const unsigned* tops, const floa
     bool done = false;
     for (int target = has_top_k(params) ? params.top_k : FIRST_LIST; target <= SECOND_LIST && !done;
          target = target == FIRST_LIST ? SECOND_LIST : SECOND_LIST + 1) {
-        const int n = list_top_tokens(logits, tops, logit_bins, LAST_BIN - 1, target, scratch);
+        const int n = list_top_tokens(logits, params.mask, tops, logit_bins, LAST_BIN - 1, target, scratch);
         if (n < 0) break;
         const bool all = scratch.bin == LAST_BIN - 1;
         best_key = n <= SHORT_LIST ? sample_short_list(n, logit_bins, params, total, scratch)
@@ -116,7 +116,7 @@ topk_topp(const float* logits, const int* laws, const unsigned* tops, const floa
     }
     // constructed again: keeping `logit_bins` until here would cost a register
     if (!done)
-        best_key = sample_keys(RowKeys(logits), LogitBins(largest[row], NEGLIGIBLE / params.scale), params, total, scratch);
+        best_key = sample_keys(RowKeys(logits, params.mask), LogitBins(largest[row], NEGLIGIBLE / params.scale), params, total, scratch);
     best_key = block_max_key(best_key);
     if (threadIdx.x == 0) ids[row] = token_of(best_key);
 }

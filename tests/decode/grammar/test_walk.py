@@ -9,6 +9,7 @@ from word_grammar import END, WordGrammar, masked, rule
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
+from dflash.decode.grammar.after import AfterToken
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.model.batch import Forward
@@ -43,16 +44,19 @@ def all_of(engine, sessions):
 
 
 class DeviceRows:
-    """Logits that are no array, as on a GPU: rows come one at a time, and a slice keeps them there."""
+    """Logits that are no array, as on a GPU: rows come one at a time, are counted, and a slice keeps them there."""
 
-    def __init__(self, rows):
-        self.rows, self.shape = rows, rows.shape
+    def __init__(self, rows, copied):
+        self.rows, self.shape, self.copied = rows, rows.shape, copied
 
     def __len__(self):
         return len(self.rows)
 
     def __getitem__(self, which):
-        return DeviceRows(self.rows[which]) if isinstance(which, slice) else self.rows[which]
+        if isinstance(which, slice):
+            return DeviceRows(self.rows[which], self.copied)
+        self.copied.append(which)
+        return self.rows[which]
 
     def sample_rows(self, requests):
         from dflash.kernels.sample.params import HostSampleResult
@@ -61,9 +65,13 @@ class DeviceRows:
 
 
 class DeviceToy(Toy):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.copied = []
+
     def forward(self, spans, *, capture=()):
         out = super().forward(spans, capture=capture)
-        return Forward(DeviceRows(out.logits), out.hidden, out.captured, out.spans)
+        return Forward(DeviceRows(out.logits, self.copied), out.hidden, out.captured, out.spans)
 
 
 @pytest.mark.parametrize("kind", ["right", "wrong", "chain", "tree"])
@@ -97,7 +105,8 @@ def test_a_tree_advances_the_state_between_its_nodes():
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=IDS)
-def test_on_a_device_the_masks_of_all_nodes_are_ready_before_the_rows_are_read(sampling):
+def test_on_a_device_the_masks_of_all_nodes_are_part_of_the_request(sampling):
+    """Also with penalties and bias: no row is copied to the host."""
     truth = truth_of(Toy(14), sampling)
     strategies = [Plain(), Strategy(Oracle(((*PROMPT, *truth),), "tree")), Strategy(Remembers((*PROMPT, *truth), 12))]
     for strategy in strategies:
@@ -105,6 +114,45 @@ def test_on_a_device_the_masks_of_all_nodes_are_ready_before_the_rows_are_read(s
         assert all_of(Engine(toy), [one]) == [truth]
         drafts = [step.draft for step in one.steps if step.tokens]
         assert len(one.grammar._matcher.masked) == sum(1 + len(draft) for draft in drafts)
+        assert not toy.copied
+
+
+def test_on_a_device_processors_read_rows_that_are_masked_during_the_forward():
+    def nothing(logits, history):
+        return logits
+
+    sampling, toy = SAMPLINGS[2], DeviceToy(14)
+    truth = truth_of(Toy(14), sampling)
+    one = session(sampling, Strategy(Oracle(((*PROMPT, *truth),), "tree")), processors=(nothing,))
+    assert all_of(Engine(toy), [one]) == [truth]
+    assert len(toy.copied) == N
+    drafts = [step.draft for step in one.steps if step.tokens]
+    assert len(one.grammar._matcher.masked) == sum(1 + len(draft) for draft in drafts)
+
+
+def test_on_a_device_free_rows_have_no_mask():
+    """A grammar after a token: rows before it are sampled as they are, in the same requests as those after it."""
+    sampling = Sampling(temperature=1.0, seed=1)
+    free = Session(PROMPT, sampling=sampling, max_tokens=8)
+    all_of(Engine(Toy(14)), [free])
+    starts = free.output_ids[6]
+    begins = free.output_ids.index(starts) + 1
+    one = Session(PROMPT, sampling=sampling, max_tokens=begins + 12, grammar=AfterToken(WordGrammar(), starts))
+    toy = DeviceToy(14)
+    (found,) = all_of(Engine(toy), [one])
+    assert found[:begins] == free.output_ids[:begins]
+    assert all(found[i] in rule(found[begins:i]) for i in range(begins, begins + 12))
+    assert not toy.copied
+
+
+def test_a_mask_of_another_vocabulary_ends_its_own_session_alone():
+    sampling = Sampling(temperature=1.0, seed=5)
+    bad = Session(PROMPT, max_tokens=N, eos={END}, grammar=WordGrammar(n_vocab=64))
+    good = session(sampling, Plain())
+    for _ in Engine(DeviceToy(14)).run([bad, good]):
+        pass
+    assert str(bad.error) == "words: a mask of 14 tokens has 1 words, got 2"
+    assert (good.error, good.output_ids) == (None, truth_of(Toy(14), sampling))
 
 
 def test_illegal_draft_tokens_never_reach_the_model():
