@@ -175,7 +175,7 @@ def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
         "pre": vocabulary.pre,
         "tokens": len(vocabulary.types.rstrip(bytes([UNUSED]))),
         "merges": len(vocabulary.merges),
-        "normalizer": _NORMALIZER if vocabulary.pre in NORMALIZED else "none",
+        "normalizer": _NORMALIZER if vocabulary.pre in NORMALIZED else "no normalization",
         "end": None if vocabulary.eos is None else vocabulary.texts[vocabulary.eos],
         "adds_bos": vocabulary.add_bos,
     }

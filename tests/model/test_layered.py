@@ -8,6 +8,7 @@ from golden import load, path_of, prefill, recorded, tail
 from model_definition import logits
 from test_random_models import CLOSE, KEYS, TOKENS, computed
 
+from dflash.cli.info import as_text
 from dflash.errors import FormatError, Unsupported
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
@@ -118,6 +119,7 @@ def test_it_is_described():
     with GGUFFile.open(path_of(NAME)) as file:
         about = overview(file)
     assert about["model"]["windows"] == {"all": 2, "12": 2}
+    assert "windows        2 see all tokens, 2 see the last 12\n" in as_text(about)
     assert about["memory"]["kv_per_token"] == 2 * 2 * (2 * 16 + 32)
 
 
