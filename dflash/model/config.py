@@ -78,6 +78,8 @@ class Config:
         Elements of a token's embedding for one layer; 0 without such embeddings.
     expert_scale : float
         Sum of the shares of a token's experts.
+    suppressed : tuple of int
+        Tokens of the file that the model never chooses: their logits are minus infinity.
     """
 
     architecture: str
@@ -110,6 +112,7 @@ class Config:
     logit_cap: float = 0.0
     per_layer: int = 0
     expert_scale: float = 1.0
+    suppressed: tuple[int, ...] = ()
 
     @property
     def kv_shapes(self) -> dict[int, tuple[int, int]]:
@@ -168,6 +171,7 @@ class Config:
             norm_eps=keys.number("attention.layer_norm_rms_epsilon", low=0, high=1),
             recurrent=recurrent[:n_layers],
             tied="output.weight" not in tensors,
+            suppressed=_suppressed(metadata, tensors) if architecture.layered else (),
             **delta_sizes(keys, architecture),
             **expert_sizes(keys, architecture),
             **(
@@ -189,6 +193,11 @@ def _architecture(metadata: Mapping[str, Value]) -> str:
 
 def _has_block(tensors: Mapping[str, TensorInfo], block: int) -> bool:
     return any(name.startswith(f"blk.{block}.") for name in tensors)
+
+
+def _suppressed(metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> tuple[int, ...]:
+    high = _vocabulary(metadata, tensors) - 1
+    return Keys(metadata, "tokenizer").integers("ggml.suppress_tokens", (), high=high)
 
 
 def _vocabulary(metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> int:

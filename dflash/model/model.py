@@ -195,6 +195,8 @@ class Model:
         logits = self._head(n)
         if self.config.logit_cap:
             soft_cap(logits, self.config.logit_cap)
+        if self.config.suppressed:
+            logits[:, list(self.config.suppressed)] = -np.inf
         return logits
 
     def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:

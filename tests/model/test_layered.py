@@ -1,9 +1,11 @@
 """Models whose layers differ: variants against the definition, what is refused, and what is described."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import random_model
-from compare import assert_close
+from compare import assert_close, assert_same_bits
 from golden import load, path_of, prefill, recorded, tail
 from model_definition import logits
 from test_random_models import CLOSE, KEYS, TOKENS, computed
@@ -182,6 +184,23 @@ def test_missing_keys_name_themselves(name):
 def test_sizes_that_kernels_do_not_run(changes, message):
     with pytest.raises(Unsupported, match=message):
         refuse_sizes(config_of(changes), "cpu")
+
+
+def test_tokens_that_are_never_chosen():
+    want = recorded(NAME)
+    with GGUFFile.open(path_of(NAME)) as file:
+        metadata = dict(file.metadata) | {"tokenizer.ggml.suppress_tokens": np.array([7, 270], np.int32)}
+        config = Config.from_gguf(metadata, file.tensors)
+        assert config.suppressed == (7, 270)
+        got, plain = (computed(file, replace(config, suppressed=ids), want["tokens"]) for ids in ((7, 270), ()))
+        for wrong in ([-1], [280 + 8]):
+            metadata["tokenizer.ggml.suppress_tokens"] = np.array(wrong, np.int32)
+            with pytest.raises(
+                FormatError, match=r"ggml\.suppress_tokens' is .*, must be an array of whole numbers from 0 to 287"
+            ):
+                Config.from_gguf(metadata, file.tensors)
+    assert (got[:, [7, 270]] == -np.inf).all()
+    assert_same_bits("others", np.delete(got, [7, 270], axis=1), np.delete(plain, [7, 270], axis=1))
 
 
 def test_logits_are_capped():
