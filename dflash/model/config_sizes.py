@@ -169,7 +169,8 @@ def ffn_size(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str,
 
 def expert_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
     """Return number and sizes of the experts; all 0 in an architecture without them."""
-    if not architecture.experts:
+    beside = architecture.beside and keys.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
+    if not architecture.experts and not beside:
         return dict.fromkeys(("experts", "experts_used", "expert_ffn", "shared_ffn"), 0)
     experts = keys.integer("expert_count", high=_MAX_EXPERTS)
     return {

@@ -102,7 +102,7 @@ class Model:
                 normed = config.blocks.normed_outputs
                 own = space.of_layer(config.layers[i])
                 blocks.append(
-                    NormedBlock(weights, config, i, space, layered)
+                    NormedBlock(weights, config, space, layered, scratch)
                     if normed
                     else Block(weights, config, own, layered, scratch)
                 )

@@ -61,6 +61,8 @@ class ModelWorkspace(RowArrays):
         Arrays of full attention; see `FullAttention`.
     inner : float32 (N, F)
         Gated inner activation of the dense feed forward.
+    router_in, expert_out : float32 (N, D)
+        Input of a router and output of the experts beside a dense feed forward.
     head_gate : float32 (N, heads) or (N, heads * head size)
         Gate of attention in some architectures.
     window_cos, window_sin
@@ -88,6 +90,8 @@ class ModelWorkspace(RowArrays):
         }
         if config.window_rotation is not None:
             always |= dict.fromkeys(("window_cos", "window_sin"), (config.window_rotation.n_rot // 2,))
+        if config.blocks.beside:
+            always |= dict.fromkeys(("router_in", "expert_out"), (config.width if config.experts else 0,))
         if config.per_layer:
             every = config.n_layers * config.per_layer
             always |= {"per_layer": (every,), "token_part": (every,), "layer_gate": (config.per_layer,)}

@@ -21,6 +21,7 @@ from dflash.model.gguf.tensor_check import expected_tensors
 from dflash.model.runnable import refuse_sizes
 
 SHARED = {"attention.shared_kv_layers": 2, "feed_forward_length": np.array([256, 256, 512, 512], np.int32)}
+EXPERTS = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 256}
 PLAIN = {"embedding_length_per_layer_input": 0, "final_logit_softcapping": 0.0}
 NAME = "gemma4-tiny-Q8_0"
 
@@ -38,8 +39,15 @@ def config_of(changes=(), drop=(), architecture="gemma4"):
 
 @pytest.mark.parametrize(
     ("changes", "fused"),
-    [(SHARED, ("attn_v.weight",)), (PLAIN, ("attn_v.weight",)), (SHARED | PLAIN, ()), ({}, ("layer_output_scale.weight",))],
-    ids=["shared keys", "no embeddings of layers", "keys as values", "scaled layers"],
+    [
+        (SHARED, ("attn_v.weight",)),
+        (PLAIN, ("attn_v.weight",)),
+        (SHARED | PLAIN, ()),
+        ({}, ("layer_output_scale.weight",)),
+        (EXPERTS, ()),
+        (EXPERTS | PLAIN, ("ffn_gate_up_exps.weight",)),
+    ],
+    ids=["shared keys", "no embeddings of layers", "keys as values", "scaled layers", "experts", "fused experts"],
 )
 def test_variants(changes, fused, tmp_path):
     file, config = opened(tmp_path / "model.gguf", changes, fused)
@@ -136,7 +144,7 @@ def test_a_gpu_refuses_it(name):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"expert_count": 128}, Unsupported, "expert_count' is 128, must be 0: its experts are not run"),
+        ({"expert_count": 128}, FormatError, "key 'gemma4.expert_used_count' is missing"),
         ({"attention.sliding_window": 0}, FormatError, "sliding_window' is 0, must be a whole number from 1"),
         ({"attention.sliding_window_pattern": np.array([True])}, FormatError, "an array of 4 truth values"),
         ({"attention.head_count": 6}, FormatError, "head_count' is 6, must be a multiple of the 4 KV heads"),

@@ -79,9 +79,16 @@ LAGUNA = {
     },
 }
 MODELS = {
+    "gemma4-experts": {
+        "architecture": "gemma4",
+        "seed": 8,
+        "config": GEMMA | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+    },
     "laguna-tiny": {"architecture": "laguna", "seed": 5, "config": LAGUNA},
     "gemma4-tiny": {"architecture": "gemma4", "seed": 3, "config": GEMMA},
 }
+RECORDED = ("gemma4-tiny", "laguna-tiny")
+"""Models in the tree. The other is too large for it, and is compared by hand with DFLASH_GOLDEN."""
 CLASSES = {"gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "laguna": ("LagunaConfig", "LagunaForCausalLM")}
 
 NAMES = {
@@ -102,6 +109,12 @@ NAMES = {
     "per_layer_input_gate": "inp_gate",
     "per_layer_projection": "proj",
     "post_per_layer_input_norm": "post_norm",
+    "router.proj": "ffn_gate_inp",
+    "experts.gate_up_proj": "ffn_gate_up_exps",
+    "experts.down_proj": "ffn_down_exps",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
     "self_attn.g_proj": "attn_gate",
     "mlp.gate": "ffn_gate_inp",
     "mlp.experts.down_proj": "ffn_down_exps",
@@ -110,6 +123,7 @@ NAMES = {
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }
 """Modules of a layer and their tensors in a file, which end in ``.weight``."""
+SCALES = {"router.scale": "ffn_gate_inp", "router.per_expert_scale": "ffn_down_exps"}
 OUTSIDE = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -132,6 +146,8 @@ def converted(name, values, architecture):
         yield from ((f"{prefix}ffn_gate_exps.weight", gate), (f"{prefix}ffn_up_exps.weight", up))
     elif module == "mlp.gate.e_score_correction_bias":
         yield f"{prefix}exp_probs_b.bias", values
+    elif module in SCALES:
+        yield f"{prefix}{SCALES[module]}.scale", values
     elif module == "post_attention_layernorm" and architecture == "laguna":
         yield f"{prefix}ffn_norm.weight", values
     else:
@@ -235,6 +251,10 @@ def add_gemma(writer, given, config, slides):
     writer.add_shared_kv_layers(shared)
     writer.add_embedding_length_per_layer_input(given["hidden_size_per_layer_input"])
     writer.add_final_logit_softcapping(given["final_logit_softcapping"])
+    if given.get("enable_moe_block"):
+        writer.add_expert_count(given["num_experts"])
+        writer.add_expert_used_count(given["top_k_experts"])
+        writer.add_expert_feed_forward_length(given["moe_intermediate_size"])
 
 
 def rotation_factors(given):
@@ -302,5 +322,5 @@ def make(name):
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or MODELS:
+    for wanted in sys.argv[1:] or RECORDED:
         make(wanted)

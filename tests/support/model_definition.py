@@ -5,7 +5,7 @@ import numpy as np
 from dflash.kernels.delta.reference import gates, unit
 from dflash.kernels.gelu.reference import gelu
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.reference import experts
+from dflash.kernels.moe.reference import experts, route
 from dflash.model.rope import inverse_frequencies
 from dflash.model.weights import Weights, experts_of
 
@@ -70,6 +70,9 @@ def layered_logits(whole, config, x, tokens):
         x = x + norm(h, block.vector("post_attention_norm.weight"), eps)
         h = norm(x, block.vector("ffn_norm.weight"), eps)
         h = gelu(h @ block("ffn_gate.weight").T) * (h @ block("ffn_up.weight").T) @ block("ffn_down.weight").T
+        if config.experts:
+            own = norm(experts_beside(block, config, x), block.vector("post_ffw_norm_2.weight"), eps)
+            h = norm(h, block.vector("post_ffw_norm_1.weight"), eps) + own
         x = x + norm(h, block.vector("post_ffw_norm.weight"), eps)
         if parts is not None:
             h = gelu(x @ block("inp_gate.weight").T) * parts[:, i] @ block("proj.weight").T
@@ -79,6 +82,22 @@ def layered_logits(whole, config, x, tokens):
     x = norm(x, whole.vector("output_norm.weight"), eps)
     y = x @ whole("token_embd.weight" if config.tied else "output.weight").T
     return config.logit_cap * np.tanh(y / config.logit_cap) if config.logit_cap else y
+
+
+def experts_beside(block, config, x):
+    """Selected experts of a router that reads another norm of the rows than they do."""
+    routed_by = norm(x, block.vector("ffn_gate_inp.scale"), config.norm_eps) * config.width**-0.5
+    h = norm(x, block.vector("pre_ffw_norm_2.weight"), config.norm_eps)
+    chosen, shares = np.empty((len(x), config.experts_used), np.int32), np.empty((len(x), config.experts_used))
+    route(routed_by @ block("ffn_gate_inp.weight").T, config.experts_used, chosen, shares)
+    shares *= block.vector("ffn_down_exps.scale")[chosen]
+    parts = experts_of(block.weights, config, router=block.weights.matrix)
+    gate, up, down = (part.unpacked().astype(np.float64) for part in (parts.gate, parts.up, parts.down))
+    out = np.zeros_like(x)
+    for i, row in enumerate(h):
+        for e, share in zip(chosen[i], shares[i], strict=True):
+            out[i] += share * (down[e] @ (gelu(gate[e] @ row) * (up[e] @ row)))
+    return out
 
 
 def layered_attention(whole, block, config, i, x, kept):

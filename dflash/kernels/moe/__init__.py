@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.arrays import empty
 from dflash.kernels.linear import PackedLinear, describe, gated_linear, linear
-from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
+from dflash.kernels.linear.cpu import COLUMNS, GATE, GELU_GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
 from dflash.kernels.moe import cpu
 from dflash.kernels.profile import timed
 
@@ -116,6 +116,12 @@ class Moe:
         Residual stream that the result is added to; C-contiguous.
     scratch : MoeScratch, optional
         Scratch for at least T tokens; allocated if not given.
+    router_x : float32 (T, D), optional
+        Input of the router, if it is not `x`.
+    factors : float32 (E,), optional
+        Factor of each expert's share after normalisation.
+    gelu : bool
+        Use GELU, in its tanh form, in place of SiLU; for experts without a shared one.
 
     Raises
     ------
@@ -130,7 +136,17 @@ class Moe:
     `p` are normalised to a sum of `scale`. Each selected expert is read once for all its tokens.
     """
 
-    def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: MoeScratch | None = None) -> None:
+    def __init__(
+        self,
+        x: Floats,
+        weights: Experts,
+        out: Floats,
+        scratch: MoeScratch | None = None,
+        *,
+        router_x: Floats | None = None,
+        factors: Floats | None = None,
+        gelu: bool = False,
+    ) -> None:
         n_experts, ffn, width = weights.gate.shape
         if x.shape != out.shape or x.shape[1] != width or weights.down.shape != (n_experts, width, ffn):
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
@@ -140,7 +156,8 @@ class Moe:
         routers = (weights.router, *(() if weights.shared_router is None else (weights.shared_router,)))
         self._bias, self._scale = weights.routing or SigmoidRouting(_NO_BIAS, 1.0)
         outs = (s.logits[: len(x)], s.shared_logits[: len(x)])[: len(routers)]
-        self._router = PackedLinear(x, routers, outs, name="router")
+        self._router = PackedLinear(x if router_x is None else router_x, routers, outs, name="router")
+        self._factors, self._gelu = factors, gelu
         self._native = all(w.native for w in weights[:8] if w is not None)
         if self._native:
             self._plan()
@@ -176,13 +193,15 @@ class Moe:
             first = self._n_shared
             self._into[: 2 * first, TOKENS] = self._down[:first, TOKENS] = n_tokens
             routed = s.logits[:n_tokens], self._bias, self._scale, self._weights.n_used
-            rows = *routed, s.experts[:n_tokens], shares, place, self._x
+            rows = *routed, s.experts[:n_tokens], shares, place, self._x, GELU_GATE if self._gelu else GATE
             plans = self._into[2 * first :], self._down[first:]
             used = first + cpu.arrange(*rows, s.grouped, self._template, *plans, s.hidden, s.product)
             multiply(self._into[: 2 * used], get_num_threads())
             multiply(self._down[:used], get_num_threads())
         else:
             self._one_expert_after_another(n_tokens)
+        if self._factors is not None:
+            shares *= self._factors[s.experts[:n_tokens]]
         combine = cpu.combine_few if n_tokens <= _FEW else cpu.combine_many
         combine(shares, place, s.product, s.shared_logits[:n_tokens], s.shared, self._out)
 
@@ -200,6 +219,6 @@ class Moe:
             rows = np.flatnonzero(experts.ravel() == e)
             hidden = np.empty((len(rows), w.gate.shape[1]), np.float32)
             product = np.empty((len(rows), w.gate.shape[2]), np.float32)
-            gated_linear(x[rows // w.n_used], w.gate[e], w.up[e], hidden)
+            gated_linear(x[rows // w.n_used], w.gate[e], w.up[e], hidden, gelu=self._gelu)
             linear(hidden, (w.down[e],), (product,))
             s.product[rows] = product

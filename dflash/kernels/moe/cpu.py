@@ -11,7 +11,7 @@ from numba import prange
 
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fma, load_f32, mul, splat, store_f32, zeros
-from dflash.kernels.linear.cpu import DATA, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X
+from dflash.kernels.linear.cpu import DATA, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X
 
 
 @inline
@@ -66,7 +66,9 @@ def route_by(logits, bias, scale, n_used, experts, weights):
 
 
 @inline
-def arrange(logits, bias, scale, n_used, experts, weights, place, x, grouped, template, into, down, hidden, product):
+def arrange(
+    logits, bias, scale, n_used, experts, weights, place, x, gate_mode, grouped, template, into, down, hidden, product
+):
     """Select experts, group the tokens by expert, and plan the launches.
 
     ``place[t, i]`` is the row of `grouped` of token t for its i-th expert. `template` holds the gate, up and down rows of a
@@ -98,7 +100,7 @@ def arrange(logits, bias, scale, n_used, experts, weights, place, x, grouped, te
             plan[:] = template[part, :-1]
             plan[DATA] += e * template[part, -1]
             plan[TOKENS] = n
-            plan[MODE] = STORE if part == 2 else GATE if part == 0 else UP
+            plan[MODE] = STORE if part == 2 else gate_mode if part == 0 else UP
             source = hidden if part == 2 else grouped
             target = product if part == 2 else hidden
             plan[X] = source.ctypes.data + 4 * start[e] * source.shape[1]

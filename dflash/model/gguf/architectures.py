@@ -54,6 +54,14 @@ BIASED: Shapes = ROUTED | {"exp_probs_b.bias": "E"}
 FFN_OUTPUT_NORM: Shapes = {"post_ffw_norm.weight": "H"}
 KEYS_AND_VALUES = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
 """Tensors that a layer lacks if it reads the keys and values of another one."""
+BESIDE: Shapes = ROUTED | {
+    "ffn_gate_inp.scale": "H",
+    "ffn_down_exps.scale": "E",
+    "pre_ffw_norm_2.weight": "H",
+    "post_ffw_norm_1.weight": "H",
+    "post_ffw_norm_2.weight": "H",
+}
+"""Experts beside the dense feed forward of a block."""
 PER_LAYER: Shapes = {"inp_gate.weight": "P H", "proj.weight": "H P", "post_norm.weight": "H"}
 """Tensors that add the layer's part of a token's embedding for all layers."""
 PER_LAYER_OUTSIDE: Shapes = {
@@ -126,6 +134,8 @@ class Architecture(NamedTuple):
         Whether the feed forward has GELU in place of SiLU.
     scaled_embedding : bool
         Whether embeddings are multiplied by the root of their width.
+    beside : dict
+        Tensors of a block whose file has experts beside the dense feed forward.
     window_period : int
         Period of the layers where the file names a window but not its layers: the first layer of a period sees all tokens,
         the others have the window. 0 where the file must name them.
@@ -143,6 +153,7 @@ class Architecture(NamedTuple):
     unscaled: bool = False
     gelu: bool = False
     scaled_embedding: bool = False
+    beside: Shapes = NONE
     window_period: int = 0
 
     @property
@@ -232,7 +243,8 @@ ARCHITECTURES = {
         linear=None,
         full=FULL | _POST_NORM,
         ffn=_FFN_NORM | DENSE | FFN_OUTPUT_NORM,
-        fused=(),
+        beside=BESIDE,
+        fused=(_FUSED_EXPERTS,),
         outside={"rope_freqs.weight": "HEAD/2"},
         optional={"attn_v.weight": "KV H", "layer_output_scale.weight": "1"},
         layered=True,

@@ -166,6 +166,7 @@ def _block(
     is_linear = not is_mtp and config.recurrent[block]
     is_dense = architecture.experts and config.layers and config.layers[block].ffn
     ffn = {architecture.ffn_norm: "H"} | DENSE if is_dense else architecture.ffn
+    ffn = ffn | architecture.beside if config.experts else ffn
     shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | ffn
     for fused in architecture.fused:
         separate = all(prefix + name in present for name in fused.parts)

@@ -23,7 +23,7 @@ class LayeredAttention:
     def __init__(
         self, weights: Weights, config: Config, layer: int, space: ModelWorkspace, cache: tuple[np.ndarray, np.ndarray]
     ) -> None:
-        blocks, self.sizes = config.blocks, config.layers[layer]
+        blocks, self.layer, self.sizes = config.blocks, layer, config.layers[layer]
         self.space = space.of_layer(self.sizes)
         a = self.space.all
         outs = {"attn_q.weight": a.query, "attn_k.weight": a.key, "attn_v.weight": a.value, "attn_gate.weight": a.head_gate}

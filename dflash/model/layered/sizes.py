@@ -54,8 +54,6 @@ def layer_sizes(keys: Keys, architecture: Architecture, n_blocks: int, tensors: 
     Layers with a window and layers without one each have one head size and one rotation. The last layers may have no keys
     and values of their own: each reads those of the last layer of its kind that has some.
     """
-    if not architecture.experts and keys.integer("expert_count", 0, low=0):
-        raise Unsupported(str(keys.wrong("expert_count", keys.value("expert_count"), "0: its experts are not run")))
     heads = keys.per_block("attention.head_count", n_blocks, low=1, high=MAX_HEADS)
     kv_heads = keys.per_block("attention.head_count_kv", n_blocks, low=1, high=MAX_HEADS)
     for n, n_kv in zip(heads, kv_heads, strict=True):
