@@ -3,8 +3,9 @@
     python benchmarks/gpu_profile.py FILE [--rows 1 16] [--layers N] [--cold]
 
 Every kernel of a step waits until the one before has ended, and then one thread stores the time (`globaltimer`). So the time
-of a kernel is that from the end of the kernel before it to its own end. The stamps change the sources in memory only; the
-table also gives the time of a step without them.
+of a kernel is that from the end of the kernel before it to its own end. Before Hopper, also as a target, a kernel starts
+after that end, and its time is that from its start to the start of the next one. The stamps change the sources in memory
+only; the table also gives the time of a step without them.
 
 With --cold, the kernels of two layers of linear attention, whose weights fit the L2 cache, run in the order of a model and
 sorted by kernel. The difference of a launch is the cost of machine code that is no longer in the instruction caches.
@@ -41,7 +42,7 @@ from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 
 STAMPED, REPLAYS, KERNELS, CAPACITY = "DFLASH_PROFILE_STAMPED", 30, 512, 8192
-WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+WAIT = '#if __CUDA_ARCH__ >= 900\n    asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif'
 STAMP = """
     const bool stamps = !(threadIdx.x | threadIdx.y | blockIdx.x | blockIdx.y | blockIdx.z);
     volatile unsigned* const stamp_count = (volatile unsigned*)PROFILE_AT + PROFILE_KERNEL;
@@ -67,8 +68,8 @@ class Stamps:
         source, compiled = jit.source, jit._kernel
         text = STAMP.replace("KERNELS", str(KERNELS)).replace("CAPACITY", str(CAPACITY)) % WAIT
         jit.source = lambda path: source(path).replace(WAIT, text)
-        jit._kernel = lambda path, entry, dependent, options, number: compiled(
-            path, entry, dependent, (*options, *self._options(entry, options)), number
+        jit._kernel = lambda path, entry, dependent, options, *device: compiled(
+            path, entry, dependent, (*options, *self._options(entry, options)), *device
         )
 
     def _options(self, entry, options):

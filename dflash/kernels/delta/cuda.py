@@ -34,7 +34,7 @@ def threads_of(own: int, value_rows: int) -> int:
 
 
 class DeltaStep:
-    """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 in all.
+    """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 of a sequence.
 
     Parameters
     ----------
@@ -53,6 +53,13 @@ class DeltaStep:
         Make the norm part of the launch; see `step_shapes`.
     link : PeerLink, optional
         Link to the other GPUs of a tensor split, which receive the results; requires `fused`.
+    read : float32 (T, H * V), optional
+        Scratch memory for what is read before the norm, which layers may share; used if the norm is not part of the launch.
+
+    Attributes
+    ----------
+    read : float32 (T, H * V) or None
+        That memory, or a new array in its place; None with a fused norm.
 
     Raises
     ------
@@ -78,6 +85,7 @@ class DeltaStep:
         value_rows: int | None = None,
         fused: bool | None = None,
         link: PeerLink | None = None,
+        read: Any = None,
     ) -> None:
         n_groups, n_heads, width, n_values = memory.sizes
         taps, clusters, self._most = len(weights.taps), capabilities().has_clusters, most_shared()
@@ -86,29 +94,38 @@ class DeltaStep:
         assert link is None or fused, "other GPUs receive the results after the norm"
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory = batch.max_sequences, memory
-        self._read = None if fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
+        self.read = None if fused else self._outputs(read, (min(self._rows, batch.max_rows), n_heads * n_values))
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
         peers = (None, 0) if link is None else (link.table(), SIGNALS)
-        self._arguments = *step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read), *peers
+        self._arguments = *step_arguments(inputs, weights, batch, conv_memory, memory, readers, self.read), *peers
         of_model = constants(conv_memory, memory) | {"FUSE_NORM": int(fused)} | ({} if link is None else link.macros)
         self._kernel = functools.partial(kernel, _FOLDER / "step.cu", "step", dependent=True, **of_model)
         self._value_rows = value_rows
         for rows in self._choices(self._shapes[0]):
             self._kernel(SPLIT=self._shapes[0].split, ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
-        self._norm = None if fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
+        self._norm = None if fused else GatedNorm(self.read, inputs, weights, batch, n_heads)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
-    def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
-        """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time; any number gives the same result."""
-        assert 0 < n_rows <= min(self._rows, PENDING)
-        sequences = min(n_sequences or n_rows, n_rows, self._sequences)
-        shape = next((each for each in self._shapes if each.fits(max(n_rows, _LEAST_ROOM), self._most)), self._shapes[-1])
-        key = n_rows, self._rows_of_thread(shape, n_rows, sequences), sequences > 1
+    def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None, longest: int = PENDING) -> None:
+        """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time; any number gives the same result.
+
+        No sequence has more than `longest` rows. With fewer of them a block takes less shared memory, and more blocks run
+        at once.
+        """
+        assert 0 < n_rows <= self._rows
+        sequences, longest = min(n_sequences or n_rows, n_rows, self._sequences), min(longest, n_rows)
+        shape = next((each for each in self._shapes if each.fits(max(longest, _LEAST_ROOM), self._most)), self._shapes[-1])
+        key = longest, self._rows_of_thread(shape, n_rows, sequences), sequences > 1
         if key not in self._bound:
             self._bound[key] = self._bind(shape, *key)
         self._bound[key](stream, grid=(shape.split, self._memory.sizes[1], sequences))
         if self._norm:
             self._norm(n_rows, stream)
+
+    @staticmethod
+    def _outputs(read: Any, shape: tuple[int, int]) -> Any:
+        """Return `read`, or a new array if that is None or of another shape."""
+        return read if read is not None and read.shape == shape else cupy.empty(shape, np.float32)
 
     def _choices(self, shape: StepShape) -> tuple[int, ...]:
         return (self._value_rows,) if self._value_rows else (2, 4) if shape.own >= _LEAST_FOR_FOUR else (2,)

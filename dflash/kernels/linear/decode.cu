@@ -98,7 +98,7 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 
 // Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
 // slice prefetches a share, as few pieces as possible, since the lanes of a warp do so one after another. `pieces`: pairs of
-// address and bytes. Not inlined: its addresses would take registers.
+// address and bytes. Not inlined: its addresses would take registers. Does nothing before Hopper.
 __device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
     for (int i = (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x; i < n; i += gridDim.x * K_SLICES * 32) {
         bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
@@ -119,7 +119,8 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     int i = first / Q::TILE_K;
     const int end = min(past / Q::TILE_K, tiles_of_row);
     const int n_active = min(SIDE_UNITS, work.units() - work.group * SIDE_UNITS);
-    const int stages = n_active == SIDE_UNITS ? P::STAGES : min(MAX_STAGES, P::STAGES * SIDE_UNITS / n_active);
+    const int stages =
+        GROUPED_RINGS || n_active == SIDE_UNITS ? P::STAGES : min(MAX_STAGES, P::STAGES * SIDE_UNITS / n_active);
     const bool active = own < n_active;
     const int ring_index = local_slice * (SIDES * n_active) + unit / SIDE_UNITS * n_active + own;
     u8* ring = shared + K_SLICES * X_STAGES * P::X_STAGE_BYTES + ring_index * (stages * MT * Q::BYTES);
@@ -130,12 +131,13 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         source[m] = tiles + (size_t)min((work.group * SIDE_UNITS + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
     }
     const auto fetch = [&](int stage, int tile) {
-        copy_tiles_async<MT, Q::BYTES>(smem_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
-                                       barrier + 8 * stage, lane);
+        ring_copy<MT, Q::BYTES>(smem_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
+                                barrier + 8 * stage, lane);
     };
     if (lane < MAX_STAGES) mbarrier_init_for_copies(barrier + 8 * lane);
     __syncwarp();  // the warp's barriers are initialised
     if (active && i < end) fetch(0, i);
+    ring_commit();
 
     u8* tokens = shared + local_slice * (X_STAGES * P::X_STAGE_BYTES);
     const u32 fills = smem_address(barriers.filled[local_slice]), sums = smem_address(barriers.summed[local_slice]);
@@ -156,10 +158,17 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                                    fills + 8 * part, lane);
     }
     // Until here one stage of weights was requested: with more, the tokens would arrive later.
-    for (int s = 1; active && s < stages && i + s < end; ++s) fetch(s, i + s);
+    for (int s = 1; GROUPED_RINGS ? s < stages : active && s < stages && i + s < end; ++s) {
+        if (!GROUPED_RINGS || (active && i + s < end)) fetch(s, i + s);
+        ring_commit();
+    }
     if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
+    // Copies of cp.async arrive in order. So a warp requests many tokens before the weights that it reads after them, and
+    // another one sums their groups. A few tokens are there soon enough.
+    constexpr bool EARLY_REFILL = GROUPED_RINGS && TOKENS > 8 && P::STAGES > 1;
+    constexpr int SUMS_LATER = GROUPED_RINGS && TOKENS > 8 && ROW_UNITS > 2 ? ROW_UNITS - 1 : 0;
     int stage = 0, parity = 0, buffer = 0, phase = 0, turn = 0;
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
@@ -169,7 +178,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         const int stop = active ? part_end : i;
         if (turn == unit) {
             const int next = part + X_STAGES - X_SLACK;
-            if (part >= X_SLACK && next < parts) {
+            if (!EARLY_REFILL && part >= X_SLACK && next < parts) {
                 mbarrier_wait(frees + next % X_STAGES * 8, next / X_STAGES + 1 & 1);
                 const int at = next % X_STAGES;
                 if (ROW_UNITS > 1) mbarrier_arrive_no_complete(fills + 8 * at, ROW_UNITS - 1);
@@ -180,7 +189,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         }
         mbarrier_wait(fills + 8 * buffer, phase);
         if constexpr (Q::MINIMA > 0) {
-            if (turn == unit) {
+            if ((SUMS_LATER > 0 ? (turn + SUMS_LATER) % ROW_UNITS : turn) == unit) {
 #pragma unroll 1
                 for (int t = 0; t < P::TILES; ++t) {
                     sum_groups<Q, NT>(x + t * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + t * P::SUM_BYTES);
@@ -189,14 +198,18 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             }
         }
         const u8 *columns = x, *sums_of_columns = x + P::X_BYTES;
+        const bool holds = EARLY_REFILL && i < stop;
 #pragma unroll 1
         for (; i < stop; ++i) {
             const u8* tile[MT];
             UNROLL for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
-            mbarrier_wait(barrier + 8 * stage, parity);
+            ring_wait<P::STAGES>(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();  // all lanes have read the tile that `fetch` overwrites
-            if (i + stages < end) fetch(stage, i + stages);
+            if (!EARLY_REFILL || i + 1 < stop) {
+                if (i + stages < end) fetch(stage, i + stages);
+                ring_commit();
+            }
             if (++stage == stages) stage = 0, parity ^= 1;
             columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
@@ -204,6 +217,18 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         if (lane == 0) mbarrier_arrive(frees + 8 * buffer);
         if (++buffer == X_STAGES) buffer = 0, phase ^= 1;
         if (++turn == ROW_UNITS) turn = 0;
+        if constexpr (EARLY_REFILL) {
+            const int next = part + 1 + X_STAGES - X_SLACK, at = next % X_STAGES;
+            if (turn == unit && part + 1 >= X_SLACK && next < parts) {
+                mbarrier_wait(frees + 8 * at, next / X_STAGES + 1 & 1);
+                if (ROW_UNITS > 1) mbarrier_arrive_no_complete(fills + 8 * at, ROW_UNITS - 1);
+                fetch_tokens<Q, 1>(smem_address(tokens + at * P::X_STAGE_BYTES), in, first + next * X_COLUMNS, 0,
+                                   fills + 8 * at, lane);
+            }
+            const int last = (stage > 0 ? stage : stages) - 1;
+            if (holds && i - 1 + stages < end) fetch(last, i - 1 + stages);
+            if (holds) ring_commit();
+        }
     }
 }
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dflash.kernels.formats.cuda import tile_bytes, tile_width
 from dflash.kernels.formats.types import BLOCKS
+from dflash.kernels.linear.unclustered import TOKENS, WARPS, Launch, launch, n_slices
 
 _COLUMNS = 256  # columns of K that are a unit of slicing
 _ROOMY = 200  # KiB of shared memory of a block above which a GPU counts as large
@@ -35,6 +36,7 @@ _WAVE_COST = 1
 _CLUSTER_4_TYPES, _CLUSTER_4_SHARE = ("Q4_K",), 10 / 11
 """Types for which clusters of four blocks are tried, as their activations are large beside their weights; and the share of
 multiprocessors that can form clusters of four."""
+_RESERVED = 3  # KiB of shared memory of a block for what is not dynamic
 _MAX_SLICES = 4
 """Largest number of K slices of a block if its weights do not fit shared memory at once."""
 _SMALL_TILES = 48
@@ -50,6 +52,8 @@ _TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
 """Tiles in flight that keep a multiprocessor busy; and the tiles required for units of three."""
 _TILES_FOR_4_SLICES, _TILES_FOR_1_SLICE, _TILES_FOR_2_SLICES_GATED = 4, 12, 8
 """Tiles of each multiprocessor from which K is split into that number of slices at most; with fewer tiles, into 8 or 4."""
+_PART_ROWS = 16
+"""Largest bucket in which part of a matrix has units of one tile; not measured beyond."""
 _TILES_FOR_2_BLOCKS = 40
 """Tiles of each multiprocessor from which two blocks share it if K is not split."""
 
@@ -76,21 +80,13 @@ class Chip(NamedTuple):
         """Blocks have shared memory for up to 32 tokens and can split K in clusters."""
         return self.clusters and self.shared > _ROOMY
 
-    @property
-    def most(self) -> int:
-        """Largest number of tokens of a launch; more tokens take several launches."""
-        return 32 if self.large else 16
-
-    @property
-    def most_slices(self) -> int:
-        """Largest number of K slices whose activations fit a block or cluster."""
-        return 8 if self.large else 4 if self.shared > 2 * _ROOMY // 3 else 2
-
 
 def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> int:
     """Return the number of K slices; the same for any number of tokens, so that a token keeps its bits."""
     share = tiles * (2 if gated else 1) / chip.processors
-    if gated and not (chip.large and (_kind(types) > _SCALES_OF_32 or share < _TILES_FOR_4_SLICES)):
+    if not chip.large:
+        return n_slices(share, -(-width // _COLUMNS))
+    if gated and _kind(types) <= _SCALES_OF_32 and share >= _TILES_FOR_4_SLICES:
         slices = 1
     elif gated:
         slices = 2 if share >= _TILES_FOR_2_SLICES_GATED else 4 if share >= _TILES_FOR_4_SLICES else 8
@@ -99,9 +95,9 @@ def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gat
     columns = -(-width // _COLUMNS)
     # even, since many tokens take a cluster of two; tiles of types that are not quantised may not fit then
     whole = columns % 2 == 0 and columns <= _MOST_WHOLE_SLICES[gated] and all(tile_width(t) == _COLUMNS for t in types)
-    if chip.large and whole and share * columns <= _TILES_FOR_WHOLE_SLICES:
+    if whole and share * columns <= _TILES_FOR_WHOLE_SLICES:
         return columns
-    slices = max(1, min(slices, columns if chip.large else columns // 3, chip.most_slices))
+    slices = max(1, min(slices, columns))
     # slices that exceed a block are shared by a cluster of two
     return slices if slices <= _MAX_SLICES else slices // 2 * 2
 
@@ -114,20 +110,24 @@ def shape(
 
     For a part of the rows of a matrix, K is sliced as for the `whole` tiles, so that its outputs have the same bits.
     """
-    slices, sides, blocks = slices_of(whole or tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
+    whole = whole or tiles
+    slices, sides, blocks = slices_of(whole, width, types, chip, gated=gated), 2 if gated else 1, 1
     largest, row = max(tile_bytes(t) for t in types), n * (_ROW_OF_16S if "Q2_K" in types else _ROW)
-    if chip.large and slices > 1 and tiles * sides * -(-width // _COLUMNS) <= _SMALL_TILES * chip.processors:
+    if not chip.large:
+        one = _unclustered(n, tiles, types, slices, sides, chip)
+        assert one is not None, "more tokens than `most_tokens`"
+        return _unclustered_shape(one, slices, chip)
+    if slices > 1 and whole * sides * -(-width // _COLUMNS) <= _SMALL_TILES * chip.processors:
         small = _small(n, tiles, width, types, slices, sides, row, chip)
         if small is not None:
             return small
-    if not chip.large:
-        units, mt, ks = min(10, int(20 * chip.shared / 227) // slices) // sides * sides, 1, slices
-    elif slices == 1:
+    if slices == 1:
         units, mt, blocks = _unsplit(n, tiles * sides / chip.processors, _kind(types), sides)
         ks = 1
     else:
         clusters = (1, 2, 4) if slices > _MAX_SLICES and types == _CLUSTER_4_TYPES else (1, 2)
-        units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
+        found = _of_part(n, tiles, sides, slices, _kind(types), chip, row, largest) if tiles < whole else None
+        units, mt, ks = found or _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
     shared = ((chip.shared + 1) // blocks - 4) * 1024
     return {
         "K_SLICES": ks,
@@ -135,9 +135,42 @@ def shape(
         "ROW_UNITS": units,
         "MT": mt,
         "X_COLUMNS": _COLUMNS,
-        "X_STAGES": _ahead(ks * row, ks * units * mt * largest, shared, ks) if chip.large else 2,
+        "X_STAGES": _ahead(ks * row, ks * units * mt * largest, shared, ks),
         "BLOCKS_PER_SM": blocks,
         "SMEM_BYTES": shared,
+    }
+
+
+def most_tokens(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool, whole: int | None = None) -> int:
+    """Return the largest number of tokens of a launch; more tokens take several launches."""
+    if chip.large:
+        return TOKENS[0]
+    slices = slices_of(whole or tiles, width, types, chip, gated=gated)
+    half, *larger = (_unclustered(n, tiles, types, slices, 2 if gated else 1, chip) for n in (16, 24, 32))
+    if half is None:
+        return 8
+    return max((n for n, one in zip((24, 32), larger, strict=True) if one and one.cost < 2 * half.cost), default=16)
+
+
+@cache
+def _unclustered(n: int, tiles: int, types: tuple[str, ...], slices: int, sides: int, chip: Chip) -> Launch | None:
+    """Return a launch where blocks share no K slices; None if the tokens leave no space for the weights."""
+    row, largest = _ROW_OF_16S if "Q2_K" in types else _ROW, max(tile_bytes(t) for t in types)
+    warps, room = WARPS[_kind(types)][n], (chip.shared - _RESERVED) * 1024
+    return launch(n, tiles, sides, slices, chip.processors, room=room, row=row, largest=largest, warps=warps)
+
+
+def _unclustered_shape(one: Launch, slices: int, chip: Chip) -> dict[str, int]:
+    """Return the kernel's constants for a launch where blocks share no K slices."""
+    return {
+        "K_SLICES": slices,
+        "CLUSTER": 1,
+        "ROW_UNITS": one.units,
+        "MT": one.tiles,
+        "X_COLUMNS": _COLUMNS,
+        "X_STAGES": one.ahead,
+        "BLOCKS_PER_SM": 1,
+        "SMEM_BYTES": (chip.shared - _RESERVED) * 1024,
     }
 
 
@@ -203,6 +236,20 @@ def _unsplit(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int
     most = min(_UNSPLIT_WARPS // blocks, _MOST_WARPS[kind][n][1])
     rounds = math.ceil(share / (2 * most))
     return min(most, sides * math.ceil(share / (2 * rounds * sides))) if blocks == 1 else most, 2, blocks
+
+
+def _of_part(
+    n: int, tiles: int, sides: int, slices: int, kind: int, chip: Chip, row: int, largest: int
+) -> tuple[int, int, int] | None:
+    """Return units, tiles of a unit and slices of a block for part of a matrix, or None if these do not fit.
+
+    A block has up to four slices and units of one tile, which was fastest for the halves of a 27B or nearly so. The slices
+    of the whole matrix are more than such a launch would choose, so that few tiles are left for each warp.
+    """
+    ks = min(slices, _MAX_SLICES)
+    units = sides * -(-tiles // (chip.processors // (slices // ks)))
+    fits = ks * (2 * row + units * largest) <= (chip.shared - 3) * 1024
+    return (units, 1, ks) if n <= _PART_ROWS and fits and ks * units <= _MOST_WARPS[kind][n][0] else None
 
 
 def _balanced(

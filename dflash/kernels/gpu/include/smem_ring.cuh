@@ -3,15 +3,23 @@
 //
 // On Hopper one lane starts a bulk copy. Before Hopper every lane copies 16 bytes at a time with cp.async. Barriers must be
 // initialised with `mbarrier_init_for_copies`.
+//
+// A warp that reads its stages in the order of their copies may use `ring_copy`, `ring_commit` and `ring_wait`. Before Hopper
+// these take groups of cp.async, for which a warp waits without the instructions of a loop; then barriers are not used.
 #pragma once
 #include "cp_async.cuh"
 #include "sm90.cuh"
 #include "tma.cuh"
 
+#if __CUDA_ARCH__ >= 900
+constexpr bool GROUPED_RINGS = false;
+#else
+constexpr bool GROUPED_RINGS = true;
+#endif
+
 // A whole warp starts to copy N tiles of BYTES each, a multiple of 16, to consecutive shared memory.
 template <int N, int BYTES>
-__device__ __forceinline__ void copy_tiles_async(u32 smem, const u8* const (&tiles)[N], size_t offset, u32 barrier,
-                                                 int lane) {
+__device__ __forceinline__ void ring_copy(u32 smem, const u8* const (&tiles)[N], size_t offset, u32 barrier, int lane) {
 #if __CUDA_ARCH__ >= 900
     if (elect_one()) {
         mbarrier_arrive_expect_tx(barrier, N * BYTES);
@@ -31,6 +39,29 @@ __device__ __forceinline__ void copy_tiles_async(u32 smem, const u8* const (&til
             }
         }
     }
-    cp_async_mbarrier_arrive(barrier);
 #endif
+}
+
+// End the copies of a stage. Every warp calls it once for each stage and `ring_wait`, also where nothing is left to copy.
+__device__ __forceinline__ void ring_commit() {
+    if constexpr (GROUPED_RINGS) cp_async_commit_group();
+}
+
+// Wait for the oldest of the LATEST stages.
+template <int LATEST>
+__device__ __forceinline__ void ring_wait(u32 barrier, u32 parity) {
+    if constexpr (GROUPED_RINGS) {
+        cp_async_wait_group<LATEST - 1>();
+        __syncwarp();
+    } else {
+        mbarrier_wait(barrier, parity);
+    }
+}
+
+// `ring_copy` for stages that are read in any order: the copies arrive on the stage's barrier.
+template <int N, int BYTES>
+__device__ __forceinline__ void copy_tiles_async(u32 smem, const u8* const (&tiles)[N], size_t offset, u32 barrier,
+                                                 int lane) {
+    ring_copy<N, BYTES>(smem, tiles, offset, barrier, lane);
+    if constexpr (GROUPED_RINGS) cp_async_mbarrier_arrive(barrier);
 }
