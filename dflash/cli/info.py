@@ -115,6 +115,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("file", model["files"][0] + (f" and {len(model['files']) - 1} more" if len(model["files"]) > 1 else "")),
         ("architecture", f"{model['architecture']}, {model['parameters'] / 1e6:,.0f} M parameters, width {model['width']}"),
         ("layers", ", ".join(f"{n} {kind}" for kind, n in layers.items() if n)),
+        *([("windows", _windows(model["windows"]))] if "windows" in model else []),
         ("context", f"{model['context']:,} tokens"),
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
@@ -170,6 +171,10 @@ def _device(device: dict[str, Any]) -> str:
     target = device.get("target", device["architecture"])
     rules = "" if target == device["architecture"] else f" under the rules of {target}"
     return f"{device['kind']}, {device['processor']}, {size(device['memory'])}, {device['architecture']}{rules}"
+
+
+def _windows(windows: dict[str, int]) -> str:
+    return ", ".join(f"{n} see all tokens" if last == "all" else f"{n} see the last {last}" for last, n in windows.items())
 
 
 def _mix(kind: str, part: dict[str, int], kernels: dict[str, str]) -> str:

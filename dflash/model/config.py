@@ -12,7 +12,8 @@ from dflash.model.config_sizes import (
     RopeScaling,
     attention_sizes,
     delta_sizes,
-    ffn_sizes,
+    expert_sizes,
+    ffn_size,
     recurrent_blocks,
     refuse_other_mathematics,
 )
@@ -20,6 +21,7 @@ from dflash.model.gguf.architectures import ARCHITECTURES, Architecture
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.keys import Keys
 from dflash.model.gguf.part import TensorInfo
+from dflash.model.layered.sizes import LayerSizes, Rotary, layer_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Config:
     context : int
         Longest sequence that the model was trained for, in tokens.
     ffn : int
-        Inner size of the feed forward; 0 with experts.
+        Inner size of the feed forward; 0 with experts. Here and for heads, the largest of any layer where layers differ.
     heads, kv_heads, head_size : int
         Query heads, KV heads and head size of the attention layers.
     norm_eps : float
@@ -66,6 +68,18 @@ class Config:
         Inner sizes of an expert and of the shared expert; 0 without one.
     tied : bool
         Whether the embedding is also the LM head.
+    layers : tuple of LayerSizes
+        Sizes of each trunk layer; empty if all layers of a kind have the same.
+    window_rotation : Rotary or None
+        Rotary embedding of layers with a window; None if there are none.
+    logit_cap : float
+        Bound of the logits, see `dflash.kernels.soft_cap`; 0 for none.
+    per_layer : int
+        Elements of a token's embedding for one layer; 0 without such embeddings.
+    expert_scale : float
+        Sum of the shares of a token's experts.
+    suppressed : tuple of int
+        Tokens of the file that the model never chooses: their logits are minus infinity.
     """
 
     architecture: str
@@ -93,6 +107,21 @@ class Config:
     expert_ffn: int
     shared_ffn: int
     tied: bool
+    layers: tuple[LayerSizes, ...] = ()
+    window_rotation: Rotary | None = None
+    logit_cap: float = 0.0
+    per_layer: int = 0
+    expert_scale: float = 1.0
+    suppressed: tuple[int, ...] = ()
+
+    @property
+    def kv_shapes(self) -> dict[int, tuple[int, int]]:
+        """KV heads and head size of each attention layer that has keys and values of its own, by layer."""
+        full = [i for i, recurrent in enumerate(self.recurrent) if not recurrent]
+        if not self.layers:
+            return dict.fromkeys(full, (self.kv_heads, self.head_size))
+        sized = ((i, self.layers[i]) for i in full)
+        return {i: (layer.kv_heads, layer.head_size) for i, layer in sized if layer.source == i}
 
     @property
     def n_blocks(self) -> int:
@@ -142,9 +171,14 @@ class Config:
             norm_eps=keys.number("attention.layer_norm_rms_epsilon", low=0, high=1),
             recurrent=recurrent[:n_layers],
             tied="output.weight" not in tensors,
-            **attention_sizes(keys, architecture, recurrent),
+            suppressed=_suppressed(metadata, tensors) if architecture.layered else (),
             **delta_sizes(keys, architecture),
-            **ffn_sizes(keys, architecture, n_blocks),
+            **expert_sizes(keys, architecture),
+            **(
+                layer_sizes(keys, architecture, n_blocks, tensors)
+                if architecture.layered
+                else attention_sizes(keys, architecture, recurrent) | ffn_size(keys, architecture, n_blocks)
+            ),
         )
 
 
@@ -159,6 +193,11 @@ def _architecture(metadata: Mapping[str, Value]) -> str:
 
 def _has_block(tensors: Mapping[str, TensorInfo], block: int) -> bool:
     return any(name.startswith(f"blk.{block}.") for name in tensors)
+
+
+def _suppressed(metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> tuple[int, ...]:
+    high = _vocabulary(metadata, tensors) - 1
+    return Keys(metadata, "tokenizer").integers("ggml.suppress_tokens", (), high=high)
 
 
 def _vocabulary(metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> int:

@@ -12,8 +12,8 @@ from dflash.model.gguf.keys import Keys
 # Limits on sizes in metadata, far above those of published models: larger values are taken for a damaged file.
 MAX_BLOCKS = 1024
 MAX_WIDTH = 1 << 20
-_MAX_HEADS = 4096
-_MAX_HEAD_SIZE = 1024
+MAX_HEADS = 4096
+MAX_HEAD_SIZE = 1024
 _MAX_EXPERTS = 1 << 16
 
 MIN_YARN_BASE = 2.0
@@ -22,12 +22,19 @@ MIN_YARN_BASE = 2.0
 MIN_YARN_BETA = 1e-6
 """Smallest ``beta_fast`` and ``beta_slow`` (turns) of YaRN, which divides by them; published models have 32 and 1."""
 
-_RUNNABLE = {
+_RUNNABLE: dict[str, tuple[Any, ...]] = {
     "expert_gating_func": (0, 1),  # not given, softmax
     "expert_weights_norm": (True,),
     "expert_weights_scale": (0, 1),  # not given, none
 }
 """Keys that change the formulas of a model, and the values that dflash supports."""
+
+_SIGMOID: dict[str, tuple[Any, ...]] = {
+    "expert_gating_func": (2,),
+    "expert_weights_norm": (True,),
+    "router_logit_softcapping": (0,),
+}
+"""The same where experts are selected by a sigmoid, in an architecture whose experts have a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,8 @@ class RopeScaling:
 
 def refuse_other_mathematics(keys: Keys, architecture: Architecture) -> None:
     """Raise `Unsupported` if a key selects a formula that dflash does not compute."""
-    for name, runnable in (_RUNNABLE | {"ssm.v_head_reordered": (not architecture.grouped,)}).items():
+    rules = _SIGMOID if architecture.sigmoid else _RUNNABLE
+    for name, runnable in (rules | {"ssm.v_head_reordered": (not architecture.grouped,)}).items():
         value = keys.value(name, runnable[0])
         if isinstance(value, np.ndarray) or value not in runnable:
             raise Unsupported(str(keys.wrong(name, value, " or ".join(map(repr, runnable)))))
@@ -100,7 +108,7 @@ def recurrent_blocks(keys: Keys, architecture: Architecture, n_blocks: int, n_la
         recurrent = tuple(map(bool, keys.per_block(name, n_blocks, high=1)))
     else:
         name = "attention.head_count_kv"
-        recurrent = tuple(n == 0 for n in keys.per_block(name, n_blocks, high=_MAX_HEADS))
+        recurrent = tuple(n == 0 for n in keys.per_block(name, n_blocks, high=MAX_HEADS))
         if not any(recurrent):
             interval = keys.integer("full_attention_interval", 4, high=MAX_BLOCKS)
             recurrent = tuple(i < n_layers and (i + 1) % interval != 0 for i in range(n_blocks))
@@ -112,8 +120,8 @@ def recurrent_blocks(keys: Keys, architecture: Architecture, n_blocks: int, n_la
 def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[bool, ...]) -> dict[str, Any]:
     """Return heads, head size and rotation of the attention layers."""
     full = [i for i, is_recurrent in enumerate(recurrent) if not is_recurrent]
-    heads = _same(keys, "attention.head_count", full, len(recurrent), high=_MAX_HEADS)
-    kv_heads = _same(keys, "attention.head_count_kv", full, len(recurrent), high=_MAX_HEADS)
+    heads = _same(keys, "attention.head_count", full, len(recurrent), high=MAX_HEADS)
+    kv_heads = _same(keys, "attention.head_count_kv", full, len(recurrent), high=MAX_HEADS)
     if heads % kv_heads:
         raise keys.wrong("attention.head_count", heads, f"a multiple of the {kv_heads} KV heads")
     head_size = _head_size(keys, heads)
@@ -136,9 +144,9 @@ def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
     """Return the sizes of linear attention; all 0 in an architecture without it."""
     if not architecture.linear:
         return dict.fromkeys(("delta_key_heads", "delta_value_heads", "delta_size", "conv_width"), 0)
-    key_heads = keys.integer("ssm.group_count", high=_MAX_HEADS)
-    value_heads = keys.integer("ssm.time_step_rank", high=_MAX_HEADS)
-    size = keys.integer("ssm.state_size", high=_MAX_HEAD_SIZE)
+    key_heads = keys.integer("ssm.group_count", high=MAX_HEADS)
+    value_heads = keys.integer("ssm.time_step_rank", high=MAX_HEADS)
+    size = keys.integer("ssm.state_size", high=MAX_HEAD_SIZE)
     inner = keys.integer("ssm.inner_size")
     if value_heads % key_heads:
         raise keys.wrong("ssm.time_step_rank", value_heads, f"a multiple of the {key_heads} key heads")
@@ -152,17 +160,24 @@ def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str, Any]:
-    """Return the sizes of the feed forward, dense or with experts."""
-    if not architecture.experts:
-        ffn = _same(keys, "feed_forward_length", list(range(n_blocks)), n_blocks, high=MAX_WIDTH)
-        return {"ffn": ffn, "experts": 0, "experts_used": 0, "expert_ffn": 0, "shared_ffn": 0}
+def ffn_size(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str, Any]:
+    """Return the inner size of the dense feed forward; 0 in an architecture with experts."""
+    if architecture.experts:
+        return {"ffn": 0}
+    return {"ffn": _same(keys, "feed_forward_length", list(range(n_blocks)), n_blocks, high=MAX_WIDTH)}
+
+
+def expert_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
+    """Return number and sizes of the experts; all 0 in an architecture without them."""
+    beside = architecture.beside and keys.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
+    if not architecture.experts and not beside:
+        return dict.fromkeys(("experts", "experts_used", "expert_ffn", "shared_ffn"), 0)
     experts = keys.integer("expert_count", high=_MAX_EXPERTS)
     return {
-        "ffn": 0,
         "experts": experts,
         "experts_used": keys.integer("expert_used_count", high=experts),
         "expert_ffn": keys.integer("expert_feed_forward_length", high=MAX_WIDTH),
+        "expert_scale": keys.number("expert_weights_scale", low=0, high=1e6) if architecture.sigmoid else 1.0,
         "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH) if architecture.shared else 0,
     }
 
@@ -179,13 +194,13 @@ def _same(keys: Keys, name: str, blocks: list[int], n_blocks: int, *, high: int)
 
 
 def _head_size(keys: Keys, heads: int) -> int:
-    size = keys.integer("attention.key_length", None, high=_MAX_HEAD_SIZE)
+    size = keys.integer("attention.key_length", None, high=MAX_HEAD_SIZE)
     if size is None:
         width = keys.integer("embedding_length", high=MAX_WIDTH)
         if width % heads:
             raise keys.wrong("attention.head_count", heads, f"a divisor of the width {width}")
         size = width // heads
-    value_size = keys.integer("attention.value_length", size, high=_MAX_HEAD_SIZE)
+    value_size = keys.integer("attention.value_length", size, high=MAX_HEAD_SIZE)
     if value_size != size:
         raise Unsupported(str(keys.wrong("attention.value_length", value_size, f"{size} as for keys")))
     return size

@@ -14,7 +14,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
+from dflash.model.text.vocabulary import NORMALIZED, UNUSED, TokenizerVocabulary
 
 _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
 _GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
@@ -122,6 +122,9 @@ def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
         "width": config.width,
         "context": config.context,
     }
+    if config.layers:
+        windows = Counter(layer.window for layer in config.layers)
+        model["windows"] = {str(window or "all"): n for window, n in sorted(windows.items())}
     if config.experts:
         model["experts"] = {"all": config.experts, "used": config.experts_used}
     return model
@@ -155,7 +158,7 @@ def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, Any]:
 
 def _limit(file: GGUFFile, config: Config, bandwidth: int) -> dict[str, float]:
     """Return the weights' bytes that a decoded token reads, and the tokens a second at the device's bandwidth."""
-    rows_only = set() if "output.weight" not in file.tensors else {"token_embd.weight"}
+    rows_only = {"per_layer_token_embd.weight"} | ({"token_embd.weight"} if "output.weight" in file.tensors else set())
     mtp = tuple(f"blk.{i}." for i in range(config.n_layers, config.n_layers + config.n_mtp))
     used = config.experts_used / config.experts if config.experts else 1.0
     n_bytes = sum(
@@ -168,11 +171,11 @@ def _limit(file: GGUFFile, config: Config, bandwidth: int) -> dict[str, float]:
 
 def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
     return {
-        "model": "byte-level BPE",
+        "model": "byte-level BPE" if vocabulary.byte_level else "BPE of characters",
         "pre": vocabulary.pre,
         "tokens": len(vocabulary.types.rstrip(bytes([UNUSED]))),
         "merges": len(vocabulary.merges),
-        "normalizer": _NORMALIZER,
+        "normalizer": _NORMALIZER if vocabulary.pre in NORMALIZED else "no normalization",
         "end": None if vocabulary.eos is None else vocabulary.texts[vocabulary.eos],
         "adds_bos": vocabulary.add_bos,
     }

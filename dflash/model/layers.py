@@ -1,5 +1,7 @@
 """The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +14,7 @@ from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
 from dflash.model.weights import HostTensors, Weights, experts_of
-from dflash.model.workspace import ModelWorkspace
+from dflash.model.workspace import ModelWorkspace, RowArrays
 
 Floats = NDArray[np.float32]
 
@@ -83,17 +85,26 @@ class FullAttention:
 
 
 class FeedForward:
-    """``down(silu(gate x) * up x)``; reads `x`, uses `inner`, and writes or adds its output to `out`."""
+    """``down(silu(gate x) * up x)``, or with GELU; reads `x`, uses `inner`, and writes or adds its output to `out`."""
 
-    def __init__(self, weights: HostTensors, x: Floats, inner: Floats, out: Floats, *, add: bool = True) -> None:
+    def __init__(
+        self, weights: HostTensors, x: Floats, inner: Floats, out: Floats, *, add: bool = True, gelu: bool = False
+    ) -> None:
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, name="ffn gate up")
+        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, gelu=gelu, name="ffn gate up")
         self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""
         self.gate_up(n)
         self.ffn_down(n)
+
+
+class Mixer(Protocol):
+    """Linear or full attention of a block. Called by its block with the first rows of the workspace normed."""
+
+    def __call__(self, rows: Ragged, n: int) -> None:
+        """Run the first `n` rows of the workspace: add to `stream`."""
 
 
 class Block:
@@ -103,14 +114,14 @@ class Block:
         self,
         weights: Weights,
         config: Config,
-        space: ModelWorkspace,
-        mixer: LinearAttention | FullAttention,
+        space: RowArrays,
+        mixer: Mixer,
         scratch: list[MoeScratch],
     ) -> None:
         a = space.all
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(config.blocks.ffn_norm)
         self.mixer = mixer
-        if config.experts:
+        if config.experts and "ffn_gate.weight" not in weights:
             block_experts = experts_of(weights, config, router=weights.matrix)
             scratch[:] = scratch or [MoeScratch(space.n_rows, block_experts)]
             self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])

@@ -12,13 +12,17 @@ from dflash.kernels.embed import embed
 from dflash.kernels.moe import MoeScratch
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.soft_cap import soft_cap
 from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, ragged
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
+from dflash.model.layered.attention import LayeredAttention
+from dflash.model.layered.block import NormedBlock
+from dflash.model.layered.per_layer import PerLayerEmbedding
 from dflash.model.layers import Block, FullAttention, LinearAttention
-from dflash.model.rope import inverse_frequencies, tabulate
+from dflash.model.rope import RotaryTables
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -84,21 +88,32 @@ class Model:
         self.embedding = self.weights.matrix("token_embd.weight")
         self.output = self.embedding if config.tied else self.weights.matrix("output.weight")
         self._head = Head(self.output, rows)
-        self._inv_freq, self._rope_gain = inverse_frequencies(config)
+        self._tables = RotaryTables(config, self.weights)
+        self._per_layer = PerLayerEmbedding(self.weights, config, space) if config.per_layer else None
 
-    def _build_blocks(self, space: ModelWorkspace) -> list[Block]:
-        blocks, attention, scratch = [], 0, list[MoeScratch]()
-        for i, recurrent in enumerate(self.config.recurrent):
+    def _build_blocks(self, space: ModelWorkspace) -> "list[Block | NormedBlock]":
+        config, linear = self.config, 0
+        blocks, scratch = list[Block | NormedBlock](), list[MoeScratch]()
+        for i, recurrent in enumerate(config.recurrent):
             weights = self.weights.block(i)
-            linear = i - attention
+            if config.layers:
+                cache = self.pools.layer_cache(config.layers[i].source)
+                layered = LayeredAttention(weights, config, i, space, cache)
+                normed = config.blocks.normed_outputs
+                own = space.of_layer(config.layers[i])
+                blocks.append(
+                    NormedBlock(weights, config, space, layered, scratch)
+                    if normed
+                    else Block(weights, config, own, layered, scratch)
+                )
+                continue
             if recurrent:
                 memory = self.pools.conv[linear], self.pools.delta[linear]
-                mixer: LinearAttention | FullAttention = LinearAttention(weights, self.config, space, *memory)
+                mixer: LinearAttention | FullAttention = LinearAttention(weights, config, space, *memory)
+                linear += 1
             else:
-                cache = self.pools.k[attention], self.pools.v[attention]
-                mixer = FullAttention(weights, self.config, space, *cache)
-                attention += 1
-            blocks.append(Block(weights, self.config, space, mixer, scratch))
+                mixer = FullAttention(weights, config, space, *self.pools.layer_cache(i))
+            blocks.append(Block(weights, config, space, mixer, scratch))
         return blocks
 
     @property
@@ -145,8 +160,12 @@ class Model:
         use_threads(self.threads)
         s = self._space.first(n)
         embed(tokens, self.embedding, s.stream)
+        if self.config.blocks.scaled_embedding:
+            s.stream *= np.float32(self.config.width**0.5)
+        if self._per_layer is not None:
+            self._per_layer(tokens, n)
         if not all(self.config.recurrent):
-            tabulate(positions, self._inv_freq, self._rope_gain, s)
+            self._tables(positions, s)
         captured = {}
         for i, block in enumerate(self._blocks):
             block(rows, n)
@@ -173,7 +192,12 @@ class Model:
             size = part.stop - part.start
             space[at : at + size] = hidden[part]
             at += size
-        return self._head(n)
+        logits = self._head(n)
+        if self.config.logit_cap:
+            soft_cap(logits, self.config.logit_cap)
+        if self.config.suppressed:
+            logits[:, list(self.config.suppressed)] = -np.inf
+        return logits
 
     def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
         """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from dflash.errors import FormatError
 from dflash.kernels.rope import angles
+from dflash.model.config import Config
 from dflash.model.config_sizes import RopeScaling
+from dflash.model.weights import HostTensors
 
 
 class Rotation(Protocol):
@@ -34,6 +36,30 @@ def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: 
     if gain != 1:
         s.cos *= gain
         s.sin *= gain
+
+
+class RotaryTables:
+    """Cosine and sine tables of a model: of its layers, and of those with a window if it has such.
+
+    Parameters
+    ----------
+    config : Config
+    weights : Weights
+        Read for ``rope_freqs.weight``, by which frequencies of layers without a window are divided where a file has it.
+    """
+
+    def __init__(self, config: Config, weights: HostTensors) -> None:
+        self._inv_freq, self._gain = inverse_frequencies(config)
+        if "rope_freqs.weight" in config.blocks.outside:
+            self._inv_freq = self._inv_freq / weights.vector("rope_freqs.weight")
+        window = config.window_rotation
+        self._window_inv_freq = None if window is None else inverse_frequencies(window)[0]
+
+    def __call__(self, positions: NDArray[np.int32], s: SimpleNamespace) -> None:
+        """Fill `cos` and `sin`, and `window_cos` and `window_sin`, for rows at the given positions (N,)."""
+        tabulate(positions, self._inv_freq, self._gain, s)
+        if self._window_inv_freq is not None:
+            angles(positions, self._window_inv_freq, cos=s.window_cos, sin=s.window_sin)
 
 
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:

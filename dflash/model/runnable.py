@@ -30,6 +30,8 @@ def refuse_sizes(config: Config, device: str) -> None:
     Unsupported
         The message names the key that holds the size.
     """
+    if device == "cuda" and config.layers:
+        raise Unsupported(f"architecture {config.architecture!r} is run on the CPU only: load it with device='cpu'")
     sizes = {
         "embedding_length": config.width,
         "attention.key_length": config.head_size,
@@ -38,6 +40,11 @@ def refuse_sizes(config: Config, device: str) -> None:
         "expert_feed_forward_length": config.expert_ffn,
         "expert_shared_feed_forward_length": config.shared_ffn,
     }
+    for layer in config.layers:
+        sizes[f"attention.key_length{'_swa' if layer.window else ''}"] = layer.head_size
+        if layer.ffn % LANES:
+            raise _wrong(config, "feed_forward_length", layer.ffn, f"a multiple of {LANES}")
+    sizes["embedding_length_per_layer_input"] = config.per_layer
     for name, size in sizes.items():
         if size % LANES:
             raise _wrong(config, name, size, f"a multiple of {LANES}")

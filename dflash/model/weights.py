@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.formats import Matrix
-from dflash.kernels.moe import Experts
+from dflash.kernels.moe import Experts, SigmoidRouting
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
@@ -104,7 +104,7 @@ class Weights:
 
 def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) -> Experts:
     """Return the experts of a block from the matrices of `weights`, and its routers from `router`, by name."""
-    shared = config.blocks.shared
+    names, shared = config.blocks.ffn, config.blocks.shared
     gate, up = weights.matrices(
         "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
     )
@@ -113,9 +113,10 @@ def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) ->
         gate=gate,
         up=up,
         down=weights.matrix("ffn_down_exps.weight"),
-        shared_router=router("ffn_gate_inp_shexp.weight") if shared else None,
+        shared_router=router("ffn_gate_inp_shexp.weight") if "ffn_gate_inp_shexp.weight" in names else None,
         shared_gate=weights.matrix("ffn_gate_shexp.weight") if shared else None,
         shared_up=weights.matrix("ffn_up_shexp.weight") if shared else None,
         shared_down=weights.matrix("ffn_down_shexp.weight") if shared else None,
         n_used=config.experts_used,
+        routing=SigmoidRouting(weights.vector("exp_probs_b.bias"), config.expert_scale) if config.blocks.sigmoid else None,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from dflash.kernels.arrays import empty
 from dflash.model.config import Config
+from dflash.model.layered.sizes import LayerSizes
 
 
 class RowArrays:
@@ -60,13 +61,24 @@ class ModelWorkspace(RowArrays):
         Arrays of full attention; see `FullAttention`.
     inner : float32 (N, F)
         Gated inner activation of the dense feed forward.
+    router_in, expert_out : float32 (N, D)
+        Input of a router and output of the experts beside a dense feed forward.
+    head_gate : float32 (N, heads) or (N, heads * head size)
+        Gate of attention in some architectures.
+    window_cos, window_sin
+        As `cos` and `sin`, for layers with a window.
+    per_layer, token_part : float32 (N, L * P)
+        Embeddings of the tokens for all layers, see `PerLayerEmbedding`.
+    layer_gate : float32 (N, P)
+        Gate of one layer's part of them.
     """
 
     def __init__(self, config: Config, n_rows: int) -> None:
-        d, size, head = config.delta_size, config.head_size, config.heads * config.head_size
+        d = config.delta_size
         values = config.delta_value_heads * d
         conv = 2 * config.delta_key_heads * d + values
         gated = 2 if config.blocks.gated else 1
+        sizes = config.layers or (LayerSizes(config.heads, config.kv_heads, config.head_size, 0, 0, config.ffn),)
         always = {"stream": (config.width,), "normed": (config.width,), "hidden": (config.width,)}
         always |= {"cos": (config.n_rot // 2,), "sin": (config.n_rot // 2,)}
         linear = {
@@ -76,23 +88,43 @@ class ModelWorkspace(RowArrays):
             "alpha": (config.delta_value_heads,),
             "beta": (config.delta_value_heads,),
         }
-        full = {
-            "query": (gated * head,),
-            "key": (config.kv_heads * size,),
-            "value": (config.kv_heads * size,),
-            "rotated": (config.heads, size),
-            "attended": (head,),
-        }
-        parts = (linear, full, {"inner": (config.ffn,)})
+        if config.window_rotation is not None:
+            always |= dict.fromkeys(("window_cos", "window_sin"), (config.window_rotation.n_rot // 2,))
+        if config.blocks.beside:
+            always |= dict.fromkeys(("router_in", "expert_out"), (config.width if config.experts else 0,))
+        if config.per_layer:
+            every = config.n_layers * config.per_layer
+            always |= {"per_layer": (every,), "token_part": (every,), "layer_gate": (config.per_layer,)}
+        kinds = {layer: (_attention_shapes(layer, gated), {"inner": (layer.ffn,)}) for layer in sizes}
+        parts = [linear, *(part for of_kind in kinds.values() for part in of_kind)]
         arena = empty(n_rows * max(sum(map(math.prod, part.values())) for part in parts))
         arrays = {name: empty(n_rows, *shape) for name, shape in always.items()}
-        for part in parts:
-            at = 0
-            for name, shape in part.items():
-                size = n_rows * math.prod(shape)
-                arrays[name] = arena[at : at + size].reshape(n_rows, *shape)
-                at += size
+        self._layers = {
+            layer: RowArrays(n_rows, arrays | _placed(arena, n_rows, full) | _placed(arena, n_rows, inner))
+            for layer, (full, inner) in kinds.items()
+        }
+        arrays |= _placed(arena, n_rows, linear) | vars(self._layers[sizes[0]].all)
         # the delta rule no longer needs the input of the convolution, and the gated norm may overwrite its gate
         arrays["read"] = arrays["mixed"].reshape(-1)[: n_rows * values].reshape(n_rows, -1, max(d, 1))
         arrays["heads"] = arrays["gate"]
         super().__init__(n_rows, arrays)
+
+    def of_layer(self, sizes: LayerSizes) -> RowArrays:
+        """Return the arrays of a layer in its shapes, with those that all layers share."""
+        return self._layers[sizes]
+
+
+def _attention_shapes(sizes: LayerSizes, gated: int) -> dict[str, tuple[int, ...]]:
+    query, row = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+    shapes = {"query": (gated * query,), "key": (row,), "value": (row,), "rotated": (sizes.heads, sizes.head_size)}
+    return shapes | {"attended": (query,), "head_gate": (sizes.gate,)}
+
+
+def _placed(arena: Any, n_rows: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return arrays of these shapes, one after the other in an arena."""
+    arrays, at = {}, 0
+    for name, shape in shapes.items():
+        size = n_rows * math.prod(shape)
+        arrays[name] = arena[at : at + size].reshape(n_rows, *shape)
+        at += size
+    return arrays

@@ -19,7 +19,15 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 
-TINY = ["qwen35-r2-mtp-F16", "qwen35moe-r2-F16", "qwen3-dense-Q4_0", "qwen3moe-tiny-Q8_0", "qwen3next-tiny-Q8_0"]
+TINY = [
+    "qwen35-r2-mtp-F16",
+    "qwen35moe-r2-F16",
+    "qwen3-dense-Q4_0",
+    "qwen3moe-tiny-Q8_0",
+    "qwen3next-tiny-Q8_0",
+    "gemma4-tiny-Q8_0",
+    "laguna-tiny-Q8_0",
+]
 
 
 @pytest.mark.parametrize(("prompt", "name"), UNITS)

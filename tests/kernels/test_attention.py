@@ -38,10 +38,10 @@ def queries(rows, heads, width, seed=7):
     return [rng.standard_normal(shape, dtype=np.float32) for shape in ((n, heads, width), (n, heads * 2 * width))]
 
 
-def run(q, k, v, rows, gate=None):
+def run(q, k, v, rows, gate=None, window=0):
     """Return an output with a guard row of NaN."""
     out = np.full((len(q) + 1, q.shape[1] * q.shape[2]), np.nan, np.float32)
-    attend(q, k, v, rows, out=out[:-1], gate=gate)
+    attend(q, k, v, rows, out=out[:-1], gate=gate, window=window)
     assert np.isnan(out[-1]).all()
     return out[:-1]
 
@@ -63,6 +63,41 @@ def test_attend(case, kind):
         assert_same_bits("again", run(q, k, v, rows, opening), out)
     assert_same_bits("keys", k, before[0])
     assert_same_bits("values", v, before[1])
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("window", [1, 5, 64, 300])
+@pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
+def test_window(case, window, kind):
+    name, sequences, heads, kv, width = case
+    width += -width % BLOCK if kind == np.int8 else 0
+    rows = batch(sequences)
+    k, v = caches(rows, kv, width, kind)
+    q, gate = queries(rows, heads, width)
+    out = run(q, k, v, rows, gate, window)
+    want = np.empty(out.shape)
+    reference.attend(q, k, v, rows, out=want, gate=gate, window=window)
+    assert_close(name, out, want, 1e-6)
+    assert_same_bits("a window of all tokens", run(q, k, v, rows, gate, 1 << 20), run(q, k, v, rows, gate))
+
+
+@pytest.mark.parametrize("window", [3, 70, 257])
+def test_chunks_with_a_window(window):
+    """A prompt in chunks, in single rows, and with the pages as tasks of several threads has the bits of one pass."""
+    n, width = 600, 64
+    whole = ragged([(0, chain(n), True)])
+    k, v = caches(whole, 2, width, np.float32)
+    q, _ = queries(whole, 4, width)
+    want = run(q, k, v, whole, window=window)
+    for step in (1, 37, 256):
+        for start in range(0, n, step):
+            part = q[start : start + step].copy()
+            rows = ragged([(start, chain(len(part)), True)], pages=whole.pages)
+            assert_same_bits(f"{step} from {start}", run(part, k, v, rows, window=window), want[start : start + step])
+    threads = numba.get_num_threads()
+    numba.set_num_threads(1)
+    assert_same_bits("one thread", run(q, k, v, whole, window=window), want)
+    numba.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", ["attn_hd256", "attn_hd64_mqa"])

@@ -65,14 +65,15 @@ def test_formats_that_kernels_do_not_read(kind):
     PackedLinear(x, [weight], [out], add=True)(3)
 
 
-@pytest.mark.parametrize("tokens", [1, 7])
-def test_gated_linear(tokens):
+@pytest.mark.parametrize("gelu", [False, True], ids=["silu", "gelu"])
+@pytest.mark.parametrize("tokens", [1, 7, 40])
+def test_gated_linear(tokens, gelu):
     gate, up = random_matrix(70, 512), random_matrix(70, 512, "Q6_K")
     x = RNG.standard_normal((tokens, 512)).astype(np.float32)
     whole, out = poisoned(tokens, 70)
-    gated_linear(x, gate, up, out)
+    gated_linear(x, gate, up, out, gelu=gelu)
     want = np.zeros((tokens, 70))
-    reference.gated_linear(x, gate, up, want)
+    reference.gated_linear(x, gate, up, want, gelu=gelu)
     assert_close("gated", out, want, 2e-6)
     assert np.isnan(whole[:, 70:]).all()
 

@@ -8,7 +8,8 @@ from compare import assert_close, assert_same_bits
 from experts import random_experts
 
 from dflash.kernels.formats import BLOCKS, Matrix
-from dflash.kernels.moe import Experts, Moe, cpu, reference
+from dflash.kernels.gelu.reference import gelu
+from dflash.kernels.moe import Experts, Moe, SigmoidRouting, cpu, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels" / "moe.npz"
 RNG = np.random.default_rng(3)
@@ -95,6 +96,58 @@ def test_fused_gate_and_up():
     for w, out in zip((weights, halves), outs, strict=True):
         Moe(x, w, out)(6)
     assert_same_bits("fused", *outs)
+
+
+@pytest.mark.parametrize("down", ["Q6_K", "IQ3_S"])
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_routing_by_sigmoid(tokens, down):
+    """The shared expert has no router; a type without kernels takes another way."""
+    weights = random_experts(down="Q6_K")._replace(shared_router=None)
+    if down == "IQ3_S":
+        data = RNG.integers(0, 256, (8, 256, BLOCKS["IQ3_S"].n_bytes), np.uint8)
+        data[..., :2] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
+        weights = weights._replace(down=Matrix(data, "IQ3_S"))
+    bias = RNG.standard_normal(8).astype(np.float32)
+    weights = weights._replace(routing=SigmoidRouting(bias, 2.5))
+    x = RNG.standard_normal((tokens, 256)).astype(np.float32)
+    out, want, unbiased = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
+    Moe(x, weights, out)(tokens)
+    reference.experts(x, weights, want)
+    assert_close("experts", out, want, 1e-5)
+    reference.experts(x, weights._replace(routing=SigmoidRouting(0 * bias, 2.5)), unbiased)
+    assert np.abs(unbiased - want).max() > 0.01
+
+
+@pytest.mark.parametrize("down", ["Q6_K", "IQ3_S"])
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_gelu_factors_and_another_input_of_the_router(tokens, down):
+    weights = random_experts(shared_ffn=0)
+    if down == "IQ3_S":
+        data = RNG.integers(0, 256, (8, 256, BLOCKS["IQ3_S"].n_bytes), np.uint8)
+        data[..., :2] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
+        weights = weights._replace(down=Matrix(data, "IQ3_S"))
+    x, router_x = RNG.standard_normal((2, tokens, 256)).astype(np.float32)
+    factors, out, want = RNG.uniform(0.5, 2, 8).astype(np.float32), np.zeros_like(x), np.zeros(x.shape)
+    Moe(x, weights, out, router_x=router_x, factors=factors, gelu=True)(tokens)
+    gate, up, down = (part.unpacked().astype(np.float64) for part in (weights.gate, weights.up, weights.down))
+    chosen, shares = np.empty((tokens, 3), np.int32), np.empty((tokens, 3))
+    reference.route(router_x.astype(np.float64) @ weights.router.unpacked().astype(np.float64).T, 3, chosen, shares)
+    for t in range(tokens):
+        for e, share in zip(chosen[t], shares[t], strict=True):
+            want[t] += share * factors[e] * (down[e] @ (gelu(gate[e] @ x[t]) * (up[e] @ x[t])))
+    assert_close("experts", out, want, 1e-5)
+
+
+def test_shares_of_sigmoids():
+    """A bias decides which experts are selected, but not their shares; these sum to the scale."""
+    logits, bias = np.array([[0, 2, -1, 1]], np.float32), np.array([0, 0, 5, 0], np.float32)
+    chosen, shares = np.empty((1, 2), np.int32), np.empty((1, 2), np.float32)
+    cpu.route_by(logits, bias, 2.0, 2, chosen, shares)
+    p = 1 / (1 + np.exp(-logits[0].astype(np.float64)))
+    assert chosen.tolist() == [[2, 1]]
+    np.testing.assert_allclose(shares[0], 2 * p[[2, 1]] / p[[2, 1]].sum(), rtol=1e-6)
+    cpu.route_by(0 * logits, 0 * bias, 1.0, 2, chosen, shares)
+    assert chosen.tolist() == [[0, 1]]
 
 
 def test_ties_go_to_the_lower_number():

@@ -27,8 +27,24 @@ LINEAR = {
     "rope.dimension_count": 16, "expert_shared_feed_forward_length": 256, "ssm.conv_kernel": 4, "ssm.state_size": 32,
     "ssm.group_count": 4, "ssm.time_step_rank": 8, "ssm.inner_size": 256, "full_attention_interval": 2,
 }  # fmt: skip
-KEYS = {"qwen3moe": COMMON, "qwen3next": COMMON | LINEAR}
-FUSED = {"qwen3moe": (), "qwen3next": ("ssm_ba.weight",)}
+GEMMA = {
+    "block_count": 4, "context_length": 512, "embedding_length": 256, "feed_forward_length": 256,
+    "attention.head_count": 16, "attention.head_count_kv": np.array([4, 2, 4, 2], np.int32),
+    "attention.key_length": 32, "attention.key_length_swa": 16, "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4, "attention.sliding_window": 20,
+    "attention.sliding_window_pattern": np.array([True, False, True, False]), "final_logit_softcapping": 5.0,
+    "embedding_length_per_layer_input": 64,
+}  # fmt: skip
+LAGUNA = COMMON | {
+    "block_count": 3, "feed_forward_length": 512, "leading_dense_block_count": 1, "attention.sliding_window": 20,
+    "attention.sliding_window_pattern": 2, "attention.head_count": np.array([4, 8, 6], np.int32), "rope.freq_base_swa": 1e4,
+    "rope.dimension_count": 32, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 128, "rope.scaling.yarn_attn_factor": 1.2, "expert_gating_func": 2,
+    "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_shared_feed_forward_length": 256,
+}  # fmt: skip
+KEYS = {"qwen3moe": COMMON, "qwen3next": COMMON | LINEAR, "gemma4": GEMMA, "laguna": LAGUNA}
+FUSED = {"qwen3moe": (), "qwen3next": ("ssm_ba.weight",), "gemma4": ("attn_v.weight", "layer_output_scale.weight")}
+FUSED |= {"laguna": ()}
 TOKENS = np.random.default_rng(1).integers(0, 300, 70).astype(np.int32)
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 
 from dflash.kernels.delta.reference import gates, unit
+from dflash.kernels.gelu.reference import gelu
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.reference import experts
+from dflash.kernels.moe.reference import experts, route
 from dflash.model.rope import inverse_frequencies
 from dflash.model.weights import Weights, experts_of
 
@@ -36,6 +37,8 @@ def logits(file, config, tokens):
     weights = Weights(file, config)
     whole = Unpacked(weights)
     x = whole("token_embd.weight")[tokens]
+    if config.layers:
+        return layered_logits(whole, config, x, tokens)
     for i, recurrent in enumerate(config.recurrent):
         block = Unpacked(weights.block(i))
         h = norm(x, block.vector("attn_norm.weight"), config.norm_eps)
@@ -44,6 +47,90 @@ def logits(file, config, tokens):
         x = x + (routed if config.experts else dense)(block, config, h)
     x = norm(x, whole.vector("output_norm.weight"), config.norm_eps)
     return x @ whole("token_embd.weight" if config.tied else "output.weight").T
+
+
+def layered_logits(whole, config, x, tokens):
+    """Logits of a model whose layers differ."""
+    eps, kept, parts = config.norm_eps, {}, None
+    x = x * (config.width**0.5 if config.blocks.scaled_embedding else 1)
+    if config.per_layer:
+        parts = (x @ whole("per_layer_model_proj.weight").T * config.width**-0.5).reshape(len(x), -1, config.per_layer)
+        parts = norm(parts, whole.vector("per_layer_proj_norm.weight"), eps)
+        own = whole("per_layer_token_embd.weight")[tokens].reshape(parts.shape) * config.per_layer**0.5
+        parts = (parts + own) * 2**-0.5
+    for i in range(config.n_layers):
+        block = Unpacked(whole.weights.block(i))
+        h = norm(x, block.vector("attn_norm.weight"), eps)
+        h = layered_attention(whole, block, config, i, h, kept)
+        if not config.blocks.normed_outputs:
+            x = x + h
+            h = norm(x, block.vector("ffn_norm.weight"), eps)
+            x = x + (dense if config.layers[i].ffn else routed)(block, config, h)
+            continue
+        x = x + norm(h, block.vector("post_attention_norm.weight"), eps)
+        h = norm(x, block.vector("ffn_norm.weight"), eps)
+        h = gelu(h @ block("ffn_gate.weight").T) * (h @ block("ffn_up.weight").T) @ block("ffn_down.weight").T
+        if config.experts:
+            own = norm(experts_beside(block, config, x), block.vector("post_ffw_norm_2.weight"), eps)
+            h = norm(h, block.vector("post_ffw_norm_1.weight"), eps) + own
+        x = x + norm(h, block.vector("post_ffw_norm.weight"), eps)
+        if parts is not None:
+            h = gelu(x @ block("inp_gate.weight").T) * parts[:, i] @ block("proj.weight").T
+            x = x + norm(h, block.vector("post_norm.weight"), eps)
+        if "layer_output_scale.weight" in block.weights:
+            x = x * block.vector("layer_output_scale.weight")
+    x = norm(x, whole.vector("output_norm.weight"), eps)
+    y = x @ whole("token_embd.weight" if config.tied else "output.weight").T
+    return config.logit_cap * np.tanh(y / config.logit_cap) if config.logit_cap else y
+
+
+def experts_beside(block, config, x):
+    """Selected experts of a router that reads another norm of the rows than they do."""
+    routed_by = norm(x, block.vector("ffn_gate_inp.scale"), config.norm_eps) * config.width**-0.5
+    h = norm(x, block.vector("pre_ffw_norm_2.weight"), config.norm_eps)
+    chosen, shares = np.empty((len(x), config.experts_used), np.int32), np.empty((len(x), config.experts_used))
+    route(routed_by @ block("ffn_gate_inp.weight").T, config.experts_used, chosen, shares)
+    shares *= block.vector("ffn_down_exps.scale")[chosen]
+    parts = experts_of(block.weights, config, router=block.weights.matrix)
+    gate, up, down = (part.unpacked().astype(np.float64) for part in (parts.gate, parts.up, parts.down))
+    out = np.zeros_like(x)
+    for i, row in enumerate(h):
+        for e, share in zip(chosen[i], shares[i], strict=True):
+            out[i] += share * (down[e] @ (gelu(gate[e] @ row) * (up[e] @ row)))
+    return out
+
+
+def layered_attention(whole, block, config, i, x, kept):
+    """Attention over the last tokens; `kept` holds keys and values, of which some layers read those of another one."""
+    n, layer, eps = len(x), config.layers[i], config.norm_eps
+    factors = whole if "rope_freqs.weight" in whole.weights and not layer.window else None
+    table = Table(config.window_rotation if layer.window else config, factors)
+    q = (x @ block("attn_q.weight").T).reshape(n, layer.heads, layer.head_size)
+    q = rotated(norm(q, block.vector("attn_q_norm.weight"), eps), table)
+    if layer.source == i:
+        k = (x @ block("attn_k.weight").T).reshape(n, layer.kv_heads, layer.head_size)
+        v = (x @ block("attn_v.weight").T).reshape(k.shape) if "attn_v.weight" in block.weights else k
+        k = rotated(norm(k, block.vector("attn_k_norm.weight"), eps), table)
+        kept[i] = k, norm(v, 1, eps) if config.blocks.unscaled else v
+    k, v = (np.repeat(part, layer.heads // layer.kv_heads, axis=1) for part in kept[layer.source])
+    scores = np.einsum("thd,shd->hts", q, k) * (1 if config.blocks.unscaled else layer.head_size**-0.5)
+    seen = np.tri(n, dtype=bool) & ~np.tri(n, k=-(layer.window or n), dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    out = np.einsum("hts,shd->thd", p / p.sum(-1, keepdims=True), v)
+    if layer.gate:
+        opening = np.log1p(np.exp(x @ block("attn_gate.weight").T))
+        out = out.reshape(n, layer.gate, -1) * opening[:, :, None]
+    return out.reshape(n, -1) @ block("attn_output.weight").T
+
+
+class Table:
+    """Frequencies of a rotation, divided by factors if it has some, and its gain."""
+
+    def __init__(self, rotation, factors=None):
+        self.frequencies, self.gain = inverse_frequencies(rotation)
+        if factors is not None:
+            self.frequencies = self.frequencies / factors.weights.vector("rope_freqs.weight")
 
 
 def linear_attention(block, config, x):
@@ -74,8 +161,8 @@ def full_attention(block, config, x):
     q = (x @ block("attn_q.weight").T).reshape(n, config.heads, -1)
     k, v = ((x @ block(f"attn_{part}.weight").T).reshape(n, config.kv_heads, size) for part in "kv")
     gate = 1 / (1 + np.exp(-q[..., size:])) if config.blocks.gated else 1
-    q = rotated(norm(q[..., :size], block.vector("attn_q_norm.weight"), config.norm_eps), config)
-    k = rotated(norm(k, block.vector("attn_k_norm.weight"), config.norm_eps), config)
+    q = rotated(norm(q[..., :size], block.vector("attn_q_norm.weight"), config.norm_eps), Table(config))
+    k = rotated(norm(k, block.vector("attn_k_norm.weight"), config.norm_eps), Table(config))
     k, v = (np.repeat(part, config.heads // config.kv_heads, axis=1) for part in (k, v))
     scores = np.einsum("thd,shd->hts", q, k) * size**-0.5
     scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
@@ -84,9 +171,9 @@ def full_attention(block, config, x):
     return out.reshape(n, -1) @ block("attn_output.weight").T
 
 
-def rotated(x, config):
+def rotated(x, table):
     """Rotate the first dimensions of each head by the position of its row."""
-    frequencies, gain = inverse_frequencies(config)
+    frequencies, gain = table.frequencies, table.gain
     angles = (np.arange(len(x), dtype=np.float32)[:, None] * frequencies).astype(np.float64)[:, None]
     cos, sin, half = gain * np.cos(angles), gain * np.sin(angles), len(frequencies)
     a, b, rest = np.split(x, (half, 2 * half), axis=-1)

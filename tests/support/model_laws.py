@@ -4,6 +4,8 @@ A test file brings the fixture `model` and imports all of this. On a CPU bits ar
 pending rows and between prompts that are cut where they may be, and close between the two and in trees.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
@@ -26,7 +28,7 @@ def everything(model, state):
     """All bits that a sequence stands for."""
     state._flush_accepted()
     whole = [host(array) for array in model.pools.slot_views(state.slot)]
-    for cache in (model.pools.k, model.pools.v):
+    for cache in itertools.chain(*model.pools.caches):
         rows = host(cache[:, np.array(state.pages)])
         whole.append(rows.reshape(len(rows), -1, *rows.shape[3:])[:, : state.length])
     return whole

@@ -69,7 +69,7 @@ def random_tensor(name, shape, kind):
     if name.endswith("ssm_a"):
         return -rng.uniform(0.05, 4, shape).astype(np.float32)
     if kind == "F32" and len(shape) == 1:
-        return ("norm" in name) + rng.normal(0, 0.1, shape).astype(np.float32)
+        return ("norm" in name or name.endswith(".scale")) + rng.normal(0, 0.1, shape).astype(np.float32)
     if kind == "F32":
         return rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
     rows, width = int(np.prod(shape[:-1])), shape[-1]
@@ -85,6 +85,7 @@ def write(path, architecture, n_vocab, keys, kind, fused=()):
     _, shapes = config_of(architecture, n_vocab, keys, present)
     writer = gguf.GGUFWriter(path, architecture)
     add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}
+    add |= {np.ndarray: lambda name, values: writer.add_array(name, values.tolist())}
     for name, value in metadata_of(architecture, keys).items():
         if name != "general.architecture":
             add.get(type(value), writer.add_array)(name, value)

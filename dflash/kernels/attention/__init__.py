@@ -18,7 +18,7 @@ _F32 = np.dtype(np.float32)
 _CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8)
 
 
-def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Floats | None = None) -> None:
+def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Floats | None = None, window: int = 0) -> None:
     """Let every row attend to the committed tokens of its sequence, to its ancestors and to itself.
 
     Parameters
@@ -34,18 +34,20 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
         Receives the result.
     gate : float32 (N, H * 2 * D), optional
         For each head D ignored values (the query of the projection), then D gates.
+    window : int
+        Tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit, or an array is strided; the message names the array.
+        If a shape or a type does not fit, the window is negative, or an array is strided; the message names the argument.
 
     Notes
     -----
     ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)`` if given. Sums run by position within a page of PAGE
     positions, then page by page. So a row has the same bits alone, in a chain, in a tree, in a prefill of any chunks, and on
     any number of threads. A q8_0 cache gives the bits of a float16 cache with the same values. Memory-bound for few rows:
-    ``2 * length * KV * D`` elements of the cache.
+    ``2 * length * KV * D`` elements of the cache, or those of the pages that the window touches.
 
     References
     ----------
@@ -64,7 +66,9 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
         check("attend: gate", gate, (n, heads * 2 * width))
     if not q.flags.c_contiguous:
         raise KernelError("attend: q is strided")
-    cpu.attend(q, k, v, rows, out=out, gate=gate)
+    if window < 0:
+        raise KernelError(f"attend: window is {window}, must be at least 0")
+    cpu.attend(q, k, v, rows, out=out, gate=gate, window=window)
 
 
 def compact(k: Cache, v: Cache, *, pages: NDArray[np.int32], length: int, path: Sequence[int]) -> None:

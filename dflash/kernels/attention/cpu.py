@@ -4,7 +4,7 @@ import numba
 import numpy as np
 
 from dflash.kernels.attention import plan
-from dflash.kernels.attention.page import clear, finish, gather, merge, read_page
+from dflash.kernels.attention.page import clear, finish, gather, merge, read_page, read_window
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import fetch_add
 from dflash.kernels.ragged import PAGE
@@ -12,11 +12,11 @@ from dflash.kernels.ragged import PAGE
 _NO_GATE = np.empty((0, 0), np.float32)
 
 
-def attend(q, k, v, rows, *, out, gate=None):
+def attend(q, k, v, rows, *, out, gate=None, window=0):
     """See the package."""
     gate = _NO_GATE if gate is None else gate
     threads = numba.get_num_threads()
-    _attend(q, k, v, rows.row_starts, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads)
+    _attend(q, k, v, rows.row_starts, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads, int(window))
 
 
 @inline
@@ -39,13 +39,24 @@ def _follow(parent, depth, length, pages, row, page, places):
 
 
 @inline
-def _read(unit, page, k, v, width, group, first, parent, depth, length, pages, queries, counts, scores, records, places):
-    """Compute the records of a unit's queries for one page."""
+def _first_page(position, window):
+    """Return the first page that a row at a position sees."""
+    return max(position + 1 - window, 0) // PAGE if window > 0 else 0
+
+
+@inline
+def _read(
+    unit, page, k, v, width, group, window, first, parent, depth, length, pages, queries, counts, scores, records, places
+):
+    """Compute the records of a unit's queries for one page; those of rows that see nothing of it are undefined."""
     s, head = unit[plan.SEQUENCE], unit[plan.HEAD]
     parent, depth = parent[first[s] : first[s + 1]], depth[first[s] : first[s + 1]]
     length, pages, address = length[s], pages[s], places.ctypes.data
     start, end, before = unit[plan.FIRST] - first[s], unit[plan.LAST] - first[s], page * PAGE
     complete = before + PAGE <= length
+    nearest = depth[start:end].min() + length
+    if page < _first_page(nearest, window):
+        return
     for row in range(start, end):
         counts[(row - start) * group : (row - start + 1) * group] = min(PAGE, length + depth[row] + 1 - before)
     _straight(pages, page, places)
@@ -59,7 +70,12 @@ def _read(unit, page, k, v, width, group, first, parent, depth, length, pages, q
                 last += 1
             if not shared:
                 _follow(parent, depth, length, pages, row, page, places)
-            read_page(k, v, address, head, width, queries, counts, a, (last - start) * group, scores, records)
+            b = (last - start) * group
+            if window == 0:
+                read_page(k, v, address, head, width, queries, counts, a, b, scores, records)
+            else:
+                begins = length + depth[start:end] + 1 - window - before
+                read_window(k, v, address, head, width, queries, counts, begins, group, a, b, scores, records)
             if not shared:
                 _straight(pages, page, places)
         row = last
@@ -75,14 +91,14 @@ def _write(states, start, head, group, n, heads, width, gate, out):
 
 
 @inline
-def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partials, tickets):
+def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window):
     """Run tasks until none are left; ``tickets[0]`` is the next task, ``tickets[1 + u]`` counts a unit's finished pages."""
     heads, width = q.shape[1], q.shape[2]
     group, record = heads // k.shape[2], 4 * (width + 32)
     places, counts = np.empty(PAGE, np.int64), np.empty(most, np.int64)
-    queries = scratch.ctypes.data
-    scores = queries + 4 * most * width
-    states = scores + 4 * most * PAGE
+    query = scratch.ctypes.data
+    dots = query + 4 * most * width
+    states = dots + 4 * most * PAGE
     ticket = tickets.ctypes.data
     while True:
         task = fetch_add(ticket, 1)
@@ -91,11 +107,29 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
         u, page = tasks[task]
         unit = units[u]
         start, head, n = unit[plan.FIRST], unit[plan.HEAD] * group, (unit[plan.LAST] - unit[plan.FIRST]) * group
-        gather(q, start, 1, head, group, n, queries)
-        stored = partials.ctypes.data + record * unit[plan.RECORDS]
+        gather(q, start, 1, head, group, n, query)
+        stored = partial.ctypes.data + record * unit[plan.RECORDS]
         if page != plan.ALL:
             at = stored + record * n * page
-            _read(unit, page, k, v, width, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
+            _read(
+                unit,
+                page,
+                k,
+                v,
+                width,
+                group,
+                window,
+                first,
+                parent,
+                depth,
+                length,
+                pages,
+                query,
+                counts,
+                dots,
+                at,
+                places,
+            )
             if fetch_add(ticket + 8 * (1 + u), 1) < unit[plan.PAGES] - 1:
                 continue
         for j in range(n):
@@ -104,30 +138,49 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
             at = stored + record * n * p
             if page == plan.ALL:
                 at = states + record * most
-                _read(unit, p, k, v, width, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
+                _read(
+                    unit,
+                    p,
+                    k,
+                    v,
+                    width,
+                    group,
+                    window,
+                    first,
+                    parent,
+                    depth,
+                    length,
+                    pages,
+                    query,
+                    counts,
+                    dots,
+                    at,
+                    places,
+                )
             for j in range(n):
-                if (length[unit[plan.SEQUENCE]] + depth[start + j // group]) // PAGE >= p:
+                position = length[unit[plan.SEQUENCE]] + depth[start + j // group]
+                if _first_page(position, window) <= p <= position // PAGE:
                     merge(states + record * j, at + record * j, width)
         _write(states, start, head, group, n, heads, width, gate, out)
 
 
 @kernel
-def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads):
+def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads, window):
     width, heads = q.shape[2], k.shape[2]
     group = q.shape[1] // heads
     units, splits = plan.cut_in_units(first, depth, length, heads, group, width, threads)
     tasks, most, records, products = plan.cut_in_tasks(units, splits, group, width, threads)
-    partials = np.empty(records * (width + 32), np.float32)
+    partial = np.empty(records * (width + 32), np.float32)
     tickets = plan.new_tickets(1 + len(units))
     # one array per thread; numba frees an array after the last use of its name, even if its address is still in use
     size = most * (width + PAGE + 2 * (width + 32))
     if products <= plan.SERIAL or len(tasks) == 1:
         scratch = np.empty(size, np.float32)
-        _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partials, tickets)
+        _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window)
     else:
         for _ in numba.prange(threads):
             own = np.empty(size, np.float32)
-            _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, own, partials, tickets)
+            _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, own, partial, tickets, window)
 
 
 def compact(k, v, *, pages, length, path):

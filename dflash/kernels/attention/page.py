@@ -109,6 +109,26 @@ def read_page(k, v, places, head, width, queries, counts, first, last, scores, r
 
 
 @inline
+def read_window(k, v, places, head, width, queries, counts, begins, group, first, last, scores, records):
+    """Compute records as `read_page`, but query j sees nothing before place ``begins[j // group]``.
+
+    Places that are not seen get a weight of 0, so that the others have the weights and the order of sums of `read_page`.
+    """
+    _score(k, places, head, width, queries, counts, first, last, scores)
+    for j in range(first, last):
+        own, record, n = scores + 4 * PAGE * j, records + 4 * (width + 32) * j, counts[j]
+        begin = begins[j // group]
+        if begin < n:
+            for i in range(begin):
+                simd.write_f32(own + 4 * i, NOTHING)
+            _soften(own, n, width, record)
+        else:
+            for i in range(n):
+                simd.write_f32(own + 4 * i, np.float32(0))
+    _blend(v, places, head, width, counts, first, last, scores, records)
+
+
+@inline
 def gather(q, first, step, head, group, n, queries):
     """Copy `n` queries side by side, scaled: those of `group` heads from `head` on, in rows first, first + step, ..."""
     heads, width = q.shape[1], q.shape[2]

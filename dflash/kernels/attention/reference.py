@@ -6,11 +6,11 @@ from dflash.kernels.kv_types import numbers
 from dflash.kernels.ragged import PAGE
 
 
-def attend(q, k, v, rows, *, out, gate=None):
-    """Compute ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)``."""
+def attend(q, k, v, rows, *, out, gate=None, window=0):
+    """Compute ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)``, over the last `window` tokens if not 0."""
     n, heads, width = q.shape
     for row in range(n):
-        page, at = text(rows, row)
+        page, at = (part[-window:] for part in text(rows, row))
         keys, values = (numbers(cache[page, at]).astype(np.float64) for cache in (k, v))
         for head in range(heads):
             of = head // (heads // k.shape[2])

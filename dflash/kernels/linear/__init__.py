@@ -53,7 +53,7 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
             _linear_by_parts(x, weight, out, add)
 
 
-def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
+def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats, *, gelu: bool = False) -> None:
     """Multiply with a gate and an up projection and combine the products, in one launch.
 
     Parameters
@@ -64,6 +64,8 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
         Weights of any types.
     out : float32 (T, R)
         Receives the result; rows contiguous.
+    gelu : bool
+        Use GELU, in its tanh form, in place of SiLU.
 
     Raises
     ------
@@ -73,10 +75,14 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
     Notes
     -----
     ``out = silu(x @ gate.T) * (x @ up.T)``; sums as in `linear`.
+
+    References
+    ----------
+    Shazeer 2020, GLU Variants Improve Transformer, arXiv 2002.05202; Hendrycks, Gimpel 2016, arXiv 1606.08415.
     """
     _check(x, (gate, up), (out, out))
     gate, up = _native(gate), _native(up)
-    cpu.multiply(_plan(x, (gate, up), (out, out), (cpu.GATE, cpu.UP)), get_num_threads())
+    cpu.multiply(_plan(x, (gate, up), (out, out), _gated_modes(gelu=gelu)), get_num_threads())
 
 
 class PackedLinear:
@@ -86,8 +92,8 @@ class PackedLinear:
     ----------
     x, weights, outs
         As for `linear`; the arrays' rows are the capacity in tokens.
-    add, gated : bool
-        Compute `linear` with `add`, or `gated_linear` with two weights and one output.
+    add, gated, gelu : bool
+        Compute `linear` with `add`, or `gated_linear` with two weights and one output, with GELU if wanted.
     name : str
         Name in profiles.
     """
@@ -100,17 +106,18 @@ class PackedLinear:
         *,
         add: bool = False,
         gated: bool = False,
+        gelu: bool = False,
         name: str = "linear",
     ) -> None:
         modes: tuple[int, ...]
         if gated:
-            outs, modes = (*outs, *outs), (cpu.GATE, cpu.UP)
+            outs, modes = (*outs, *outs), _gated_modes(gelu=gelu)
         else:
             modes = (cpu.ADD if add else cpu.STORE,) * len(weights)
         _check(x, weights, outs)
         self._arrays = x, weights, outs
         self._native = all(w.native for w in weights)
-        self._add, self._gated = add, gated
+        self._add, self._gated, self._gelu = add, gated, gelu
         self._run = timed(name)(self._multiply if self._native else self._by_parts)
         if self._native:
             self._plan = _plan(x, weights, outs, modes)
@@ -129,9 +136,13 @@ class PackedLinear:
         rows = [o[:n_tokens] for o in outs]
         if self._gated:
             gate, up = weights
-            gated_linear(x[:n_tokens], gate, up, rows[0])
+            gated_linear(x[:n_tokens], gate, up, rows[0], gelu=self._gelu)
         else:
             linear(x[:n_tokens], weights, rows, add=self._add)
+
+
+def _gated_modes(*, gelu: bool) -> tuple[int, int]:
+    return (cpu.GELU_GATE if gelu else cpu.GATE), cpu.UP
 
 
 def _check(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats]) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 from numba import prange
 
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.cpu.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
+from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
 from dflash.kernels.formats.lanes import vector_lanes
 from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1, tile_2, tile_3, tile_4, tile_5
 
-STORE, ADD, GATE, UP = range(4)
-"""Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``."""
+STORE, ADD, GATE, UP, GELU_GATE = range(5)
+"""Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``, or with GELU."""
 
 DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, DOT = range(13)
 """Columns of a plan, int64: a row describes a weight, its input at address X and its output. The columns from DOT on hold
@@ -150,7 +150,7 @@ def _task(plan, i, row, scratch, most_tokens, buffer_bytes):
     products = buffer + buffer_bytes
     weight = plan[i]
     tokens, rows = weight[TOKENS], min(_task_rows(weight), weight[ROWS] - row)
-    for part in range(2 if weight[MODE] == GATE else 1):
+    for part in range(2 if weight[MODE] >= GATE else 1):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + 64 * part * _TILES * tokens
@@ -163,6 +163,9 @@ def _task(plan, i, row, scratch, most_tokens, buffer_bytes):
         if weight[MODE] == GATE:
             for at in range(out, out + 64 * tokens, 64):
                 store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * _TILES * tokens)))
+        elif weight[MODE] == GELU_GATE:
+            for at in range(out, out + 64 * tokens, 64):
+                store_f32(at, mul(gelu(load_f32(at)), load_f32(at + 64 * _TILES * tokens)))
         _write(weight, row + r, min(TILE, rows - r), out)
 
 

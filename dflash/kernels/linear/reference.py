@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from dflash.kernels.gelu.reference import gelu as gelu_of
+
 
 def linear(x, weights, outs, *, add=False):
     """Compute ``out = x @ W.T``, or ``out += x @ W.T``."""
@@ -10,10 +12,10 @@ def linear(x, weights, outs, *, add=False):
         out[:] = out + y if add else y
 
 
-def gated_linear(x, gate, up, out):
-    """Compute ``out = silu(x @ gate.T) * (x @ up.T)``."""
+def gated_linear(x, gate, up, out, *, gelu=False):
+    """Compute ``out = silu(x @ gate.T) * (x @ up.T)``, or with GELU."""
     g, u = (x.astype(np.float64) @ w.unpacked().astype(np.float64).T for w in (gate, up))
-    out[:] = g / (1 + np.exp(-g)) * u
+    out[:] = (gelu_of(g) if gelu else g / (1 + np.exp(-g))) * u
 
 
 def cases():

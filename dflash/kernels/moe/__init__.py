@@ -9,14 +9,30 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.arrays import empty
 from dflash.kernels.linear import PackedLinear, describe, gated_linear, linear
-from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
+from dflash.kernels.linear.cpu import COLUMNS, GATE, GELU_GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
 from dflash.kernels.moe import cpu
 from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
 W = TypeVar("W")
 
+_NO_BIAS = np.empty(0, np.float32)
 _FEW = 8  # tokens up to which results are combined on one thread
+
+
+class SigmoidRouting(NamedTuple):
+    """Routing by the sigmoid of each expert's logit, in place of a softmax.
+
+    Parameters
+    ----------
+    bias : float32 (E,)
+        Added to the sigmoids to select experts, but not to the shares of the selected ones.
+    scale : float
+        Sum of the shares of the selected experts.
+    """
+
+    bias: Floats
+    scale: float
 
 
 class Experts(NamedTuple, Generic[W]):
@@ -32,11 +48,13 @@ class Experts(NamedTuple, Generic[W]):
     shared_down : Matrix (D, Fs)
     n_used : int
         Experts selected for a token, besides the shared one.
+    routing : SigmoidRouting, optional
+        By default a softmax.
 
     Notes
     -----
-    Without a shared expert, its four weights are None. On a GPU the matrices are of type `PackedWeight`, and the routers
-    are float32 arrays.
+    Without a shared expert, its four weights are None; a shared expert without a router has a share of 1. On a GPU the
+    matrices are of type `PackedWeight`, and the routers are float32 arrays.
     """
 
     router: W
@@ -48,12 +66,13 @@ class Experts(NamedTuple, Generic[W]):
     shared_up: W | None
     shared_down: W | None
     n_used: int
+    routing: SigmoidRouting | None = None
 
     @property
-    def shared(self) -> tuple[W, W, W, W] | None:
-        """Router, gate, up and down projection of the shared expert; None without one."""
-        router, gate, up, down = self.shared_router, self.shared_gate, self.shared_up, self.shared_down
-        return None if router is None or gate is None or up is None or down is None else (router, gate, up, down)
+    def shared(self) -> tuple[W | None, W, W, W] | None:
+        """Router, if it has one, and gate, up and down projection of the shared expert; None without one."""
+        gate, up, down = self.shared_gate, self.shared_up, self.shared_down
+        return None if gate is None or up is None or down is None else (self.shared_router, gate, up, down)
 
 
 class MoeScratch:
@@ -72,7 +91,8 @@ class MoeScratch:
         n_used = weights.n_used
         shared_ffn = weights.shared[1].shape[0] if weights.shared else 0
         self.logits = np.empty((tokens, n_experts), np.float32)
-        self.shared_logits = np.empty((tokens, 1), np.float32)
+        # of a shared expert without a router: its share is the sigmoid of this, 1
+        self.shared_logits = np.full((tokens, 1), np.inf, np.float32)
         self.experts = np.empty((tokens, n_used), np.int32)
         self.shares = np.empty((tokens, n_used), np.float32)
         self.place = np.empty((tokens, n_used), np.int32)
@@ -96,6 +116,12 @@ class Moe:
         Residual stream that the result is added to; C-contiguous.
     scratch : MoeScratch, optional
         Scratch for at least T tokens; allocated if not given.
+    router_x : float32 (T, D), optional
+        Input of the router, if it is not `x`.
+    factors : float32 (E,), optional
+        Factor of each expert's share after normalisation.
+    gelu : bool
+        Use GELU, in its tanh form, in place of SiLU; for experts without a shared one.
 
     Raises
     ------
@@ -106,20 +132,33 @@ class Moe:
     -----
     ``p = softmax(router x)``; the `n_used` largest are selected (ties: the lower number) and normalised to a sum of 1;
     ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``, without the last term if there
-    is no shared expert. Each selected expert is read once for all its tokens.
+    is no shared expert. With `SigmoidRouting`, ``p = sigmoid(router x)``, the largest ``p + bias`` are selected, and their
+    `p` are normalised to a sum of `scale`. Each selected expert is read once for all its tokens.
     """
 
-    def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: MoeScratch | None = None) -> None:
+    def __init__(
+        self,
+        x: Floats,
+        weights: Experts,
+        out: Floats,
+        scratch: MoeScratch | None = None,
+        *,
+        router_x: Floats | None = None,
+        factors: Floats | None = None,
+        gelu: bool = False,
+    ) -> None:
         n_experts, ffn, width = weights.gate.shape
         if x.shape != out.shape or x.shape[1] != width or weights.down.shape != (n_experts, width, ffn):
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
         self._x, self._weights, self._out = x, weights, out
         self._scratch = s = scratch or MoeScratch(len(x), weights)
         self._n_shared = 1 if weights.shared else 0
-        routers = (weights.router, *(weights.shared[:1] if weights.shared else ()))
+        routers = (weights.router, *(() if weights.shared_router is None else (weights.shared_router,)))
+        self._bias, self._scale = weights.routing or SigmoidRouting(_NO_BIAS, 1.0)
         outs = (s.logits[: len(x)], s.shared_logits[: len(x)])[: len(routers)]
-        self._router = PackedLinear(x, routers, outs, name="router")
-        self._native = all(w.native for w in weights[:-1] if w is not None)
+        self._router = PackedLinear(x if router_x is None else router_x, routers, outs, name="router")
+        self._factors, self._gelu = factors, gelu
+        self._native = all(w.native for w in weights[:8] if w is not None)
         if self._native:
             self._plan()
 
@@ -153,13 +192,16 @@ class Moe:
         if self._native:
             first = self._n_shared
             self._into[: 2 * first, TOKENS] = self._down[:first, TOKENS] = n_tokens
-            rows = s.logits[:n_tokens], self._weights.n_used, s.experts[:n_tokens], shares, place, self._x
+            routed = s.logits[:n_tokens], self._bias, self._scale, self._weights.n_used
+            rows = *routed, s.experts[:n_tokens], shares, place, self._x, GELU_GATE if self._gelu else GATE
             plans = self._into[2 * first :], self._down[first:]
             used = first + cpu.arrange(*rows, s.grouped, self._template, *plans, s.hidden, s.product)
             multiply(self._into[: 2 * used], get_num_threads())
             multiply(self._down[:used], get_num_threads())
         else:
             self._one_expert_after_another(n_tokens)
+        if self._factors is not None:
+            shares *= self._factors[s.experts[:n_tokens]]
         combine = cpu.combine_few if n_tokens <= _FEW else cpu.combine_many
         combine(shares, place, s.product, s.shared_logits[:n_tokens], s.shared, self._out)
 
@@ -167,7 +209,7 @@ class Moe:
         """Compute all experts one by one, for types without native kernels."""
         w, s, x = self._weights, self._scratch, self._x[:n_tokens]
         experts = s.experts[:n_tokens]
-        cpu.route(s.logits[:n_tokens], w.n_used, experts, s.shares[:n_tokens])
+        cpu.route_by(s.logits[:n_tokens], self._bias, self._scale, w.n_used, experts, s.shares[:n_tokens])
         s.place[:n_tokens] = np.arange(n_tokens * w.n_used).reshape(n_tokens, w.n_used)
         if w.shared:
             _, gate, up, down = w.shared
@@ -177,6 +219,6 @@ class Moe:
             rows = np.flatnonzero(experts.ravel() == e)
             hidden = np.empty((len(rows), w.gate.shape[1]), np.float32)
             product = np.empty((len(rows), w.gate.shape[2]), np.float32)
-            gated_linear(x[rows // w.n_used], w.gate[e], w.up[e], hidden)
+            gated_linear(x[rows // w.n_used], w.gate[e], w.up[e], hidden, gelu=self._gelu)
             linear(hidden, (w.down[e],), (product,))
             s.product[rows] = product

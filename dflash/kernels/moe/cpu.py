@@ -11,7 +11,29 @@ from numba import prange
 
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fma, load_f32, mul, splat, store_f32, zeros
-from dflash.kernels.linear.cpu import DATA, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X
+from dflash.kernels.linear.cpu import DATA, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X
+
+
+@inline
+def _route_by_sigmoid(logits, bias, scale, n_used, experts, weights):
+    """Select the experts with the largest ``sigmoid(logit) + bias``, in descending order; ties go to the lower number."""
+    p = np.empty(logits.shape[1], np.float64)
+    for t in range(len(logits)):
+        for e in range(p.size):
+            p[e] = 1.0 / (1.0 + math.exp(-logits[t, e]))
+        total = 0.0
+        for i in range(n_used):
+            best = -1
+            for e in range(p.size):
+                taken = False
+                for j in range(i):
+                    taken |= experts[t, j] == e
+                if not taken and (best < 0 or p[e] + bias[e] > p[best] + bias[best]):
+                    best = e
+            experts[t, i] = best
+            total += p[best]
+        for i in range(n_used):
+            weights[t, i] = p[experts[t, i]] / total * scale
 
 
 @inline
@@ -35,14 +57,25 @@ def route(logits, n_used, experts, weights):
 
 
 @inline
-def arrange(logits, n_used, experts, weights, place, x, grouped, template, into, down, hidden, product):
+def route_by(logits, bias, scale, n_used, experts, weights):
+    """Select experts by their sigmoid and a bias, or by their probability if there is no bias."""
+    if bias.size > 0:
+        _route_by_sigmoid(logits, bias, scale, n_used, experts, weights)
+    else:
+        route(logits, n_used, experts, weights)
+
+
+@inline
+def arrange(
+    logits, bias, scale, n_used, experts, weights, place, x, gate_mode, grouped, template, into, down, hidden, product
+):
     """Select experts, group the tokens by expert, and plan the launches.
 
     ``place[t, i]`` is the row of `grouped` of token t for its i-th expert. `template` holds the gate, up and down rows of a
     plan for expert 0, and the bytes from one expert to the next. `into` and `down` receive the plans, two rows and one row
     for each selected expert. Returns the number of selected experts.
     """
-    route(logits, n_used, experts, weights)
+    route_by(logits, bias, scale, n_used, experts, weights)
     tokens, n_experts = logits.shape
     start = np.zeros(n_experts + 1, np.int64)
     for t in range(tokens):
@@ -67,7 +100,7 @@ def arrange(logits, n_used, experts, weights, place, x, grouped, template, into,
             plan[:] = template[part, :-1]
             plan[DATA] += e * template[part, -1]
             plan[TOKENS] = n
-            plan[MODE] = STORE if part == 2 else GATE if part == 0 else UP
+            plan[MODE] = STORE if part == 2 else gate_mode if part == 0 else UP
             source = hidden if part == 2 else grouped
             target = product if part == 2 else hidden
             plan[X] = source.ctypes.data + 4 * start[e] * source.shape[1]

@@ -12,13 +12,28 @@ def route(logits, n_used, experts, weights):
     weights[:] = chosen / chosen.sum(axis=1, keepdims=True)
 
 
+def route_by_sigmoid(logits, routing, n_used, experts, weights):
+    """Select the experts with the largest ``sigmoid(logit) + bias``; normalise their sigmoids to a sum of `scale`."""
+    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    experts[:] = np.argsort(-(p + routing.bias), axis=1, kind="stable")[:, :n_used]
+    chosen = np.take_along_axis(p, experts, axis=1)
+    weights[:] = chosen / chosen.sum(axis=1, keepdims=True) * routing.scale
+
+
 def experts(x, weights, out):
-    """Compute ``out += sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) * shared(x)``."""
-    given = {name: weight for name, weight in weights._asdict().items() if name != "n_used" and weight is not None}
+    """Compute ``out += sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) * shared(x)``.
+
+    A shared expert without a router has a share of 1.
+    """
+    others = "n_used", "routing"
+    given = {name: weight for name, weight in weights._asdict().items() if name not in others and weight is not None}
     unpacked = {name: weight.unpacked().astype(np.float64) for name, weight in given.items()}
     x = x.astype(np.float64)
     chosen, p = np.empty((len(x), weights.n_used), np.int32), np.empty((len(x), weights.n_used))
-    route(x @ unpacked["router"].T, weights.n_used, chosen, p)
+    if weights.routing:
+        route_by_sigmoid(x @ unpacked["router"].T, weights.routing, weights.n_used, chosen, p)
+    else:
+        route(x @ unpacked["router"].T, weights.n_used, chosen, p)
 
     def ffn(t, gate, up, down):
         g = gate @ t
@@ -27,6 +42,6 @@ def experts(x, weights, out):
     for i, t in enumerate(x):
         if weights.shared_gate is not None:
             shared = ffn(t, unpacked["shared_gate"], unpacked["shared_up"], unpacked["shared_down"])
-            out[i] += shared / (1 + np.exp(-(unpacked["shared_router"] @ t)))
+            out[i] += shared / (1 + np.exp(-(unpacked["shared_router"] @ t))) if "shared_router" in unpacked else shared
         for e, share in zip(chosen[i], p[i], strict=True):
             out[i] += share * ffn(t, *(unpacked[part][e] for part in ("gate", "up", "down")))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 Shapes = dict[str, str]
 
+NONE: Shapes = {}
 OUTSIDE: Shapes = {"token_embd.weight": "V H", "output_norm.weight": "H"}
 HEAD: Shapes = {"output.weight": "V H"}
 """Absent where the embedding is also the LM head."""
@@ -41,11 +42,32 @@ ROUTED: Shapes = {
     "ffn_up_exps.weight": "E FE H",
     "ffn_down_exps.weight": "E H FE",
 }
-SHARED: Shapes = {
-    "ffn_gate_inp_shexp.weight": "H",
+UNROUTED: Shapes = {
     "ffn_gate_shexp.weight": "FS H",
     "ffn_up_shexp.weight": "FS H",
     "ffn_down_shexp.weight": "H FS",
+}
+"""A shared expert whose output is added as it is."""
+SHARED: Shapes = {"ffn_gate_inp_shexp.weight": "H"} | UNROUTED
+BIASED: Shapes = ROUTED | {"exp_probs_b.bias": "E"}
+"""Experts that are selected by the sigmoids of their logits and a bias."""
+FFN_OUTPUT_NORM: Shapes = {"post_ffw_norm.weight": "H"}
+KEYS_AND_VALUES = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+"""Tensors that a layer lacks if it reads the keys and values of another one."""
+BESIDE: Shapes = ROUTED | {
+    "ffn_gate_inp.scale": "H",
+    "ffn_down_exps.scale": "E",
+    "pre_ffw_norm_2.weight": "H",
+    "post_ffw_norm_1.weight": "H",
+    "post_ffw_norm_2.weight": "H",
+}
+"""Experts beside the dense feed forward of a block."""
+PER_LAYER: Shapes = {"inp_gate.weight": "P H", "proj.weight": "H P", "post_norm.weight": "H"}
+"""Tensors that add the layer's part of a token's embedding for all layers."""
+PER_LAYER_OUTSIDE: Shapes = {
+    "per_layer_token_embd.weight": "V LP",
+    "per_layer_model_proj.weight": "LP H",
+    "per_layer_proj_norm.weight": "P",
 }
 MTP: Shapes = {"nextn.eh_proj.weight": "H 2H", "nextn.enorm.weight": "H", "nextn.hnorm.weight": "H"}
 MTP_OPTIONAL: Shapes = {
@@ -100,6 +122,23 @@ class Architecture(NamedTuple):
         Whether the rotary embedding has sections for the positions of images, which the file must give.
     grouped : bool
         Whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
+    outside : dict
+        Tensors outside the blocks besides those of every model.
+    optional : dict
+        Tensors of a block that a file may lack.
+    layered : bool
+        Whether layers differ in heads, window and feed forward, see `dflash.model.layered.sizes`.
+    unscaled : bool
+        Whether scores of attention are not divided by the root of the head size, and values are normed like keys.
+    gelu : bool
+        Whether the feed forward has GELU in place of SiLU.
+    scaled_embedding : bool
+        Whether embeddings are multiplied by the root of their width.
+    beside : dict
+        Tensors of a block whose file has experts beside the dense feed forward.
+    window_period : int
+        Period of the layers where the file names a window but not its layers: the first layer of a period sees all tokens,
+        the others have the window. 0 where the file must name them.
     """
 
     linear: Shapes | None
@@ -108,6 +147,14 @@ class Architecture(NamedTuple):
     fused: tuple[Fused, ...]
     sections: bool = False
     grouped: bool = False
+    outside: Shapes = NONE
+    optional: Shapes = NONE
+    layered: bool = False
+    unscaled: bool = False
+    gelu: bool = False
+    scaled_embedding: bool = False
+    beside: Shapes = NONE
+    window_period: int = 0
 
     @property
     def gated(self) -> bool:
@@ -120,6 +167,16 @@ class Architecture(NamedTuple):
         return next(iter(self.ffn))
 
     @property
+    def head_gate(self) -> bool:
+        """True if the output of attention is multiplied by the softplus of a gate."""
+        return "attn_gate.weight" in self.full
+
+    @property
+    def normed_outputs(self) -> bool:
+        """True if the outputs of mixer and feed forward have a norm of their own before they are added."""
+        return FFN_OUTPUT_NORM.keys() <= self.ffn.keys()
+
+    @property
     def experts(self) -> bool:
         """True if the feed forward has experts."""
         return ROUTED.keys() <= self.ffn.keys()
@@ -127,7 +184,12 @@ class Architecture(NamedTuple):
     @property
     def shared(self) -> bool:
         """True if one expert is used by every token, besides those that a router selects."""
-        return SHARED.keys() <= self.ffn.keys()
+        return UNROUTED.keys() <= self.ffn.keys()
+
+    @property
+    def sigmoid(self) -> bool:
+        """True if experts are selected by a sigmoid and a bias."""
+        return BIASED.keys() <= self.ffn.keys()
 
 
 _BETA_ALPHA = Fused("ssm_ba.weight", "2HV H", ("ssm_beta.weight", "ssm_alpha.weight"), (("R", 0), ("R", 1)))
@@ -140,6 +202,7 @@ _QKVZ = Fused(
 """Projections of linear attention as checkpoints have them; files of early converters still hold `ssm_in`."""
 
 _POST_NORM: Shapes = {"post_attention_norm.weight": "H"}
+"""Norm after attention: of the sum with the residual stream in `qwen35`, of the mixer's output in `gemma4`."""
 _FFN_NORM: Shapes = {"ffn_norm.weight": "H"}
 
 ARCHITECTURES = {
@@ -175,5 +238,26 @@ ARCHITECTURES = {
         ffn=_POST_NORM | ROUTED | SHARED,
         fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV), _FUSED_EXPERTS, _BETA_ALPHA, _QKVZ),
         grouped=True,
+    ),
+    "gemma4": Architecture(
+        linear=None,
+        full=FULL | _POST_NORM,
+        ffn=_FFN_NORM | DENSE | FFN_OUTPUT_NORM,
+        beside=BESIDE,
+        fused=(_FUSED_EXPERTS,),
+        outside={"rope_freqs.weight": "HEAD/2"},
+        optional={"attn_v.weight": "KV H", "layer_output_scale.weight": "1"},
+        layered=True,
+        unscaled=True,
+        gelu=True,
+        scaled_embedding=True,
+    ),
+    "laguna": Architecture(
+        linear=None,
+        full=FULL | {"attn_gate.weight": "GATE H"},
+        ffn=_FFN_NORM | BIASED | UNROUTED,
+        fused=(_FUSED_EXPERTS,),
+        layered=True,
+        window_period=4,
     ),
 }

@@ -8,7 +8,20 @@ from numpy.typing import NDArray
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config import Config
-from dflash.model.gguf.architectures import ALIASES, HEAD, MTP, MTP_OPTIONAL, OUTSIDE, Architecture, Fused, Shapes
+from dflash.model.gguf.architectures import (
+    ALIASES,
+    DENSE,
+    HEAD,
+    KEYS_AND_VALUES,
+    MTP,
+    MTP_OPTIONAL,
+    OUTSIDE,
+    PER_LAYER,
+    PER_LAYER_OUTSIDE,
+    Architecture,
+    Fused,
+    Shapes,
+)
 from dflash.model.gguf.header import quoted
 from dflash.model.gguf.part import TensorInfo
 
@@ -46,10 +59,18 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
         NumPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
     """
     architecture, axes = config.blocks, _axes(config)
-    shapes = OUTSIDE | ({} if config.tied else HEAD)
+    shapes = OUTSIDE | ({} if config.tied else HEAD) | architecture.outside
+    shapes |= PER_LAYER_OUTSIDE if config.per_layer else {}
+    expected = {name: _sized(shape, axes) for name, shape in shapes.items()}
     for block, prefix in ((block, f"blk.{block}.") for block in range(config.n_blocks)):
-        shapes |= {prefix + name: shape for name, shape in _block(config, architecture, block, prefix, present)}
-    return {name: tuple(axes[axis] for axis in shape.split()) for name, shape in shapes.items()}
+        axes |= _layer_axes(config, block)
+        blocks = _block(config, architecture, block, prefix, present)
+        expected |= {prefix + name: _sized(shape, axes) for name, shape in blocks}
+    return expected
+
+
+def _sized(shape: str, axes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(axes[axis] for axis in shape.split())
 
 
 def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: bool = True) -> Matched:
@@ -108,6 +129,10 @@ def _axes(config: Config) -> dict[str, int]:
         "Q+2KV": query + 2 * kv,
         "2Q+2KV": 2 * query + 2 * kv,
         "HEAD": config.head_size,
+        "HEAD/2": config.n_rot // 2,
+        "1": 1,
+        "P": config.per_layer,
+        "LP": config.n_layers * config.per_layer,
         "HV": config.delta_value_heads,
         "D": config.delta_size,
         "2HV": 2 * config.delta_value_heads,
@@ -125,17 +150,34 @@ def _axes(config: Config) -> dict[str, int]:
     }
 
 
+def _layer_axes(config: Config, block: int) -> dict[str, int]:
+    """Return the sizes of axes that differ between layers."""
+    if not config.layers:
+        return {}
+    layer = config.layers[block]
+    query, kv = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
+    return {"Q": query, "KV": kv, "HEAD": layer.head_size, "F": layer.ffn, "GATE": layer.gate}
+
+
 def _block(
     config: Config, architecture: Architecture, block: int, prefix: str, present: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     is_mtp = block >= config.n_layers
     is_linear = not is_mtp and config.recurrent[block]
-    shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | architecture.ffn
+    is_dense = architecture.experts and config.layers and config.layers[block].ffn
+    ffn = {architecture.ffn_norm: "H"} | DENSE if is_dense else architecture.ffn
+    ffn = ffn | architecture.beside if config.experts else ffn
+    shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | ffn
     for fused in architecture.fused:
         separate = all(prefix + name in present for name in fused.parts)
         if shapes.keys() >= set(fused.parts) and prefix + fused.name in present and not separate:
             shapes = {name: shape for name, shape in shapes.items() if name not in fused.parts}
             shapes[fused.name] = fused.shape
+    shapes = {name: shape for name, shape in shapes.items() if name not in architecture.optional}
+    shapes |= {name: shape for name, shape in architecture.optional.items() if prefix + name in present}
+    shapes |= PER_LAYER if config.per_layer else {}
+    if config.layers and config.layers[block].source != block:
+        shapes = {name: shape for name, shape in shapes.items() if name not in KEYS_AND_VALUES}
     if is_mtp:
         shapes = shapes | MTP | {name: shape for name, shape in MTP_OPTIONAL.items() if prefix + name in present}
     yield from shapes.items()

@@ -140,7 +140,8 @@ def load_model(
         try:
             config = Config.from_gguf(file.metadata, file.tensors)
             refuse_sizes(config, "cpu" if on_host else "cuda")
-            check_kv(kv, config.head_size, "cpu" if on_host else "cuda")
+            for size in {config.head_size, *(size for _, size in config.kv_shapes.values())}:
+                check_kv(kv, size, "cpu" if on_host else "cuda")
             tell("tokenizer")
             tokenizer = Tokenizer.from_gguf(file.metadata)
             load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu

@@ -34,14 +34,14 @@ class Need(NamedTuple):
     def of(cls, config: Config, kv: str) -> "Need":
         """Compute the bytes from the sizes of a model; `kv` names the types of keys and values."""
         n_recurrent = sum(config.recurrent)
-        row = config.kv_heads * sum(kind.head_bytes(config.head_size) for kind in kv_types(kv))
+        rows = [heads * sum(kind.head_bytes(size) for kind in kv_types(kv)) for heads, size in config.kv_shapes.values()]
         keys = config.delta_key_heads * config.delta_size
         values = config.delta_value_heads * config.delta_size
         channels = 2 * keys + values
         state = values * config.delta_size + (config.conv_width - 1) * channels
         pending = 2 * PENDING * (channels + keys + values + config.delta_value_heads)
         return cls(
-            page=PAGE * row * (config.n_layers - n_recurrent),
+            page=PAGE * sum(rows),
             state=4 * n_recurrent * state,
             pending=4 * n_recurrent * pending,
             unpacked=4 * PAGE * config.kv_heads * config.head_size if any(kind.extra for kind in kv_types(kv)) else 0,

@@ -1,5 +1,6 @@
 """Memory pools that sequences share: pages of keys and values, and slots of recurrent state."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -35,7 +36,8 @@ class Pools:
     Attributes
     ----------
     k, v : uint16, float32 or int8 (L, pages, PAGE, KV heads, stored elements of a head)
-        KV caches of the attention layers, see `dflash.kernels.kv_types`.
+        KV caches of the attention layers, see `dflash.kernels.kv_types`. Where layers have heads of different numbers or
+        sizes, those of the first one's shape; `layer_cache` returns any.
     conv : list of ConvMemory
     delta : list of DeltaMemory
         State of the convolution and of the delta rule of each linear-attention layer.
@@ -51,17 +53,23 @@ class Pools:
         self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "PoolBackend | None" = None
     ) -> None:
         backend = backend or HOST
-        attention_layers = config.n_layers - sum(config.recurrent)
-        shape = attention_layers, pages, PAGE, config.kv_heads
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (
-            backend.zeros(*shape, kind.head_elements(config.head_size), dtype=kind.dtype) for kind in kv_types(kv)
-        )
+        self._shapes = config.kv_shapes
+        self._caches = {
+            shape: self._allocate_cache(backend, n, *shape)
+            for shape, n in (Counter(self._shapes.values()) or {(config.kv_heads, config.head_size): 0}).items()
+        }
+        self.k, self.v = next(iter(self._caches.values()))
         self._states = self._allocate_recurrent(config, backend.zeros)
         self._backend = backend
         self._free_pages = list(range(pages - 1, -1, -1))
         self._free_slots = list(range(slots - 1, -1, -1))
         self._holders = [0] * pages
+
+    def _allocate_cache(self, backend: "PoolBackend", n_layers: int, kv_heads: int, head_size: int) -> tuple[Any, Any]:
+        shape = n_layers, self.pages, PAGE, kv_heads
+        k, v = (backend.zeros(*shape, kind.head_elements(head_size), dtype=kind.dtype) for kind in kv_types(self.kv))
+        return k, v
 
     def _allocate_recurrent(self, config: Config, zeros: Callable[..., Any]) -> list[Any]:
         """Set `conv` and `delta`; return the arrays of tails and states.
@@ -87,8 +95,15 @@ class Pools:
 
     @property
     def caches(self) -> list[tuple[Any, Any]]:
-        """Keys and values on each device: pairs of `k` and `v`."""
-        return [(self.k, self.v)]
+        """Keys and values of each shape, and on each device: pairs of `k` and `v`."""
+        return list(self._caches.values())
+
+    def layer_cache(self, layer: int) -> tuple[Any, Any]:
+        """Return keys and values of a trunk layer that has some of its own."""
+        shape = self._shapes[layer]
+        k, v = self._caches[shape]
+        at = [other for other in self._shapes if self._shapes[other] == shape].index(layer)
+        return k[at], v[at]
 
     @property
     def page_bytes(self) -> int:

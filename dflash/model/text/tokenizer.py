@@ -7,21 +7,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
-from dflash.model.text.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, TokenizerVocabulary
+from dflash.model.text.vocabulary import (
+    BEFORE,
+    BYTE,
+    BYTE_LETTERS,
+    CONTROL,
+    NORMAL,
+    NORMALIZED,
+    PATTERNS,
+    SPACE,
+    UNUSED,
+    USER,
+    TokenizerVocabulary,
+)
 
 if TYPE_CHECKING:
     import tokenizers
 
 _LETTER_TO_BYTE = {ord(letter): byte for byte, letter in enumerate(BYTE_LETTERS)}
 _BYTE_TO_LETTER = dict(enumerate(BYTE_LETTERS))
-_END_TEXTS = ("<|endoftext|>", "<|im_end|>")
+_END_TEXTS = ("<|endoftext|>", "<|im_end|>", "<turn|>", "<|tool_response>")
+"""Tokens that end a completion in the models that have them, as in llama.cpp."""
 
 _UNCERTAIN_PIECES = 16
 """Last pieces of a prefix that may differ from those of the whole text: a spelled-out control token has about ten pieces."""
 
 
 class Tokenizer:
-    """Byte-level BPE of a GGUF file, run by Hugging Face `tokenizers`.
+    """BPE of a GGUF file, of bytes or of characters, run by Hugging Face `tokenizers`.
 
     Attributes
     ----------
@@ -32,26 +45,26 @@ class Tokenizer:
     eos, bos, pad : int or None
         Special ids in the file.
     eos_ids : tuple of int
-        Ids that end a completion: `eos` first, then ``<|endoftext|>`` and ``<|im_end|>`` if they exist.
+        Ids that end a completion: `eos` first, the end of a turn that the file names, then others such as ``<|im_end|>`` if
+        they exist.
     add_bos : bool
         Whether `encode` starts with `bos`.
     pre : str
         Name of the pattern that splits text into pieces before BPE.
     normalizer : str
-        Unicode normalization form applied to text between added tokens.
+        Unicode normalization form applied to text between added tokens, or ``"none"``.
     """
-
-    normalizer = "NFC"
 
     def __init__(self, vocabulary: TokenizerVocabulary) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
         self._full, self._untrusted = _build(vocabulary)
-        self.pre = vocabulary.pre
+        self.pre, self._byte_level = vocabulary.pre, vocabulary.byte_level
+        self.normalizer = "NFC" if vocabulary.pre in NORMALIZED else "none"
         self.n_vocab = len(self._texts)
         self.n_tokens = len(self._types.rstrip(bytes([UNUSED])))
         self.eos, self.bos, self.pad = vocabulary.eos, vocabulary.bos, vocabulary.pad
         self.add_bos = vocabulary.add_bos
-        ends = (self.eos, *map(self.id_of, _END_TEXTS))
+        ends = (self.eos, vocabulary.eot, *map(self.id_of, _END_TEXTS))
         self.eos_ids = tuple(dict.fromkeys(token for token in ends if token is not None))
         if not self.eos_ids:
             raise FormatError(f"tokenizer.ggml.eos_token_id is missing and no token is {' or '.join(_END_TEXTS)}")
@@ -71,7 +84,7 @@ class Tokenizer:
         Raises
         ------
         Unsupported
-            If the tokenizer is not a byte-level BPE, or splits text by a pattern that dflash does not know.
+            If the tokenizer is of another kind, or splits text by a pattern that dflash does not know.
         FormatError
             If a key is missing or the keys contradict each other.
 
@@ -167,8 +180,12 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token, which may be part of a character."""
         kind = self._kind(token)
-        if kind == NORMAL:
+        if kind == NORMAL and self._byte_level:
             return self._texts[token].translate(_LETTER_TO_BYTE).encode("latin-1")
+        if kind == NORMAL:
+            return self._texts[token].replace(SPACE, " ").encode()
+        if kind == BYTE:
+            return bytes([int(self._texts[token][3:5], 16)])
         return b"" if kind == UNUSED else self._texts[token].encode()
 
     def is_special(self, token: int) -> bool:
@@ -182,9 +199,10 @@ class Tokenizer:
     def id_of(self, text: str) -> int | None:
         """Return the id of the token with exactly this text, added tokens first; None if there is none."""
         try:
-            letters = text.encode().decode("latin-1").translate(_BYTE_TO_LETTER)
+            bytes_of_it = text.encode()
         except UnicodeEncodeError:
             return None
+        letters = bytes_of_it.decode("latin-1").translate(_BYTE_TO_LETTER) if self._byte_level else text.replace(" ", SPACE)
         for spelling, kinds in ((text, (CONTROL, USER)), (letters, (NORMAL,))):
             token = self._full.token_to_id(spelling)
             if token is not None and self._types[token] in kinds:
@@ -213,13 +231,12 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
         # checked first: the library panics at some merges, which raises a BaseException and prints a Rust message
         raise FormatError(problem)
     try:
-        bpe = models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", vocabulary.merges))
+        merges = cast("list[tuple[str, str]]", vocabulary.merges)
+        bpe = models.BPE(vocab=ids, merges=merges, byte_fallback=not vocabulary.byte_level)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         raise FormatError(f"tokenizer.ggml.merges can't be used: {error!s:.200}") from error
-    pieces = pre_tokenizers.Split(Regex(PATTERNS[vocabulary.pre]), "isolated")
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     added = [
         AddedToken(texts[index], special=kind == CONTROL, normalized=False)
         for index, kind in enumerate(types)
@@ -229,8 +246,17 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
     full.add_tokens(added)
     untrusted.add_tokens([token for token in added if not token.special])
     for tokenizer in (full, untrusted):
-        tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, letters])
+        if not vocabulary.byte_level:
+            tokenizer.normalizer = normalizers.Replace(" ", SPACE)
+            continue
+        patterns = [PATTERNS[vocabulary.pre]]
+        if vocabulary.pre in BEFORE:
+            patterns.insert(0, BEFORE[vocabulary.pre])
+        pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+        letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        if vocabulary.pre in NORMALIZED:
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*pieces, letters])
     return full, untrusted
 
 

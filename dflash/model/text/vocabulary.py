@@ -12,7 +12,10 @@ import numpy as np
 from dflash.errors import FormatError, Unsupported
 from dflash.model.gguf.header import quoted
 
-NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5
+NORMAL, CONTROL, USER, UNUSED, BYTE = 1, 3, 4, 5, 6
+SPACED = "gemma4"
+"""Name of the tokenizer whose tokens are plain text, with `SPACE` for a space and a token ``<0x0A>`` for each byte."""
+SPACE = "\u2581"
 
 _LETTERS = r"[^\r\n\p{L}\p{N}]?"
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -21,6 +24,11 @@ PATTERNS = {
     "qwen2": rf"{_ENDINGS}|{_LETTERS}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
     "qwen35": rf"{_ENDINGS}|{_LETTERS}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
 }
+PATTERNS["laguna"] = PATTERNS["qwen2"]
+BEFORE = {"laguna": r"[^\n]+|\n+"}
+"""Patterns that split text before those of `PATTERNS`."""
+NORMALIZED = ("qwen2", "qwen35")
+"""Patterns of tokenizers that normalize text to NFC."""
 
 
 def _byte_letters() -> list[str]:
@@ -35,20 +43,21 @@ BYTE_LETTERS = _byte_letters()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenizerVocabulary:
-    """Tokens, merges and special ids of a byte-level BPE.
+    """Tokens, merges and special ids of a BPE of bytes, or of characters with bytes for those that have no token.
 
     Attributes
     ----------
     texts : list of str
-        Text of each id: in `BYTE_LETTERS` for normal tokens, plain for added tokens.
+        Text of each id: in `BYTE_LETTERS` for normal tokens of a byte-level BPE, else plain.
     types : bytes
-        Type of each id: `NORMAL`, `CONTROL`, `USER` or `UNUSED`.
+        Type of each id: `NORMAL`, `CONTROL`, `USER`, `UNUSED`, or `BYTE` for the bytes of a BPE of characters.
     merges : list of (str, str)
         Merges in the order of priority.
     pre : str
-        Name of the pattern that splits text into pieces, a key of `PATTERNS`.
-    eos, bos, pad : int or None
-        Special ids; None if the file does not name them.
+        Name of the pattern that splits text into pieces, a key of `PATTERNS`; `SPACED` for a BPE of characters, which
+        splits nothing.
+    eos, eot, bos, pad : int or None
+        Special ids, `eot` at the end of a turn; None if the file does not name them.
     add_bos : bool
         Whether text must start with `bos`.
     """
@@ -58,9 +67,15 @@ class TokenizerVocabulary:
     merges: list[tuple[str, ...]]
     pre: str
     eos: int | None
+    eot: int | None
     bos: int | None
     pad: int | None
     add_bos: bool
+
+    @property
+    def byte_level(self) -> bool:
+        """True if normal tokens are bytes, written in `BYTE_LETTERS`."""
+        return self.pre in PATTERNS
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> TokenizerVocabulary:
@@ -74,19 +89,22 @@ class TokenizerVocabulary:
         Raises
         ------
         Unsupported
-            If the tokenizer is not a byte-level BPE with a known pattern.
+            If the tokenizer is neither a byte-level BPE with a known pattern nor that of Gemma 4.
         FormatError
             If a key is missing or the keys contradict each other; the message names the key.
         """
         model = _text(metadata, "tokenizer.ggml.model")
-        if model != "gpt2":
-            raise Unsupported(f"tokenizer.ggml.model is {quoted(model)}; dflash runs 'gpt2' (byte-level BPE)")
-        pre = _text(metadata, "tokenizer.ggml.pre")
-        if pre not in PATTERNS:
+        if model not in ("gpt2", SPACED):
+            raise Unsupported(f"tokenizer.ggml.model is {quoted(model)}; dflash runs 'gpt2' (byte-level BPE) and {SPACED!r}")
+        pre = SPACED if model == SPACED else _text(metadata, "tokenizer.ggml.pre")
+        if pre not in (*PATTERNS, SPACED) or (pre == SPACED) != (model == SPACED):
             raise Unsupported(f"tokenizer.ggml.pre is {quoted(pre)}; dflash runs {' and '.join(map(repr, PATTERNS))}")
         texts = _list(metadata, "tokenizer.ggml.tokens", str)
-        types = _types(metadata, len(texts))
-        _check_alphabet(texts, types)
+        types = _types(metadata, len(texts), bytes_too=pre == SPACED)
+        if pre == SPACED:
+            _check_bytes(texts, types)
+        else:
+            _check_alphabet(texts, types)
         bos = _token(metadata, "tokenizer.ggml.bos_token_id", len(texts))
         add_bos = _flag(metadata, "tokenizer.ggml.add_bos_token")
         if add_bos and bos is None:
@@ -97,6 +115,7 @@ class TokenizerVocabulary:
             merges=[tuple(merge.split(" ")) for merge in _list(metadata, "tokenizer.ggml.merges", str)],
             pre=pre,
             eos=_token(metadata, "tokenizer.ggml.eos_token_id", len(texts)),
+            eot=_token(metadata, "tokenizer.ggml.eot_token_id", len(texts)),
             bos=bos,
             pad=_token(metadata, "tokenizer.ggml.padding_token_id", len(texts)),
             add_bos=add_bos,
@@ -150,16 +169,27 @@ def _list(metadata: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) 
     return list(value)
 
 
-def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
+def _types(metadata: Mapping[str, Any], n_tokens: int, *, bytes_too: bool) -> bytes:
     key = "tokenizer.ggml.token_type"
     value = _list(metadata, key, (int, np.integer))
     if len(value) != n_tokens:
         raise FormatError(f"{key} has {len(value)} values, wanted {n_tokens}, one for each of tokenizer.ggml.tokens")
-    unknown = set(value) - {NORMAL, CONTROL, USER, UNUSED}
+    unknown = set(value) - {NORMAL, CONTROL, USER, UNUSED, *([BYTE] if bytes_too else ())}
     if unknown:
         index = next(index for index, kind in enumerate(value) if kind in unknown)
-        raise FormatError(f"{key}[{index}] is {value[index]}, wanted 1, 3, 4 or 5")
+        raise FormatError(f"{key}[{index}] is {value[index]}, wanted 1, 3, 4 or 5{' or 6' if bytes_too else ''}")
     return bytes(value)
+
+
+def _check_bytes(texts: list[str], types: bytes) -> None:
+    """Check that a BPE of characters has a token for every byte, so that it can encode every text."""
+    own = [text for text, kind in zip(texts, types, strict=True) if kind == BYTE]
+    wanted = [f"<0x{byte:02X}>" for byte in range(256)]
+    missing, other = set(wanted).difference(own), set(own).difference(wanted)
+    if missing:
+        raise FormatError(f"tokenizer.ggml.tokens has no byte token {min(missing)}, so not every text has ids")
+    if other:
+        raise FormatError(f"tokenizer.ggml.tokens has the byte token {min(other)!r}, wanted <0x00> to <0xFF>")
 
 
 def _check_alphabet(texts: list[str], types: bytes) -> None:

@@ -157,6 +157,25 @@ def test_ends_are_found_by_text():
     assert Tokenizer.from_gguf(spoiled(eos_token_id=np.uint32(260))).eos_ids == (260, 257, 259)
 
 
+def test_the_end_of_a_turn_that_the_file_names():
+    assert Tokenizer.from_gguf(spoiled(eot_token_id=260)).eos_ids == (259, 260, 257)
+
+
+def test_pieces_of_laguna():
+    """Line breaks are split off before anything else, and text is not normalized."""
+    merges = [". \u010a", "\u0120 \u010a", "\u010a \u010a", "a b"]
+    tokens = [*BYTE_LETTERS, "ab", "\u010a\u010a", "\u0120\u010a", ".\u010a", "<|endoftext|>"]
+    changes = {"tokens": tokens, "token_type": [1] * 260 + [3], "merges": merges, "eos_token_id": 260}
+    texts = ["ab.\n\nab", "a \n", "e\u0301"]
+    wanted = {
+        "qwen2": [["ab", ".\u010a", "\u010a", "ab"], ["a", "\u0120\u010a"], ["\u00c3", "\u00a9"]],
+        "laguna": [["ab", ".", "\u010a\u010a", "ab"], ["a", "\u0120", "\u010a"], ["e", "\u00cc", "\u0123"]],
+    }
+    for pre, pieces in wanted.items():
+        tokenizer = Tokenizer.from_gguf(spoiled(pre=pre, **changes))
+        assert [[tokens[i] for i in tokenizer.encode(text)] for text in texts] == pieces, pre
+
+
 def test_bos_only_where_the_file_wants_it():
     plain = Tokenizer.from_gguf(spoiled(bos_token_id=257))
     assert plain.encode("ab") == [256]

@@ -60,3 +60,11 @@ def silu(builder, x):
     """Return ``x / (1 + exp(-x))``."""
     one = constant(1.0, F32V)
     return builder.fdiv(x, builder.fadd(one, _exp(builder, builder.fsub(constant(-0.0, F32V), x))))
+
+
+@op(f32x16, f32x16)
+def gelu(builder, x):
+    """Return ``x / (1 + exp(-2 u))`` with ``u = sqrt(2 / pi) (x + 0.044715 x^3)``, which is ``x (1 + tanh(u)) / 2``."""
+    one, cubic, slope = (constant(float(np.float32(c)), F32V) for c in (1.0, 0.044715, -2 * (2 / np.pi) ** 0.5))
+    inner = builder.fmul(x, builder.fadd(one, builder.fmul(cubic, builder.fmul(x, x))))
+    return builder.fdiv(x, builder.fadd(one, _exp(builder, builder.fmul(slope, inner))))
