@@ -1,13 +1,12 @@
 """Tokens a step against recorded numbers, for chains and trees of the demo's draft."""
 
-import json
 import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from demo_text import DATA
+from demo_text import recorded_acceptance, recorded_prompts
 from golden import chain
 
 import dflash
@@ -20,7 +19,7 @@ from dflash.model.loading.target import load_model
 FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 """DFLASH_DEMO may name a folder with demo-bf16.gguf and its draft."""
 
-RECORDED = json.loads((DATA / "demo" / "acceptance.json").read_text(encoding="utf-8"))
+RECORDED = recorded_acceptance()
 PAIR = RECORDED["q4_k_m_pair"]
 SHAPES = {
     "dflash_chain16": Chain(),
@@ -70,8 +69,7 @@ def assert_like(found, recorded, bound):
 
 def test_the_packaged_pair():
     """A few prompts of each kind; all of them are recorded for the chain."""
-    outputs = json.loads((DATA / "demo" / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
-    outputs = {prompt["name"]: prompt["output_ids"] for prompt in outputs}
+    outputs = {prompt["name"]: prompt["output_ids"] for prompt in recorded_prompts()}
     prompts = {prompt["name"]: prompt["prompt_ids"] for prompt in RECORDED["prompts"]}
     model, draft = pair("demo", "demo-draft")
     chains, trees, recorded = ({kind: [] for kind in KINDS} for _ in range(3))

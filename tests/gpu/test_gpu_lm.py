@@ -1,10 +1,10 @@
 """The doors with the model on a GPU: the same text as on the CPU, several at a time, and what it says of itself."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from demo_text import recorded_prompts
 
 import dflash
 from dflash.cli.info import as_text
@@ -13,7 +13,7 @@ from dflash.kernels.gpu import device
 
 pytest.importorskip("cupy")
 
-PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "demo" / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
+PROMPTS = recorded_prompts()
 CLEAR = [prompt for prompt in PROMPTS if min(prompt["margins"]) > 0.05][:8]
 
 

@@ -1,12 +1,11 @@
 """The recorded models on a GPU: logits, layers, state, and the text that the demo writes."""
 
-import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
+from demo_text import recorded_prompts
 from golden import ON_GPU, PRIMARY, assert_greedy, chain, host, load, prefill, recorded, short_logits, step, tail, truth_of
 
 from dflash.decode.engine import Engine
@@ -21,7 +20,7 @@ LAYERS, STATE = 4e-3, 4e-3
 MARGIN = 0.05
 """Where two tokens are as close as this, the other one may be picked."""
 
-PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "demo" / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
+PROMPTS = recorded_prompts()
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from demo_text import recorded_prompts
 from golden import chain, prefill, step
 
 from dflash.model.batch import Span
@@ -22,7 +23,7 @@ FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 MARGIN = {"f32": 1e-3, "f16": 2e-2}
 """Largest accepted error of a difference of two log-probabilities; measured are 2.8e-5 and 4.4e-3."""
 
-PROMPTS = json.loads((DATA / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
+PROMPTS = recorded_prompts()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The demo model's tokenizer without its weights: GGUF metadata made from ``tokenizer.json``."""
+"""Recorded data of the demo model: prompts with greedy outputs, and its tokenizer without its weights."""
 
 import json
 import lzma
@@ -10,6 +10,20 @@ import numpy as np
 from dflash.model.text.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[1] / "data"
+
+
+def _text(name):
+    return lzma.decompress((DATA / "demo" / name).read_bytes()).decode()
+
+
+def recorded_prompts():
+    """Return the prompts with their greedy outputs on the packaged file, and the margins of these."""
+    return json.loads(_text("q4_k_m.json.xz"))["prompts"]
+
+
+def recorded_acceptance():
+    """Return the accepted lengths of steps on the same prompts."""
+    return json.loads(_text("acceptance.json.xz"))
 
 
 def demo_metadata():
@@ -35,7 +49,7 @@ def demo_tokenizer():
 @cache
 def tokenizer_json():
     """The demo's tokenizer as Hugging Face `tokenizers` stores it."""
-    return lzma.decompress((DATA / "demo" / "tokenizer.json.xz").read_bytes()).decode()
+    return _text("tokenizer.json.xz")
 
 
 @cache

@@ -1,11 +1,10 @@
 """Tests that drafts change no output: the demo's prompts, samplings, and every drafter in every shape."""
 
-import json
 import os
 from functools import cache
 
 import numpy as np
-from demo_text import DATA
+from demo_text import recorded_acceptance
 from golden import chain
 from written import run
 
@@ -26,7 +25,7 @@ from dflash.model.loading.target import load_model
 LONG = os.environ.get("DFLASH_LONG") == "1"
 """DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each, which takes hours on two cores."""
 
-RECORDED = json.loads((DATA / "demo" / "acceptance.json").read_text(encoding="utf-8"))
+RECORDED = recorded_acceptance()
 PROMPTS = [prompt["prompt_ids"] for prompt in RECORDED["prompts"]]
 """Code, text and questions."""
 

@@ -1,14 +1,14 @@
 """The demo's draft model against its formulas, recorded accepted lengths, and recorded tensors if available."""
 
-import json
 from functools import cache
 
 import gguf
 import numpy as np
 import pytest
+from demo_text import recorded_acceptance
 from draft_oracle import Oracle
 from golden import chain
-from test_demo import DATA, FOLDER, PACKAGED, PROMPTS, load
+from test_demo import FOLDER, PACKAGED, PROMPTS, load
 
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
@@ -17,10 +17,7 @@ from dflash.model.draft import DraftRequest, load_draft
 SHORT = ("greedy00", "code_heapq", "text01", "text05", "chat00", "chat06")
 """Prompts used where all fifty would take too long."""
 
-STEPS = {
-    prompt["name"]: prompt["steps"]["draft-Q4_K_M"]
-    for prompt in json.loads((DATA / "acceptance.json").read_text(encoding="utf-8"))["q4_k_m_pair"]["prompts"]
-}
+STEPS = {prompt["name"]: prompt["steps"]["draft-Q4_K_M"] for prompt in recorded_acceptance()["q4_k_m_pair"]["prompts"]}
 
 
 @cache

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from demo_text import DATA, demo_tokenizer
+from demo_text import DATA, demo_tokenizer, recorded_prompts
 
 from dflash.errors import TemplateError
 from dflash.model.text.chat_template import Abilities, ChatTemplate
@@ -190,8 +190,7 @@ def test_abilities():
 
 
 def test_prompts_of_the_demo_goldens():
-    prompts = json.loads((DATA / "demo" / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
-    chats = [prompt for prompt in prompts if "messages" in prompt]
+    chats = [prompt for prompt in recorded_prompts() if "messages" in prompt]
     assert len(chats) == 22
     for chat in chats:
         settings = {"tools": chat["tools"], "enable_thinking": chat["enable_thinking"]}
