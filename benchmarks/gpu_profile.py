@@ -68,8 +68,8 @@ class Stamps:
         source, compiled = jit.source, jit._kernel
         text = STAMP.replace("KERNELS", str(KERNELS)).replace("CAPACITY", str(CAPACITY)) % WAIT
         jit.source = lambda path: source(path).replace(WAIT, text)
-        jit._kernel = lambda path, entry, dependent, options, *where: compiled(
-            path, entry, dependent, (*options, *self._options(entry, options)), *where
+        jit._kernel = lambda path, entry, dependent, options, *device: compiled(
+            path, entry, dependent, (*options, *self._options(entry, options)), *device
         )
 
     def _options(self, entry, options):

@@ -100,6 +100,21 @@ def test_a_token_has_the_same_bits_in_every_batch(kind):
             assert_same_bits(f"{n} tokens", a, b[5 : 5 + n])
 
 
+@pytest.mark.parametrize(("kind", "width"), [("Q4_K", 1280), ("Q6_K", 512), ("F32", 1040)])
+def test_many_tokens_have_the_bits_of_one(kind, width):
+    weights, x = [random_matrix(35, width, kind)] * 2, RNG.standard_normal((301, width)).astype(np.float32)
+    together, alone = np.full((301, 35), np.nan, np.float32), np.empty((1, 35), np.float32)
+    gated, gated_alone = np.full((301, 35), np.nan, np.float32), np.empty((1, 35), np.float32)
+    linear(x, weights[:1], [together])
+    gated_linear(x, *weights, gated)
+    for t in (0, 127, 128, 255, 256, 300):
+        linear(x[t : t + 1], weights[:1], [alone])
+        assert_same_bits(f"token {t}", together[t], alone[0])
+        gated_linear(x[t : t + 1], *weights, gated_alone)
+        assert_same_bits(f"gated token {t}", gated[t], gated_alone[0])
+    assert np.isfinite(together).all() and np.isfinite(gated).all()
+
+
 def test_threads_change_nothing():
     weight = random_matrix(300, 512)
     x = RNG.standard_normal((9, 512)).astype(np.float32)

@@ -65,6 +65,32 @@ def check_space(types, chip, sizes, widths):
                     assert one["X_STAGES"] > 1 or columns <= slices, case
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize(
+    ("tiles", "width"), [(320, 17408), (320, 6144), (1088, 5120), (1032, 5120), (256, 4096), (64, 2048)]
+)
+def test_a_part_fits_and_has_the_slices_of_the_whole(tiles, width, types, parts):
+    row = 608
+    for gated in (False, True):
+        for n in (8, 16, 24, 32):
+            one = cuda.shape(n, tiles // parts, width, types, H200, gated=gated, whole=tiles)
+            slices = one["K_SLICES"] * one["CLUSTER"]
+            assert slices == slices_of(tiles, width, types, H200, gated=gated), one
+            warps = one["K_SLICES"] * one["ROW_UNITS"]
+            stage = warps * one["MT"] * max(cuda.tile_bytes(kind) for kind in types)
+            assert one["K_SLICES"] * one["X_STAGES"] * n * row + stage <= one["SMEM_BYTES"] <= 224 * 1024, one
+            assert 1 <= warps <= 32, one
+
+
+def test_ffn_down_of_half_a_27b_runs_on_most_multiprocessors():
+    """Up to 16 tokens; with all eight slices in a block, only 80 blocks would run."""
+    for types in (("Q4_K",), ("Q6_K",)):
+        for n in (8, 16):
+            one = cuda.shape(n, 160, 17408, types, H200, gated=False, whole=320)
+            assert -(-160 // (one["ROW_UNITS"] * one["MT"])) * one["CLUSTER"] > 100
+
+
 SMALL = {
     "0.8B inputs": (514, 1024, ("Q4_K", "Q6_K"), False),
     "0.8B ssm_out": (64, 2048, ("Q4_K",), False),

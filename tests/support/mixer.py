@@ -117,8 +117,8 @@ class Mixer:
             scratch = cuda.PromptScratch(room, *shape, sequences=on_device.max_sequences)
             cuda.Prompt(*common, scratch, **options)(room)
         else:
-            n_sequences = options.pop("n_sequences", None)
-            cuda.DeltaStep(*common, **options)(room, n_sequences=n_sequences)
+            of_call = {name: options.pop(name) for name in ("n_sequences", "longest") if name in options}
+            cuda.DeltaStep(*common, **options)(room, **of_call)
         for memory, moved in zip(memories, there, strict=True):
             download(moved, memory)
         out = guarded.get()

@@ -11,19 +11,18 @@ from typing import Any
 
 from llvmlite import ir
 from numba import cfunc, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu import jit  # noqa: F401  (sets the cache folder)
-from dflash.kernels.cpu.simd.emit import F32V, I32, I64, call, constant, load, loop, store
+from dflash.kernels.cpu.simd.emit import F32V, I64, call, constant, load, loop, prefetch, store
 from dflash.kernels.formats.blocks import FORMATS
-from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, vector_lanes
 from dflash.kernels.formats.types import BLOCKS
 
 ROWS = 4
 """Rows that one call of an unpack function processes."""
 
-DOT_ROWS = (4, 4, 4, 4, 4, 2, 2, 2)
+DOT_ROWS = (4, 4, 4, 4, 4, 2, 2, 2) if vector_lanes() == LANES else (2, 1, 1, 1)
 """Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
 _CACHE_LINE, _AHEAD = 64, 8192  # bytes; distance of the prefetch
@@ -37,14 +36,10 @@ def step_bytes(name: str) -> tuple[int, int]:
     return (LANES, LANES * block.n_bytes) if block.elements == 1 else (block.elements, block.n_bytes)
 
 
-def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
+def _prefetch_ahead(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
     """Prefetch `n_bytes` at a distance: rows are too short for the hardware prefetcher to follow."""
-    pointer = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     for at in range(0, n_bytes, _CACHE_LINE):
-        ahead = builder.inttoptr(builder.add(address, I64(_AHEAD + at)), pointer)
-        builder.call(prefetch, [ahead, I32(0), I32(3), I32(1)])
+        prefetch(builder, builder.add(address, I64(_AHEAD + at)))
 
 
 def _blocks(
@@ -55,7 +50,7 @@ def _blocks(
     for r in range(n):
         row = builder.add(source, builder.mul(stride, I64(r)))
         block = builder.add(row, builder.mul(i, I64(n_bytes)))
-        _prefetch(builder, block, n_bytes)
+        _prefetch_ahead(builder, block, n_bytes)
         found.append(FORMATS[name](QuantBlock(builder, block)))
     return zip(*found, strict=True)
 

@@ -30,6 +30,11 @@ def _has_avx512() -> bool:
     return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 
 
+def vector_lanes() -> int:
+    """Return the float32 lanes of a vector register: 16 with AVX-512, else 8."""
+    return LANES if _has_avx512() else LANES // 2
+
+
 class Lanes:
     """16 values of one type: bytes, int32 or float32; or 32 bytes, to be split with `half`."""
 

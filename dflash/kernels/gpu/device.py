@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import driver
 from dflash.kernels.gpu.capabilities import capabilities, compute_capability
+from dflash.kernels.gpu.lost import first_failure
 
 OLDEST = 80
 """Lowest compute capability that the kernels support."""
@@ -99,7 +100,7 @@ def device_errors(doing: str) -> Iterator[None]:
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise OutOfMemory(f"{doing}: the GPU has {free_memory() >> 20} MiB free, which is not enough ({error})") from error
     except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
-        raise KernelError(f"{doing}: {error}") from error
+        raise KernelError(f"{doing}: {error}{first_failure(error.status)}") from error
 
 
 def empty(*shape: int, dtype: Any = np.float32) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from dflash.errors import Unsupported
 from dflash.kernels.gpu import device
+from dflash.kernels.gpu.lost import watch
 
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 
@@ -30,6 +31,7 @@ class Devices:
 
         self._devices = [cupy.cuda.Device(number) for number in numbers]
         self.numbers = tuple(numbers)
+        watch(numbers)
         self._done = []
         for number in numbers:
             with cupy.cuda.Device(number):

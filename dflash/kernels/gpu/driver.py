@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from dflash.errors import DeviceLost, KernelError
-from dflash.kernels.gpu.lost import STICKY
+from dflash.kernels.gpu.lost import STICKY, first_failure
 
 _NOT_CURRENT = 201
 _PROGRAMMATIC_SERIALIZATION = 6
@@ -65,7 +65,7 @@ def check(code: int, what: str) -> None:
     library().cuGetErrorName(code, ctypes.byref(name))
     library().cuGetErrorString(code, ctypes.byref(text))
     words = ": ".join(t.value.decode() for t in (name, text) if t.value) or f"CUDA error {code}"
-    raise (DeviceLost if code in STICKY else KernelError)(f"{what}: {words}")
+    raise (DeviceLost if code in STICKY else KernelError)(f"{what}: {words}{first_failure(code)}")
 
 
 def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, dependent: bool) -> LaunchConfig:

@@ -1,5 +1,9 @@
 """Recognise GPU errors after which a process can no longer use the device."""
 
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
 from dflash.errors import DeviceLost
 
 STICKY = frozenset((4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721))
@@ -12,6 +16,9 @@ address space 717, invalid program counter 718, launch failure 719, tensor memor
 """
 
 _CUPY_ERRORS = ("CUDARuntimeError", "CUDADriverError")
+_OF_A_WAIT = 719  # error of a kernel that has waited too long for another GPU
+
+_split: dict[int, None] = {}
 
 
 def is_lost(error: BaseException | None) -> bool:
@@ -31,3 +38,48 @@ def is_lost(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def watch(numbers: Sequence[int]) -> None:
+    """Let `first_failure` also look at these GPUs, which wait for each other."""
+    _split.update(dict.fromkeys(numbers))
+
+
+def first_failure(status: int) -> str:
+    """Return the end of a message that names the GPU of a split that failed first.
+
+    A GPU that fails leaves others waiting. Their waits end with an error, too, which is often found first.
+
+    Parameters
+    ----------
+    status : int
+        CUDA error code found on the current device.
+
+    Returns
+    -------
+    str
+        Empty if the process has no split or `status` does not mean that a device is lost. Several GPUs are named if a
+        failure has spread and the first one is unknown.
+    """
+    if status not in STICKY or not _split:
+        return ""
+    import cupy
+
+    runtime, codes = cupy.cuda.runtime, dict[int, int]()
+    with suppress(runtime.CUDARuntimeError):
+        current = runtime.getDevice()
+        codes = {number: _status_of(number, runtime) for number in _split}
+        runtime.setDevice(current)
+    failed = {number: code for number, code in codes.items() if code in STICKY}
+    first = {number: code for number, code in failed.items() if code != _OF_A_WAIT} or failed
+    names = " or ".join(f"cuda:{number}" for number in first)
+    return f"; first failure: {names}: {runtime.CUDARuntimeError(next(iter(first.values())))}" if first else ""
+
+
+def _status_of(number: int, runtime: Any) -> int:
+    """Return the CUDA error code of a device, which becomes the current one, without waiting for it."""
+    try:
+        runtime.setDevice(number)
+        return int(runtime.streamQuery(0) or 0)
+    except runtime.CUDARuntimeError as error:
+        return int(error.status)

@@ -1,8 +1,9 @@
 """Matrix multiply of packed weights on all cores.
 
-A task is a tile of 16 rows. For few tokens, rows are unpacked in registers and multiplied directly. For more tokens, some
-rows are unpacked into a buffer that fits the cache, and every token is multiplied with them. Both ways sum in the same
-order, so a token has the same bits in every batch.
+A task is one tile of 16 rows, or two. For few tokens, rows are unpacked in registers and multiplied directly. For more
+tokens, some rows and columns are unpacked into a buffer that fits the L1 cache, and every token is multiplied with them. The
+lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in
+every batch.
 """
 
 import numpy as np
@@ -11,7 +12,8 @@ from numba import prange
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
-from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1x1, tile_4x3, tile_4x4, tile_4x5
+from dflash.kernels.formats.lanes import vector_lanes
+from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1, tile_2, tile_3, tile_4, tile_5
 
 STORE, ADD, GATE, UP = range(4)
 """Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``."""
@@ -24,42 +26,31 @@ DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
-_LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; a dot function may write up to four rows beyond it
+_SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; a dot function may write up to four rows beyond it
+_DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
 _FEW = 16  # tokens that fit the L1 cache beside four unpacked rows
-_BUFFER = 163840  # float32 weights to unpack at a time: 640 KiB, which fit the L2 cache beside some tokens
+_TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
+_TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
+_WIDE = vector_lanes() == 16
 
 
 @inline
-def _few_tokens(weight, source, rows, lanes, out):
+def _few_tokens(weight, source, rows, sums, out):
     row_bytes, steps, x, x_bytes, tokens = weight[ROW_BYTES], weight[STEPS], weight[X], weight[X_BYTES], weight[TOKENS]
     dot, at_once = weight[DOT + tokens - 1], DOT_ROWS[tokens - 1]
     whole = rows // at_once * at_once
     for r in range(0, whole, at_once):
-        call_dot(dot, source + r * row_bytes, row_bytes, x, x_bytes, steps, lanes + 64 * r, _LANES_BYTES)
+        call_dot(dot, source + r * row_bytes, row_bytes, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
     for r in range(whole, rows):
-        call_dot(dot, source + r * row_bytes, 0, x, x_bytes, steps, lanes + 64 * r, _LANES_BYTES)
+        call_dot(dot, source + r * row_bytes, 0, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
     for t in range(tokens):
-        sum_16(lanes + _LANES_BYTES * t, out + 64 * t)
+        sum_16(sums + t * _SUMS_BYTES, out + 64 * t)
 
 
 @inline
-def _rows_by_tokens(rows, w, w_bytes, x, x_bytes, tokens, n, out):
-    if rows < 4:
-        for r in range(rows):
-            for t in range(tokens):
-                tile_1x1(w + r * w_bytes, w_bytes, x + t * x_bytes, x_bytes, n, out + 64 * t + 4 * r)
-    elif tokens == 4:
-        tile_4x4(w, w_bytes, x, x_bytes, n, out)
-    elif tokens == 5:
-        tile_4x5(w, w_bytes, x, x_bytes, n, out)
-    else:
-        tile_4x3(w, w_bytes, x, x_bytes, n, out)
-
-
-@inline
-def _unpack(weight, source, rows, buffer):
-    """Unpack `rows` rows at `source` into a buffer."""
-    row_bytes, steps, w_bytes = weight[ROW_BYTES], weight[STEPS], 4 * weight[WIDTH]
+def _unpack(weight, source, rows, steps, buffer, w_bytes):
+    """Unpack `steps` steps of `rows` rows at `source` into a buffer."""
+    row_bytes = weight[ROW_BYTES]
     whole = rows // 4 * 4
     for r in range(0, whole, 4):
         call_unpack(weight[UNPACK], source + r * row_bytes, row_bytes, steps, buffer + r * w_bytes, w_bytes)
@@ -69,23 +60,66 @@ def _unpack(weight, source, rows, buffer):
 
 @inline
 def _tokens_at_once(left):
-    """Return how many of `left` tokens to take: 3 to 5, such that at least 3 or none are left. `left` is 3 or more."""
-    return 5 if left % 4 == 1 else 4 if left % 4 == 0 else 3
+    """Return how many of `left` tokens to multiply at a time, as many as keep their sums in registers."""
+    if _WIDE:
+        return 5 if left % 4 == 1 and left > 1 else min(left, 4 if left % 4 == 0 else 3)
+    return min(left, 3 if left % 3 == 0 else 2)
 
 
 @inline
-def _many_tokens(weight, source, rows, buffer, at_once, out):
-    tokens, x, x_bytes, w_bytes = weight[TOKENS], weight[X], weight[X_BYTES], 4 * weight[WIDTH]
-    for start in range(0, rows, at_once):
-        n = min(at_once, rows - start)
-        _unpack(weight, source + start * weight[ROW_BYTES], n, buffer)
-        t = 0
-        while t < tokens:
-            many = _tokens_at_once(tokens - t)
-            for r in range(0, n, 4):
-                w, here = buffer + r * w_bytes, out + 64 * t + 4 * (start + r)
-                _rows_by_tokens(min(4, n - r), w, w_bytes, x + t * x_bytes, x_bytes, many, weight[WIDTH] // 16, here)
-            t += many
+def _multiply_rows(w, w_bytes, x, x_bytes, many, n, begin, end, sums, ahead, out):
+    if many == 4:
+        tile_4(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    elif many == 3:
+        tile_3(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    elif many == 5:
+        tile_5(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    elif many == 2:
+        tile_2(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    else:
+        tile_1(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+
+
+@inline
+def _multiply_unpacked(w, w_bytes, rows, x, x_bytes, tokens, n, begin, end, sums, sums_bytes, out):
+    """Multiply some columns of unpacked rows with some tokens."""
+    t = 0
+    while t < tokens:
+        many = _tokens_at_once(tokens - t)
+        at, ahead = x + t * x_bytes, x + (t + many) * x_bytes
+        for r in range(0, rows, 4):
+            own, to = sums + t * sums_bytes + 64 * r, out + 64 * t + 4 * r
+            _multiply_rows(w + r * w_bytes, w_bytes, at, x_bytes, many, n, begin, end, own, ahead + r // 4 * x_bytes, to)
+        t += many
+
+
+@inline
+def _rows_and_columns(weight):
+    """Return the rows and columns that are unpacked at a time."""
+    return (4, weight[WIDTH]) if weight[TOKENS] <= _FEW else (TILE, min(_DEPTH, weight[WIDTH]))
+
+
+@inline
+def _pitch(columns):
+    """Return the bytes of an unpacked row, no power of two, so that rows do not share cache sets."""
+    return 4 * columns + 64
+
+
+@inline
+def _many_tokens(weight, source, rows, first, tokens, buffer, sums, out):
+    """Multiply the rows of a task with some tokens."""
+    x_bytes, row_bytes, width, steps = weight[X_BYTES], weight[ROW_BYTES], weight[WIDTH], weight[STEPS]
+    step, step_bytes = width // steps, row_bytes // steps
+    at_once, columns = _rows_and_columns(weight)
+    sums_bytes, w_bytes = _SUMS_BYTES if columns < width else 0, _pitch(columns)
+    for start in range(0, width, columns):
+        n = min(columns, width - start)
+        x, begin, end = weight[X] + first * x_bytes + 4 * start, start == 0, start + n == width
+        for r in range(0, rows, at_once):
+            n_rows, tile = min(at_once, rows - r), r // TILE
+            _unpack(weight, source + r * row_bytes + start // step * step_bytes, n_rows, n // step, buffer, w_bytes)
+            own, to = sums + tile * tokens * sums_bytes, out + 64 * tile * weight[TOKENS] + 4 * (r % TILE)
+            _multiply_unpacked(buffer, w_bytes, n_rows, x, x_bytes, tokens, n // 16, begin, end, own, sums_bytes, to)
 
 
 @inline
@@ -104,40 +138,38 @@ def _write(weight, row, rows, products):
 
 
 @inline
-def _tile(plan, i, tile, scratch, most_tokens):
-    lanes = (scratch.ctypes.data + 63) // 64 * 64  # a vector load across two cache lines costs two loads
-    products = lanes + DOT_TOKENS * _LANES_BYTES
-    buffer = products + 2 * 64 * most_tokens
+def _task_rows(weight):
+    return TILE if weight[TOKENS] <= _FEW else _TILES * TILE
+
+
+@inline
+def _task(plan, i, row, scratch, most_tokens, buffer_bytes):
+    """Compute a task, whose rows begin at `row`."""
+    sums = (scratch.ctypes.data + 63) // 64 * 64  # a vector load across two cache lines costs two loads
+    buffer = sums + _TILES * min(most_tokens, _TOKENS) * _SUMS_BYTES
+    products = buffer + buffer_bytes
     weight = plan[i]
-    row = tile * TILE
-    rows = min(TILE, weight[ROWS] - row)
-    tokens = weight[TOKENS]
+    tokens, rows = weight[TOKENS], min(_task_rows(weight), weight[ROWS] - row)
     for part in range(2 if weight[MODE] == GATE else 1):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
-        out = products + part * 64 * tokens
+        out = products + 64 * part * _TILES * tokens
         if tokens <= DOT_TOKENS:
-            _few_tokens(one, source, rows, lanes, out)
-        else:
-            _many_tokens(one, source, rows, buffer, _rows_at_once(one[WIDTH], tokens), out)
-    if weight[MODE] == GATE:
-        for t in range(tokens):
-            at = products + 64 * t
-            store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * tokens)))
-    _write(weight, row, rows, products)
+            _few_tokens(one, source, rows, sums, out)
+        for first in range(0, tokens if tokens > DOT_TOKENS else 0, _TOKENS):
+            _many_tokens(one, source, rows, first, min(_TOKENS, tokens - first), buffer, sums, out + 64 * first)
+    for r in range(0, rows, TILE):
+        out = products + 64 * (r // TILE) * tokens
+        if weight[MODE] == GATE:
+            for at in range(out, out + 64 * tokens, 64):
+                store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * _TILES * tokens)))
+        _write(weight, row + r, min(TILE, rows - r), out)
 
 
 @inline
-def _rows_at_once(width, tokens):
-    """Return the rows to unpack at a time: 4 if the tokens fit the L1 cache beside them."""
-    if tokens <= _FEW:
-        return 4
-    return min(TILE, max(4, _BUFFER // width // 4 * 4))
-
-
-@inline
-def _n_tiles(weight):
-    return 0 if weight[MODE] == UP else (weight[ROWS] + TILE - 1) // TILE
+def _n_tasks(weight):
+    rows = _task_rows(weight)
+    return 0 if weight[MODE] == UP else (weight[ROWS] + rows - 1) // rows
 
 
 @inline
@@ -149,23 +181,25 @@ def _new_counter():
 @kernel
 def multiply(plan, n_threads):
     """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
-    n_tiles, tokens, buffer_size = 0, 0, 0
+    n_tasks, tokens, buffer_bytes = 0, 0, 0
     for i in range(len(plan)):
-        n_tiles += _n_tiles(plan[i])
+        n_tasks += _n_tasks(plan[i])
         tokens = max(tokens, plan[i, TOKENS])
+        rows, columns = _rows_and_columns(plan[i])
         if plan[i, TOKENS] > DOT_TOKENS:
-            buffer_size = max(buffer_size, plan[i, WIDTH] * _rows_at_once(plan[i, WIDTH], plan[i, TOKENS]))
+            buffer_bytes = max(buffer_bytes, rows * _pitch(columns))
     counter = _new_counter()
-    grain = max(1, n_tiles // (8 * n_threads))
+    grain = max(1, n_tasks // (8 * n_threads))
+    n_bytes = 64 + _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
     for _ in prange(n_threads):
-        scratch = np.empty(16 + DOT_TOKENS * _LANES_BYTES // 4 + 32 * tokens + buffer_size, np.float32)
+        scratch = np.empty(n_bytes // 4, np.float32)
         while True:
             first = fetch_add(counter.ctypes.data, grain)
-            if first >= n_tiles:
+            if first >= n_tasks:
                 break
             i, before = 0, 0
-            for tile in range(first, min(first + grain, n_tiles)):
-                while tile - before >= _n_tiles(plan[i]):
-                    before += _n_tiles(plan[i])
+            for task in range(first, min(first + grain, n_tasks)):
+                while task - before >= _n_tasks(plan[i]):
+                    before += _n_tasks(plan[i])
                     i += 1
-                _tile(plan, i, tile - before, scratch, tokens)
+                _task(plan, i, (task - before) * _task_rows(plan[i]), scratch, tokens, buffer_bytes)

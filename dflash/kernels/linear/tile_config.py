@@ -52,6 +52,8 @@ _TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
 """Tiles in flight that keep a multiprocessor busy; and the tiles required for units of three."""
 _TILES_FOR_4_SLICES, _TILES_FOR_1_SLICE, _TILES_FOR_2_SLICES_GATED = 4, 12, 8
 """Tiles of each multiprocessor from which K is split into that number of slices at most; with fewer tiles, into 8 or 4."""
+_PART_ROWS = 16
+"""Largest bucket in which part of a matrix has units of one tile; not measured beyond."""
 _TILES_FOR_2_BLOCKS = 40
 """Tiles of each multiprocessor from which two blocks share it if K is not split."""
 
@@ -108,13 +110,14 @@ def shape(
 
     For a part of the rows of a matrix, K is sliced as for the `whole` tiles, so that its outputs have the same bits.
     """
-    slices, sides, blocks = slices_of(whole or tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
+    whole = whole or tiles
+    slices, sides, blocks = slices_of(whole, width, types, chip, gated=gated), 2 if gated else 1, 1
     largest, row = max(tile_bytes(t) for t in types), n * (_ROW_OF_16S if "Q2_K" in types else _ROW)
     if not chip.large:
         one = _unclustered(n, tiles, types, slices, sides, chip)
         assert one is not None, "more tokens than `most_tokens`"
         return _unclustered_shape(one, slices, chip)
-    if slices > 1 and tiles * sides * -(-width // _COLUMNS) <= _SMALL_TILES * chip.processors:
+    if slices > 1 and whole * sides * -(-width // _COLUMNS) <= _SMALL_TILES * chip.processors:
         small = _small(n, tiles, width, types, slices, sides, row, chip)
         if small is not None:
             return small
@@ -123,7 +126,8 @@ def shape(
         ks = 1
     else:
         clusters = (1, 2, 4) if slices > _MAX_SLICES and types == _CLUSTER_4_TYPES else (1, 2)
-        units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
+        found = _of_part(n, tiles, sides, slices, _kind(types), chip, row, largest) if tiles < whole else None
+        units, mt, ks = found or _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
     shared = ((chip.shared + 1) // blocks - 4) * 1024
     return {
         "K_SLICES": ks,
@@ -232,6 +236,20 @@ def _unsplit(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int
     most = min(_UNSPLIT_WARPS // blocks, _MOST_WARPS[kind][n][1])
     rounds = math.ceil(share / (2 * most))
     return min(most, sides * math.ceil(share / (2 * rounds * sides))) if blocks == 1 else most, 2, blocks
+
+
+def _of_part(
+    n: int, tiles: int, sides: int, slices: int, kind: int, chip: Chip, row: int, largest: int
+) -> tuple[int, int, int] | None:
+    """Return units, tiles of a unit and slices of a block for part of a matrix, or None if these do not fit.
+
+    A block has up to four slices and units of one tile, which was fastest for the halves of a 27B or nearly so. The slices
+    of the whole matrix are more than such a launch would choose, so that few tiles are left for each warp.
+    """
+    ks = min(slices, _MAX_SLICES)
+    units = sides * -(-tiles // (chip.processors // (slices // ks)))
+    fits = ks * (2 * row + units * largest) <= (chip.shared - 3) * 1024
+    return (units, 1, ks) if n <= _PART_ROWS and fits and ks * units <= _MOST_WARPS[kind][n][0] else None
 
 
 def _balanced(

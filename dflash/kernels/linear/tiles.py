@@ -1,7 +1,8 @@
 """Building blocks of the CPU multiply: tiles of dot products, sums of lanes, calls through an address.
 
 Lane i of an accumulator sums the products i, i + 16, i + 32 ... one after another and the lanes are added as a tree, so the
-bits of a dot product do not depend on the tile that computed it.
+bits of a dot product do not depend on the tile that computed it. Where registers have eight lanes, a tile computes
+lanes 0 to 7 before lanes 8 to 15, so that its sums stay in registers.
 """
 
 from typing import Any
@@ -9,46 +10,94 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from dflash.kernels.cpu.simd.emit import F32V, I32, I64, LANES, call, constant, load, loop, op, store, sum_lanes
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, load, loop, op, prefetch, store, sum_lanes
+from dflash.kernels.formats.cpu import ROWS
+from dflash.kernels.formats.lanes import vector_lanes
 
 
-def _tile(rows: int, tokens: int) -> Any:
-    """Make the intrinsic ``tile(w, w_stride, x, x_stride, n, out)``: `rows` x `tokens` dot products of 16 * `n` float32.
+def _tile(tokens: int) -> Any:
+    """Make ``tile(w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out)``: `ROWS` x `tokens` products.
 
-    `rows` is a power of 2, strides are in bytes; the sums go to ``out[16 * token + row]``.
+    They are dot products of 16 * `n` float32, strides are in bytes. The lane sums of row r and token t at ``sums + 64 * r +
+    t * sums_stride`` are begun or continued; at the end they are added, and the sums go to ``out[16 * t + r]``. 64 * `n`
+    bytes at `ahead` are prefetched.
     """
 
-    def emit(builder, w, w_stride, x, x_stride, n, out):
-        ws_at = _lines(builder, w, w_stride, rows)
+    def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out):
+        ws_at = _lines(builder, w, w_stride, ROWS)
         xs_at = _lines(builder, x, x_stride, tokens)
+        at = [builder.add(line, I64(64 * r)) for line in _lines(builder, sums, sums_stride, tokens) for r in range(ROWS)]
+        lanes = vector_lanes()
+        kind = ir.VectorType(F32, lanes)
+        totals: list[ir.Value] = []
+        for first in range(0, 4 * LANES, 4 * lanes):
 
-        def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            offset = builder.shl(step, I64(6))
-            ws, xs = ([load(builder, builder.add(at, offset), F32V) for at in ats] for ats in (ws_at, xs_at))
-            pairs = [(wr, xt) for xt in xs for wr in ws]
-            return [call(builder, "llvm.fma.v16f32", *pair, total) for pair, total in zip(pairs, sums, strict=True)]
+            def body(step: ir.Value, totals: list[ir.Value], first: int = first) -> list[ir.Value]:
+                line = builder.shl(step, I64(6))
+                if first == 0:
+                    prefetch(builder, builder.add(ahead, line))
+                offset = builder.add(line, I64(first))
+                xs = [load(builder, builder.add(at, offset), kind) for at in xs_at]
+                after = list(totals)
+                for r, row in enumerate(ws_at):  # one row's weights at a time, since eight-lane vectors have 16 registers
+                    w = load(builder, builder.add(row, offset), kind)
+                    for t, x in enumerate(xs):
+                        i = t * ROWS + r
+                        after[i] = call(builder, f"llvm.fma.v{lanes}f32", w, x, totals[i])
+                return after
 
-        sums = loop(builder, n, [constant(0.0, F32V)] * (rows * tokens), body)
-        t = 0
-        while t < tokens:
-            # as many tokens at a time as fit a vector, so that their sums share instructions
-            many = min(LANES // rows, 1 << (tokens - t).bit_length() - 1)
-            total = sum_lanes(builder, sums[t * rows : (t + many) * rows])
-            for i in range(many):
-                lanes = ir.Constant(ir.VectorType(I32, rows), list(range(i * rows, (i + 1) * rows)))
-                store(builder, builder.add(out, I64(4 * LANES * (t + i))), builder.shuffle_vector(total, total, lanes))
-            t += many
+            places = [builder.add(one, I64(first)) for one in at]
+            totals = loop(builder, n, _zeros_or_loaded(builder, begin, places, kind), body)
+            if lanes < LANES:
+                _store_all(builder, places, totals)
+        with builder.if_else(end) as (add_lanes, keep):
+            with add_lanes:
+                whole = totals if lanes == LANES else [load(builder, place, F32V) for place in at]
+                _store_sums(builder, whole, out)
+            with keep:
+                if lanes == LANES:
+                    _store_all(builder, at, totals)
 
-    emit.__name__ = f"tile_{rows}x{tokens}"
-    return op(types.void, *(types.int64,) * 6)(emit)
+    emit.__name__ = f"tile_{tokens}"
+    return op(types.void, *(types.int64,) * 5, types.boolean, types.boolean, *(types.int64,) * 4)(emit)
+
+
+def _zeros_or_loaded(builder: ir.IRBuilder, zero: ir.Value, places: list[ir.Value], kind: ir.Type) -> list[ir.Value]:
+    with builder.if_else(zero) as (no_load, some_load):
+        with no_load:
+            before = builder.block
+        with some_load:
+            loaded = [load(builder, place, kind) for place in places]
+            behind = builder.block
+    values = [builder.phi(kind) for _ in places]
+    for phi, value in zip(values, loaded, strict=True):
+        phi.add_incoming(ir.Constant(kind, [0.0] * kind.count), before)
+        phi.add_incoming(value, behind)
+    return values
+
+
+def _store_all(builder: ir.IRBuilder, places: list[ir.Value], values: list[ir.Value]) -> None:
+    for place, value in zip(places, values, strict=True):
+        store(builder, place, value)
+
+
+def _store_sums(builder: ir.IRBuilder, vectors: list[ir.Value], out: ir.Value) -> None:
+    """Store the lane sums of `ROWS` rows of each token, as many tokens at a time as fit a vector."""
+    t, tokens = 0, len(vectors) // ROWS
+    while t < tokens:
+        many = min(LANES // ROWS, 1 << (tokens - t).bit_length() - 1)
+        total = sum_lanes(builder, vectors[t * ROWS : (t + many) * ROWS])
+        for i in range(many):
+            lanes = ir.Constant(ir.VectorType(I32, ROWS), list(range(i * ROWS, (i + 1) * ROWS)))
+            store(builder, builder.add(out, I64(4 * LANES * (t + i))), builder.shuffle_vector(total, total, lanes))
+        t += many
 
 
 def _lines(builder: ir.IRBuilder, base: ir.Value, stride: ir.Value, n: int) -> list[ir.Value]:
     return [builder.add(base, builder.mul(stride, I64(i))) for i in range(n)]
 
 
-tile_1x1 = _tile(1, 1)
-tile_4x3, tile_4x4, tile_4x5 = _tile(4, 3), _tile(4, 4), _tile(4, 5)
+tile_1, tile_2, tile_3, tile_4, tile_5 = (_tile(tokens) for tokens in range(1, 6))
 
 
 @op(types.void, types.int64, types.int64)

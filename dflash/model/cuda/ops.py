@@ -24,6 +24,7 @@ from dflash.kernels.moe import cuda as moe
 from dflash.kernels.moe import cuda_prefill as moe_prefill
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
+from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.cuda.weights import DeviceWeights
 
@@ -44,11 +45,13 @@ class Ops:
     batch : DeviceBatch or SimpleNamespace
         Row layout that the launches read.
     prefill : bool
-        True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
+        True if all spans are prefill spans; False if all are pending.
     empty : callable, optional
         Allocates the scratch memory of attention, whose content lasts as long as a pass.
     n_scratch : int, optional
         Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
+    parts : sequence of DeviceBatch
+        Batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
 
     Attributes
     ----------
@@ -56,6 +59,8 @@ class Ops:
         Scratch memory of prefill on the device; its content lasts no longer than a layer.
     sequences : int
         Number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
+    longest : int
+        Most rows of a sequence in the decode launches.
     splits_norms : bool
         Whether the launches around a norm carry it. Experts contain the norm before them.
     """
@@ -68,9 +73,10 @@ class Ops:
         prefill: bool,
         empty: Callable[[int], Any] = device.empty,
         n_scratch: int | None = None,
+        parts: Sequence[BatchArrays] = (),
     ) -> None:
         self.batch, self.prefill = batch, prefill
-        self.sequences = batch.max_sequences
+        self.sequences, self.longest, self._parts = batch.max_sequences, PENDING, parts
         self.splits_norms = not prefill
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
@@ -122,7 +128,7 @@ class Ops:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
         step = delta.DeltaStep(inputs, gains, self.batch, *memory, read=self._read, **settings)
         self._read = step.read
-        return lambda n: step(n, n_sequences=min(n, self.sequences))
+        return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch of attention over a paged cache."""
@@ -130,7 +136,24 @@ class Ops:
             return self._prefill_quantized(q, cache, out, gate)
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
-        return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
+
+        def attend(start: int, batch: BatchArrays) -> Op:
+            rows = slice(start, start + PENDING)
+            gates = None if gate is None else gate[rows]
+            return attention.Attend(q[rows], *cache, batch, out[rows], gate=gates, workspace=self._attention)
+
+        whole = attend(0, self.batch)
+        parts = [(start, attend(start, batch)) for start, batch in zip(range(0, len(q), PENDING), self._parts, strict=False)]
+
+        def launch(n: int) -> None:
+            if n <= PENDING:
+                whole(n)
+                return
+            for start, part in parts:
+                if n > start:
+                    part(min(n - start, PENDING))
+
+        return launch
 
     def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""

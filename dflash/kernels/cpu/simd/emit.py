@@ -84,6 +84,14 @@ def call(builder: ir.IRBuilder, name: str, *args: ir.Value) -> ir.Value:
     return builder.call(function, args)
 
 
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Prefetch the cache line at an int64 address."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, byte), I32(0), I32(3), I32(1)])
+
+
 def spread(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Broadcast a scalar to every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
