@@ -122,6 +122,18 @@ def test_blocks_of_a_head_change_nothing_without_the_norm():
         assert_same_bits("state", other.delta.state, first.delta.state)
 
 
+def test_layers_share_the_memory_before_the_norm():
+    """Memory of the right shape is used, other memory is not, and no bit depends on it."""
+    mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, accepted=(0, 3)), Rows(3, accepted=(1,), buffer=1)]
+    tokens, memories = mixer.tokens(26), mixer.memories()
+    out = mixer.gpu(tokens, sequences, memories.copy(), fused=False)
+    for rows, used in ((26, True), (25, False)):
+        read = cupy.full((rows, mixer.n_heads * mixer.n_values), np.nan, np.float32)
+        assert_same_bits("out", mixer.gpu(tokens, sequences, memories.copy(), fused=False, read=read), out)
+        assert bool(cupy.isnan(read).all()) != used
+        assert bool(cupy.isfinite(read).all()) == used
+
+
 def test_value_rows_change_nothing():
     mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, accepted=(0, 3)), Rows(3, accepted=(1,), buffer=1)]
     tokens, memories = mixer.tokens(26), mixer.memories()

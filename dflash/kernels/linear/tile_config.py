@@ -85,7 +85,7 @@ def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gat
     """Return the number of K slices; the same for any number of tokens, so that a token keeps its bits."""
     share = tiles * (2 if gated else 1) / chip.processors
     if not chip.large:
-        return n_slices(share, -(-width // _COLUMNS))
+        return n_slices(share, -(-width // _COLUMNS), chip.shared)
     if gated and _kind(types) <= _SCALES_OF_32 and share >= _TILES_FOR_4_SLICES:
         slices = 1
     elif gated:

@@ -18,8 +18,10 @@ WARPS = (
     {8: (28, 24, 24), 16: (24, 20, 12), 24: (19, 12, 8), 32: (12, 8, 8)},
 )
 """Largest number of warps of a block that fit the registers of 8.0, as `_MOST_WARPS` of `tile_config`, by kind of types."""
-_SLICES = ((6, 1), (3, 2), (1.2, 3), (0, 4))
-"""Tiles of each multiprocessor, 256 columns wide, and the number of K slices from there on."""
+_SLICES, _SLICES_IF_ROOMY = ((6, 1), (2.5, 2), (1.2, 3), (0, 4)), ((6, 1), (3, 2), (1.2, 3), (0, 4))
+"""Tiles of each multiprocessor, 256 columns wide, and the number of K slices from there on; the second where a block has
+shared memory for 32 tokens in three slices."""
+_ROOMY = 160  # KiB
 _TIME = {8: 1.0, 16: 1.25, 24: 1.6, 32: 1.6}
 """Relative time of a tile, by tokens."""
 _WAITS = {8: 0.5, 16: 0.8, 24: 1.0, 32: 1.0}
@@ -55,9 +57,10 @@ class Launch(NamedTuple):
     cost: float
 
 
-def n_slices(share: float, columns: int) -> int:
-    """Return the number of K slices for `share` tiles of each multiprocessor and K of `columns` times 256."""
-    return min(columns, next(slices for least, slices in _SLICES if share >= least))
+def n_slices(share: float, columns: int, shared: int) -> int:
+    """Return the number of K slices for `share` tiles of each multiprocessor, K of `columns` times 256 and `shared` KiB."""
+    rule = _SLICES_IF_ROOMY if shared >= _ROOMY else _SLICES
+    return min(columns, next(slices for least, slices in rule if share >= least))
 
 
 def launch(
