@@ -82,7 +82,7 @@ class QuantizedTiles(NamedTuple):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 288
+        return 256
 
     def constants(self) -> dict[str, int]:
         """Return the macros of the kernel."""
@@ -91,7 +91,7 @@ class QuantizedTiles(NamedTuple):
     def shared(self, width: int) -> int:
         """Return the bytes of shared memory for heads of `width`."""
         spans = -(-width // 128)
-        return self.slots * 64 * (width + 16) + self.queries * (256 * spans + 2 * (272 * spans + 144 + 4) + 4)
+        return self.slots * 64 * (width + 16) + self.queries * (256 * spans + 272 * spans + 144 + 8)
 
 
 def quantized_tiles(queries: int, group: int, *, hopper: bool) -> QuantizedTiles:
@@ -102,7 +102,7 @@ def quantized_tiles(queries: int, group: int, *, hopper: bool) -> QuantizedTiles
     KernelError
         If the `group` heads that share a KV head do not fit in the largest tile.
     """
-    sizes = [(8, 10), (24, 9), (48, 7)] if hopper else [(8, 4), (24, 3)]
+    sizes = [(8, 8), (32, 8), (96, 6)] if hopper else [(8, 5), (32, 3)]
     if group > sizes[-1][0]:
         raise KernelError(f"attend: {group} query heads share a KV head, at most {sizes[-1][0]} may with a q8_0 cache")
     return QuantizedTiles(*next((size for size in sizes if size[0] >= max(queries, group)), sizes[-1]))

@@ -2,22 +2,19 @@
 // formula is that of online_softmax.cuh with the values of q8_0.cuh.
 //
 // Scores are K Q^T and outputs V^T P^T: keys and values are the left operands of mma.sync, so that their bytes become
-// float16 in registers, and the queries are the columns. Roles: a producer warp copies tiles of 64 positions into a pipeline
-// (by cp.async: bulk copies of the 272 bytes of a head took 74 cycles each); eight consumer warps work on three tiles at a
-// time. Between two barriers each of them multiplies 16 keys of tile i by SPAN elements of a head, turns the scores of some
-// queries with tile i - 1 into weights, and multiplies the values of 32 elements of tile i - 2 by all weights.
+// float16 in registers, and the queries are the columns. For each tile of 64 positions a warp multiplies 16 keys by SPAN
+// elements of a head, then turns the scores of some queries into weights, then multiplies the values of 32 elements by all
+// weights. The keys of a tile and the values of the previous one are multiplied between the same barriers.
 //
-// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block
-// THREADS, shared memory STAGES * STAGE_BYTES + Layout::BYTES. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
-// query heads that share a KV head; KV_HEADS; TILE_KV, 64; TILE_Q; STAGES, tiles of keys or values in shared memory;
+// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block 256,
+// shared memory STAGES * STAGE_BYTES + Layout::BYTES. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE, query heads
+// that share a KV head; KV_HEADS; TILE_KV, 64; TILE_Q, a multiple of 8; STAGES, tiles of keys or values in shared memory;
 // MAX_SPLITS, capacity of splits of a row.
 // Bytes: 2 * KV_HEADS * (HEAD_DIM + 16) for each position, and 4 * HEAD_DIM for each query and split.
 #include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
-#include "../gpu/include/mbarrier.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
-#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/warp.cuh"
 #include "decode_scheduler.cuh"
 #include "partial_layout.cuh"
@@ -28,86 +25,46 @@
 #endif
 static_assert(TILE_KV == 64 && TILE_Q % 8 == 0 && STAGES >= 3, "tiles of 64 positions and of 8, 16, ... queries");
 
-constexpr int WARPS = 8, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32, SPAN = 128, SPANS = (HEAD_DIM + SPAN - 1) / SPAN;
-constexpr int COLUMNS = TILE_Q / 8, SCORE_COLUMNS = COLUMNS < 3 ? COLUMNS : 3;  // tiles of 8 queries; of a warp's scores
-static_assert(COLUMNS % SCORE_COLUMNS == 0, "TILE_Q must be 8, 16 or a multiple of 24");
+constexpr int THREADS = 256, WARPS = 8, SPAN = 128, SPANS = (HEAD_DIM + SPAN - 1) / SPAN;
+constexpr int COLUMNS = TILE_Q / 8;                    // tiles of 8 queries
+constexpr int SCORE_COLUMNS = COLUMNS < 4 ? COLUMNS : 4;  // of these, scores that a warp sums at a time
+static_assert(COLUMNS % SCORE_COLUMNS == 0, "TILE_Q must be 8, 16, 24 or a multiple of 32");
 constexpr int STAGE_BYTES = TILE_KV * HEAD_BYTES;
 
 // Shared memory after the stages, in bytes from its start. Queries are B fragments of two steps of mma: (COLUMNS, SPANS, 4,
-// 32 lanes, 16 bytes). Twice, for even and odd tiles: scores float32 (SPANS, TILE_Q, SCORE_PITCH), weights float16 (TILE_Q,
-// WEIGHT_PITCH bytes) and factors of earlier sums float32 (TILE_Q). Largest scores are float32 (TILE_Q).
+// 32 lanes, 16 bytes). Scores are float32 (SPANS, TILE_Q, SCORE_PITCH), weights float16 (TILE_Q, WEIGHT_PITCH bytes),
+// factors of earlier sums and largest scores float32 (TILE_Q).
 struct Layout {
     static constexpr int SCORE_PITCH = TILE_KV + 4, WEIGHT_PITCH = 2 * TILE_KV + 16;
-    static constexpr int SCORE_BYTES = 4 * SPANS * TILE_Q * SCORE_PITCH, WEIGHT_BYTES = TILE_Q * WEIGHT_PITCH;
-    static constexpr int QUERIES = 0, SCORES = COLUMNS * SPANS * 2048, WEIGHTS = SCORES + 2 * SCORE_BYTES;
-    static constexpr int RESCALE = WEIGHTS + 2 * WEIGHT_BYTES, LARGEST = RESCALE + 8 * TILE_Q, BYTES = LARGEST + 4 * TILE_Q;
-
-    static __device__ __forceinline__ int scores(int tile) { return SCORES + tile % 2 * SCORE_BYTES; }
-    static __device__ __forceinline__ int weights(int tile) { return WEIGHTS + tile % 2 * WEIGHT_BYTES; }
-    static __device__ __forceinline__ int rescale(int tile) { return RESCALE + tile % 2 * (4 * TILE_Q); }
+    static constexpr int QUERIES = 0, SCORES = COLUMNS * SPANS * 2048;
+    static constexpr int WEIGHTS = SCORES + 4 * SPANS * TILE_Q * SCORE_PITCH, RESCALE = WEIGHTS + TILE_Q * WEIGHT_PITCH;
+    static constexpr int LARGEST = RESCALE + 4 * TILE_Q, BYTES = LARGEST + 4 * TILE_Q;
 };
 
-using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
-
-// Barrier of the consumers.
-__device__ __forceinline__ void consumer_sync() { named_barrier_sync<1, CONSUMERS>(); }
-
-// Producer: start to copy tile `i` of keys or values. Positions that are not in the cache become zeros.
-__device__ __forceinline__ void copy_tile(Pipeline& pipeline, const u8* cache, const KvRange& kv, int i) {
-    constexpr int LINES = HEAD_BYTES / 16;
-    const int lane = threadIdx.x % 32, position = i * TILE_KV, n = min(TILE_KV, kv.written - position);
-    const size_t row = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
-    const u8* from = cache + (row * KV_HEADS + kv.head) * HEAD_BYTES;
-    mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-#pragma unroll 8
-    for (int line = lane; line < TILE_KV * LINES; line += 32) {
-        const int key = line / LINES;
-        const u8* source = from + (size_t)key * (KV_HEADS * HEAD_BYTES) + line % LINES * 16;
-        cp_async_16_zfill(pipeline.tile() + line * 16, source, key < n);
-    }
-    cp_async_mbarrier_arrive(pipeline.full_barrier());
-    pipeline.next();
-}
-
-// Producer: copy the tiles of all items of the block in the order K0 K1 K2 V0 K3 V1 ... Tiles with accepted positions only
-// need not wait for earlier kernels.
-__device__ __forceinline__ void copy_items(Pipeline pipeline, const u8* k, const u8* v, const Batch& batch, const int* pages,
-                                           int max_pages) {
-    Item item;
-    item.sequence = item.before = 0;
-    bool waited = false;
-    for (int n = blockIdx.x; find(n, item, batch, pages, max_pages); n += gridDim.x) {
-        const KvRange& kv = item.kv;
-        for (int i = kv.begin; i < kv.end + 2; ++i) {
-            if (!waited && i < kv.end && (i + 1) * TILE_KV > kv.committed) {
-                wait_on_dependent_grids();
-                waited = true;
-            }
-            if (i < kv.end) copy_tile(pipeline, k, kv, i);
-            if (i >= kv.begin + 2) copy_tile(pipeline, v, kv, i - 2);
+// Start to copy tile n of the order K0 K1 V0 K2 V1 ... to stage n % STAGES. Positions that are not in the cache become
+// zeros.
+__device__ __forceinline__ void fetch(u8* stages, const u8* k, const u8* v, const KvRange& kv, int n) {
+    const bool values = n > 0 && n % 2 == 0;
+    const int i = kv.begin + (values ? n / 2 - 1 : (n + 1) / 2), position = i * TILE_KV;
+    if (i < kv.end) {
+        constexpr int LINES = HEAD_BYTES / 16;
+        const size_t row = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
+        const u8* from = (values ? v : k) + (row * KV_HEADS + kv.head) * HEAD_BYTES;
+        const u32 to = smem_address(stages + n % STAGES * STAGE_BYTES);
+#pragma unroll 1
+        for (int line = threadIdx.x; line < TILE_KV * LINES; line += THREADS) {
+            const int key = line / LINES;
+            cp_async_16_zfill(to + line * 16, from + (size_t)key * (KV_HEADS * HEAD_BYTES) + line % LINES * 16,
+                              position + key < kv.written);
         }
     }
-    if (!waited) wait_on_dependent_grids();
-}
-
-// Consumer: wait for the next tile; the pipeline then stands at the tile after it. Returns its stage.
-__device__ __forceinline__ int next_stage(Pipeline& pipeline) {
-    const int stage = pipeline.stage;
-    mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-    pipeline.next();
-    return stage;
-}
-
-// Consumer: a warp no longer reads a stage.
-__device__ __forceinline__ void release_stage(const Pipeline& pipeline, int stage) {
-    __syncwarp();  // all lanes have read it
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(pipeline.empty + 8 * stage);
+    cp_async_commit_group();
 }
 
 // Copy the queries of a tile. Queries and elements that do not exist become zeros.
 __device__ __forceinline__ void store_queries(u8* to, const u16* q, const QueryTile& queries) {
 #pragma unroll 2
-    for (int n = threadIdx.x; n < TILE_Q * SPANS * 16; n += CONSUMERS) {
+    for (int n = threadIdx.x; n < TILE_Q * SPANS * 16; n += THREADS) {
         const int x = n / (SPANS * 16), line = n % (SPANS * 16);
         uint4 value = make_uint4(0, 0, 0, 0);
         if (x < queries.n && line < HEAD_DIM / 8) value = *(const uint4*)(q + queries.at(x) * HEAD_DIM + line * 8);
@@ -117,8 +74,8 @@ __device__ __forceinline__ void store_queries(u8* to, const u16* q, const QueryT
 }
 
 // Store the scores of all queries with 16 keys, summed over a span of elements. Lane 4 * g + t has block t of the span of
-// keys g and g + 8, so step j multiplies elements 4 * j to 4 * j + 3 of four blocks. Even and odd steps have their own sums.
-__device__ __forceinline__ void multiply_keys(const u8* keys, u8* memory, int tile) {
+// keys g and g + 8, so step j multiplies elements 4 * j to 4 * j + 3 of four blocks.
+__device__ __forceinline__ void multiply_keys(const u8* keys, u8* memory) {
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16;
     const int span = threadIdx.x / 128, block = span * 4 + lane % 4;
     if (span >= SPANS) return;
@@ -132,11 +89,11 @@ __device__ __forceinline__ void multiply_keys(const u8* keys, u8* memory, int ti
         scales[h] = exists ? both(*(const u16*)(key + HEAD_DIM + 2 * block)) : 0;
     }
     const u8* queries = memory + Layout::QUERIES + (span * 128 + lane) * 16;
-    float* scores = (float*)(memory + Layout::scores(tile)) + first + lane / 4;
+    float* scores = (float*)(memory + Layout::SCORES) + first + lane / 4;
     scores += (span * TILE_Q + lane % 4 * 2) * Layout::SCORE_PITCH;
 #pragma unroll 1
     for (int start = 0; start < COLUMNS; start += SCORE_COLUMNS) {
-        float s[2][SCORE_COLUMNS][4];
+        float s[SCORE_COLUMNS][4];
         clear(s);
         UNROLL for (int pair = 0; pair < 4; ++pair) {
             u32 a[2][4];
@@ -148,78 +105,61 @@ __device__ __forceinline__ void multiply_keys(const u8* keys, u8* memory, int ti
                 }
             UNROLL for (int c = 0; c < SCORE_COLUMNS; ++c) {
                 const uint4 b = *(const uint4*)(queries + ((start + c) * SPANS * 4 + pair) * 512);
-                mma_m16n8k16(s[0][c], a[0], b.x, b.y);
-                mma_m16n8k16(s[1][c], a[1], b.z, b.w);
+                mma_m16n8k16(s[c], a[0], b.x, b.y);
+                mma_m16n8k16(s[c], a[1], b.z, b.w);
             }
         }
         UNROLL for (int c = 0; c < SCORE_COLUMNS; ++c)
             UNROLL for (int e = 0; e < 4; ++e)
-                scores[(8 * (start + c) + e % 2) * Layout::SCORE_PITCH + e / 2 * 8] = __fadd_rn(s[0][c][e], s[1][c][e]);
+                scores[(8 * (start + c) + e % 2) * Layout::SCORE_PITCH + e / 2 * 8] = s[c][e];
     }
 }
 
-// Turn the scores of queries x = warp, warp + WARPS, ... with tile `tile` of the context into weights. `sum`: sums of the
+// Turn the scores of queries x = warp, warp + WARPS, ... with the tile at `position` into weights. `sum`: sums of the
 // weights of a lane's positions.
-__device__ __forceinline__ void soften(float (&sum)[COLUMNS], int tile, const Item& item, const int* limits,
+__device__ __forceinline__ void soften(float (&sum)[COLUMNS], int position, const Item& item, const int* limits,
                                        const u64* above, u8* memory) {
     const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, committed = item.kv.committed, position = tile * TILE_KV;
-    float2 s[COLUMNS];
-    float earlier[COLUMNS], largest[COLUMNS];
-    float* max_scores = (float*)(memory + Layout::LARGEST);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, committed = item.kv.committed;
     UNROLL for (int c = 0; c < COLUMNS; ++c) {
         const int x = warp + WARPS * c;
-        const float* scores = (const float*)(memory + Layout::scores(tile)) + x * Layout::SCORE_PITCH + 2 * lane;
-        s[c] = *(const float2*)scores;
+        if (x >= item.queries.n) break;
+        const float* scores = (const float*)(memory + Layout::SCORES) + x * Layout::SCORE_PITCH + 2 * lane;
+        float2 s = *(const float2*)scores;
         if (SPANS == 2) {
             const float2 rest = *(const float2*)(scores + TILE_Q * Layout::SCORE_PITCH);
-            s[c].x = __fadd_rn(s[c].x, rest.x), s[c].y = __fadd_rn(s[c].y, rest.y);
+            s.x = __fadd_rn(s.x, rest.x), s.y = __fadd_rn(s.y, rest.y);
         }
-        earlier[c] = max_scores[x];
-    }
-    if (position + TILE_KV > committed) {
-        UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            const int row = min((warp + WARPS * c) / GROUP_SIZE, MAX_ROWS - 1);
-            const int limit = limits[row], at = position + 2 * lane;
-            const u64 bits = above[row];
+        if (position + TILE_KV > committed) {
+            const int limit = limits[x / GROUP_SIZE], at = position + 2 * lane;
+            const u64 bits = above[x / GROUP_SIZE];
             const auto visible = [&](int p) {
                 return p < limit || (p >= committed && p - committed < PENDING && bits >> (p - committed) & 1);
             };
-            if (!visible(at)) s[c].x = MINUS_INFINITY;
-            if (!visible(at + 1)) s[c].y = MINUS_INFINITY;
+            if (!visible(at)) s.x = MINUS_INFINITY;
+            if (!visible(at + 1)) s.y = MINUS_INFINITY;
         }
-    }
-    __syncwarp();  // all lanes have read the earlier scores
-    UNROLL for (int c = 0; c < COLUMNS; ++c) largest[c] = fmaxf(s[c].x, s[c].y);
-    UNROLL for (int i = 16; i; i /= 2)
-        UNROLL for (int c = 0; c < COLUMNS; ++c) largest[c] = fmaxf(largest[c], __shfl_xor_sync(~0u, largest[c], i));
-    UNROLL for (int c = 0; c < COLUMNS; ++c) {
-        const int x = warp + WARPS * c;
-        largest[c] = fmaxf(earlier[c], largest[c]);
-        const float base = largest[c] == MINUS_INFINITY ? 0.0f : __fmul_rn(largest[c], scale);
-        const float rescale = exp2_approx(__fsub_rn(__fmul_rn(earlier[c], scale), base));
-        s[c].x = exp2_approx(__fmaf_rn(s[c].x, scale, -base)), s[c].y = exp2_approx(__fmaf_rn(s[c].y, scale, -base));
-        sum[c] = __fmaf_rn(sum[c], rescale, __fadd_rn(s[c].x, s[c].y));
-        *(u32*)(memory + Layout::weights(tile) + x * Layout::WEIGHT_PITCH + 4 * lane) = pack_half2(s[c].x, s[c].y);
-        if (lane == 0) max_scores[x] = largest[c], ((float*)(memory + Layout::rescale(tile)))[x] = rescale;
+        float& max_score = ((float*)(memory + Layout::LARGEST))[x];
+        const float earlier = max_score, largest = fmaxf(earlier, warp_max(fmaxf(s.x, s.y)));
+        const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
+        const float rescale = exp2_approx(__fsub_rn(__fmul_rn(earlier, scale), base));
+        s.x = exp2_approx(__fmaf_rn(s.x, scale, -base)), s.y = exp2_approx(__fmaf_rn(s.y, scale, -base));
+        sum[c] = __fmaf_rn(sum[c], rescale, __fadd_rn(s.x, s.y));
+        *(u32*)(memory + Layout::WEIGHTS + x * Layout::WEIGHT_PITCH + 4 * lane) = pack_half2(s.x, s.y);
+        __syncwarp();  // all lanes have read the earlier score
+        if (lane == 0) max_score = largest, ((float*)(memory + Layout::RESCALE))[x] = rescale;
     }
 }
 
 // acc = acc * rescale + values @ weights, for block `warp` of the values and all queries. Lane 4 * g + t has elements 4 * g
 // to 4 * g + 3 of the block at positions 2 * t, 2 * t + 1, 2 * t + 8 and 2 * t + 9 of each step.
-__device__ __forceinline__ void multiply_values(float (&acc)[2][COLUMNS][4], const u8* values, const u8* memory,
-                                                int tile) {
+__device__ __forceinline__ void multiply_values(float (&acc)[2][COLUMNS][4], const u8* values, const u8* memory) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (BLOCKS < WARPS && warp >= BLOCKS) return;
-    UNROLL for (int c = 0; c < COLUMNS; ++c) {
-        const float2 rescale = *(const float2*)(memory + Layout::rescale(tile) + 4 * (8 * c + lane % 4 * 2));
-        UNROLL for (int m = 0; m < 2; ++m)
-            UNROLL for (int e = 0; e < 4; ++e) acc[m][c][e] = __fmul_rn(acc[m][c][e], e % 2 ? rescale.y : rescale.x);
-    }
     const u8* own = values + lane % 4 * 2 * HEAD_BYTES + 32 * warp + lane / 4 * 4;
     const u8* scales = values + lane % 4 * 2 * HEAD_BYTES + HEAD_DIM + 2 * warp;
-    const u32 weights = smem_address(memory + Layout::weights(tile)) + lane % 8 * Layout::WEIGHT_PITCH + lane / 8 * 16;
-#pragma unroll(COLUMNS > 3 ? 1 : 2)
+    const u32 weights = smem_address(memory + Layout::WEIGHTS) + lane % 8 * Layout::WEIGHT_PITCH + lane / 8 * 16;
+#pragma unroll(COLUMNS <= 4 ? 2 : 1)
     for (int half = 0; half < 2; ++half) {
         u32 a[2][2][4];  // two steps, two tiles of 16 elements
         UNROLL for (int j = 0; j < 2; ++j)
@@ -234,6 +174,11 @@ __device__ __forceinline__ void multiply_values(float (&acc)[2][COLUMNS][4], con
         UNROLL for (int c = 0; c < COLUMNS; ++c) {
             u32 b[4];
             ldmatrix_x4(b, weights + 8 * c * Layout::WEIGHT_PITCH + 64 * half);
+            if (half == 0) {
+                const float2 rescale = *(const float2*)(memory + Layout::RESCALE + 4 * (8 * c + lane % 4 * 2));
+                UNROLL for (int m = 0; m < 2; ++m)
+                    UNROLL for (int e = 0; e < 4; ++e) acc[m][c][e] = __fmul_rn(acc[m][c][e], e % 2 ? rescale.y : rescale.x);
+            }
             UNROLL for (int m = 0; m < 2; ++m) {
                 mma_m16n8k16(acc[m][c], a[0][m], b[0], b[1]);
                 mma_m16n8k16(acc[m][c], a[1][m], b[2], b[3]);
@@ -273,55 +218,45 @@ decode_q8_0(const unsigned short* q, const unsigned char* k, const unsigned char
             const int* parent, const int* depth, const int* length, const int* pages, int max_pages, int max_rows,
             int max_sequences, float* partial, float* stats) {
     extern __shared__ __align__(16) u8 stages[];
-    __shared__ __align__(8) u64 barriers[2 * STAGES];
     __shared__ Batch batch;
     __shared__ Item item;
     __shared__ int limits[MAX_ROWS];
     __shared__ u64 above[MAX_ROWS];
     launch_dependent_grids();
     u8* memory = stages + STAGES * STAGE_BYTES;
-    const u32 full = smem_address(barriers);
-    Pipeline pipeline = {smem_address(stages), full, full + 8 * STAGES, 0, 0};
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
-    if (threadIdx.x == CONSUMERS) {
-        for (int i = 0; i < STAGES; ++i) {
-            mbarrier_init(pipeline.full + 8 * i, 32);
-            mbarrier_init(pipeline.empty + 8 * i, WARPS);
-        }
-    }
-    __syncthreads();  // barriers and batch are ready
-    if (threadIdx.x >= CONSUMERS) {
-        copy_items(pipeline, k, v, batch, pages, max_pages);
-        return;
-    }
     if (threadIdx.x == 0) item.sequence = item.before = 0;
+    u32* zeroed = (u32*)(memory + Layout::WEIGHTS);  // weights and factors of queries that do not exist stay zero
+    for (int n = threadIdx.x; n < (Layout::BYTES - Layout::WEIGHTS) / 4; n += THREADS) zeroed[n] = 0;
     wait_on_dependent_grids();
     for (int n = blockIdx.x;; n += gridDim.x) {
-        consumer_sync();  // the previous item and its masks are no longer read
+        __syncthreads();  // the previous item and its masks are no longer read
         if (threadIdx.x == 0) find(n, item, batch, pages, max_pages);
-        consumer_sync();  // the item is stored
+        __syncthreads();  // the item is stored
         if (item.queries.n == 0) break;
+#pragma unroll 1
+        for (int i = 0; i < STAGES; ++i) fetch(stages, k, v, item.kv, i);
         if (threadIdx.x < item.rows) read_mask(item, threadIdx.x, batch, limits, above);
-        if (threadIdx.x < TILE_Q) ((float*)(memory + Layout::LARGEST))[threadIdx.x] = MINUS_INFINITY;
         store_queries(memory + Layout::QUERIES, q, item.queries);
+        if (threadIdx.x < TILE_Q) ((float*)(memory + Layout::LARGEST))[threadIdx.x] = MINUS_INFINITY;
         float acc[2][COLUMNS][4], sum[COLUMNS];
         clear(acc);
         UNROLL for (int c = 0; c < COLUMNS; ++c) sum[c] = 0.0f;
-        const int begin = item.kv.begin, end = item.kv.end;
-        for (int i = begin; i < end + 2; ++i) {
-            consumer_sync();  // scores and weights of the previous tiles are complete and no longer written
-            if (i < end) {
-                const int stage = next_stage(pipeline);
-                multiply_keys(stages + stage * STAGE_BYTES, memory, i);
-                release_stage(pipeline, stage);
-            }
-            if (i > begin && i <= end) soften(sum, i - 1, item, limits, above, memory);
-            if (i >= begin + 2) {
-                const int stage = next_stage(pipeline);
-                multiply_values(acc, stages + stage * STAGE_BYTES, memory, i - 2);
-                release_stage(pipeline, stage);
-            }
+        const int tiles = item.kv.end - item.kv.begin;
+#pragma unroll 1
+        for (int i = 0; i < tiles; ++i) {
+            cp_async_wait_group<STAGES - 2>();
+            __syncthreads();  // the keys of this tile, the values and weights of the previous one are visible
+            if (i > 0) multiply_values(acc, stages + 2 * i % STAGES * STAGE_BYTES, memory);
+            multiply_keys(stages + max(2 * i - 1, 0) % STAGES * STAGE_BYTES, memory);
+            __syncthreads();  // the scores are complete, and the stages that are refilled below were read
+#pragma unroll 1
+            for (int n = max(2 * i - 1, 0); n <= 2 * i; ++n) fetch(stages, k, v, item.kv, STAGES + n);
+            soften(sum, (item.kv.begin + i) * TILE_KV, item, limits, above, memory);
         }
+        cp_async_wait_group<0>();
+        __syncthreads();  // the last values and weights are visible
+        multiply_values(acc, stages + 2 * tiles % STAGES * STAGE_BYTES, memory);
         store(item, acc, sum, memory, partial, stats);
     }
 }

@@ -24,12 +24,9 @@ Ints = NDArray[np.int32]
 
 
 def can_launch_ahead(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
-    """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it.
-
-    Kernels of drafts read passes of at most 64 rows.
-    """
+    """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it."""
     last = target.latest
-    if last is None or not target.alone or len(last.spans) > PENDING:
+    if last is None or not target.alone:
         return False
     return all(last.spans[i].state.length == request.state.length for i, request in zip(order, requests, strict=True))
 
