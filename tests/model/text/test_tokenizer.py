@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from demo_text import DATA, demo_metadata, demo_tokenizer, tokenizer_json
+from demo_text import DATA, demo_metadata, demo_tokenizer, recorded_prompts, tokenizer_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
@@ -65,10 +65,9 @@ def test_golden(model):
     assert tokenizer.encode_batch([case["text"] for case in golden["cases"]]) == [case["ids"] for case in golden["cases"]]
 
 
-@pytest.mark.parametrize("file", ["q4_k_m", "greedy"])
-def test_demo_prompts(file):
-    tokenizer = demo_tokenizer()
-    for prompt in json.loads((DATA / "demo" / f"{file}.json").read_text(encoding="utf-8"))["prompts"]:
+def test_demo_prompts():
+    tokenizer, greedy = demo_tokenizer(), json.loads((DATA / "demo" / "greedy.json").read_text(encoding="utf-8"))["prompts"]
+    for prompt in [*recorded_prompts(), *greedy]:
         assert tokenizer.encode(prompt["prompt"]) == prompt["prompt_ids"]
         assert tokenizer.decode(prompt["prompt_ids"]) == prompt["prompt"]
         assert tokenizer.decode(prompt["output_ids"]) == prompt["output"]
