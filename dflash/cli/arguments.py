@@ -26,12 +26,21 @@ _SAMPLING = (
 )
 """Arguments of `LM.generate`: name, symbol of the value, type, default, help."""
 
+_ALIASES = {
+    "temperature": ("--temp",),
+    "repetition_penalty": ("--repeat-penalty",),
+    "seed": ("-s",),
+    "max_tokens": ("-n", "--predict", "--n-predict"),
+}
+"""Names of the same arguments in llama.cpp."""
+
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the sampling arguments and those that end a completion."""
     group = parser.add_argument_group("sampling (default: greedy)")
     for name, symbol, kind, default, text in _SAMPLING:
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar=symbol, help=text)
+        names = f"--{name.replace('_', '-')}", *_ALIASES.get(name, ())
+        group.add_argument(*names, type=kind, default=default, metavar=symbol, help=text)
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be repeated")
 
 

@@ -46,10 +46,10 @@ def device_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"device": arguments.device, "devices": devices, "split": arguments.split}
 
 
-def add_context(parser: argparse.ArgumentParser, *aliases: str) -> None:
+def add_context(parser: argparse.ArgumentParser) -> None:
     """Add the maximum length of a sequence."""
     text = "maximum tokens of a sequence (default: the model's)"
-    parser.add_argument("--context", *aliases, dest="context", type=int, metavar="N", help=text)
+    parser.add_argument("--context", "-c", "--ctx-size", type=int, metavar="N", help=text)
 
 
 def add_draft(parser: argparse._ActionsContainer) -> None:

@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-hf", "--hf-repo", dest="model_option", type="hf:{}".format, metavar="REPO", help="the same as hf:REPO"
     )
-    add_context(parser, "-c", "--ctx-size")
+    add_context(parser)
     _add_address(parser)
     parser.add_argument(
         "--sequences", "-np", "--parallel", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)"

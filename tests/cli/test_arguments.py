@@ -54,8 +54,9 @@ def test_options_stand_anywhere(capsys, words):
     assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
 
 
-def test_run_raw_continues_the_text(capsys, lm):
-    assert main(["demo", "def fibonacci(n):", "--raw", "--max-tokens", "12"]) == 0
+@pytest.mark.parametrize("words", ["--max-tokens 12", "-n 12 --temp 0 -c 512", "--n-predict 12 --repeat-penalty 1 -s 5"])
+def test_run_raw_continues_the_text(capsys, lm, words):
+    assert main(["demo", "def fibonacci(n):", "--raw", *words.split()]) == 0
     assert capsys.readouterr().out.rstrip("\n") == lm.generate("def fibonacci(n):", max_tokens=12).text.rstrip("\n")
 
 
