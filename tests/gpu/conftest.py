@@ -46,6 +46,24 @@ def kernel_hash():
     return digest.hexdigest()
 
 
+class _Failures:
+    """Names a failed test at once, since a run may be ended before its summary."""
+
+    def __init__(self, terminal):
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self._terminal.write_line(f"\nFAILED {report.nodeid}")
+
+
+@pytest.hookimpl(trylast=True)  # the terminal reporter exists
+def pytest_configure(config):
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal and not REASON:
+        config.pluginmanager.register(_Failures(terminal))
+
+
 def pytest_collection_modifyitems(items):
     if REASON:
         for item in items:
@@ -60,6 +78,8 @@ def _merged(old, new, target):
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # the main process counts the tests of all
     if REASON:
         if json.loads(RECORD.read_text())["kernels"] != kernel_hash():
             terminalreporter.write_sep("!", "CUDA SOURCES CHANGED SINCE tests/gpu LAST RAN ON A GPU", red=True, bold=True)
