@@ -1,6 +1,7 @@
 """Skips where there is no GPU, loudly if its kernels are unproven; where there is one, writes down what ran on it.
 
 ``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
+With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs in turn; tests of several GPUs are skipped then.
 """
 
 import datetime
@@ -18,7 +19,13 @@ HERE = Path(__file__).parent
 RECORD = HERE / "record.json"
 
 
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+GPUS = int(os.environ.get("DFLASH_TEST_GPUS", 1))
+
+
 def _device():
+    if WORKER and GPUS > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(int(WORKER.removeprefix("gw")) % GPUS)
     try:
         import cupy
 
@@ -78,7 +85,7 @@ def _merged(old, new, target):
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if WORKER:
         return  # the main process counts the tests of all
     if REASON:
         if json.loads(RECORD.read_text())["kernels"] != kernel_hash():
