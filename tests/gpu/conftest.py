@@ -20,7 +20,7 @@ RECORD = HERE / "record.json"
 
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-GPUS = int(os.environ.get("DFLASH_TEST_GPUS", 1))
+GPUS = int(os.environ.get("DFLASH_TEST_GPUS", "1"))
 
 
 def _device():
