@@ -1,6 +1,7 @@
 """Requests of every kind leave as many objects, threads and open files as there were before."""
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -44,11 +45,15 @@ HELD = "dflash.decode.step.Step", "dflash.decode.engine.Event", "dflash.generati
 
 
 def census():
-    """Objects of dflash by class, threads and open files; without events, since an engine holds those of its last step."""
+    """Objects of dflash by class, threads and open files; without events, since an engine holds those of its last step.
+
+    A pool of threads counts as one: it starts threads when all are busy, up to its size.
+    """
     gc.collect()
     kinds = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
     ours = {name: n for name, n in kinds.items() if name.startswith("dflash.") and name not in HELD}
-    return {**ours, "threads": threading.active_count(), "files": sum(1 for _ in Path("/proc/self/fd").iterdir())}
+    threads = {re.sub(r"_\d+$", "", thread.name) for thread in threading.enumerate()}
+    return {**ours, "threads": len(threads), "files": sum(1 for _ in Path("/proc/self/fd").iterdir())}
 
 
 def send_all(url):
