@@ -22,7 +22,7 @@ _SAMPLING = (
     ("presence_penalty", "X", float, 0.0, "subtract X from the logit of every token in the output"),
     ("frequency_penalty", "X", float, 0.0, "subtract X for each occurrence in the output"),
     ("seed", "N", int, None, "the same seed gives the same output"),
-    ("max_tokens", "N", int, None, "maximum number of output tokens"),
+    ("max_tokens", "N", int, None, "maximum number of output tokens; -1 is no limit"),
 )
 """Arguments of `LM.generate`: name, symbol of the value, type, default, help."""
 
@@ -79,7 +79,8 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
 
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling arguments and limits for `LM.generate`."""
-    return {name: getattr(arguments, name) for name in ("stop", *(row[0] for row in _SAMPLING))}
+    given = {name: getattr(arguments, name) for name in ("stop", *(row[0] for row in _SAMPLING))}
+    return {**given, "max_tokens": None} if arguments.max_tokens == -1 else given
 
 
 def strategy(arguments: argparse.Namespace) -> dict[str, Any]:

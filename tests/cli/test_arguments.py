@@ -54,6 +54,11 @@ def test_options_stand_anywhere(capsys, words):
     assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
 
 
+def test_minus_one_is_no_limit(capsys):
+    assert main(["run", "demo", PROMPT, "--no-think", "-n", "-1"]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
 @pytest.mark.parametrize("words", ["--max-tokens 12", "-n 12 --temp 0 -c 512", "--n-predict 12 --repeat-penalty 1 -s 5"])
 def test_run_raw_continues_the_text(capsys, lm, words):
     assert main(["demo", "def fibonacci(n):", "--raw", *words.split()]) == 0
@@ -90,7 +95,7 @@ def test_run_with_tools_and_stop(capsys, tools):
     [
         (["demo", "hi", "--temperature", "-1"], "temperature"),
         (["demo", "hi", "--top-p", "7"], "top_p"),
-        (["demo", "hi", "--max-tokens", "-1"], "max_tokens"),
+        (["demo", "hi", "--max-tokens", "-2"], "max_tokens"),
         (["demo", "hi", "--raw", "--system", "be kind"], "--raw"),
         (["demo", "hi", "--tools", "/no/such.json"], "/no/such.json"),
         (["demo", "hi", "--tools", __file__], "not valid JSON"),
