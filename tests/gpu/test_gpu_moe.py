@@ -240,6 +240,21 @@ def test_large_rows_saturate_and_a_bad_row_harms_no_other():
     assert_same_bits("others", got[others], want[others])
 
 
+def test_launches_that_start_before_the_last_has_ended_leave_the_same_bits(true_layer):
+    """Few rows are read while they are written, so nothing may be left of the call before."""
+    x, results, wait = normal(9, 2048), [], cupy.cuda.get_current_stream().synchronize
+    for each in (wait, lambda: None):
+        true_layer.counts[:] = 9
+        true_layer.whole[:9] = cupy.asarray(x)
+        wait()
+        for rows in (1, 1, 4, 9, 2, 1):
+            true_layer.counts[:] = rows
+            true_layer.moe(rows)
+            each()
+        results.append(true_layer.whole[:9].get())
+    assert_same_bits("without waiting", results[1], results[0])
+
+
 def test_a_launch_in_a_graph(true_layer):
     stream = cupy.cuda.Stream(non_blocking=True)
     x = normal(16, 2048)

@@ -81,7 +81,7 @@ def test_few_and_small_shapes():
 
 @pytest.mark.parametrize(("rows", "outs"), [(1, 2), (4, 4), (16, 8)])
 def test_router(rows, outs):
-    assert compiled("moe/router.cu", "90a", MODEL_DIM=2048, EXPERTS=256, N_SHARED=1, ROWS=rows, OUTS=outs) == 0
+    assert compiled("moe/router.cu", "90a", ROWS=rows, OUTS=outs, **SHAPE) == 0
 
 
 def test_plan_and_combine():
@@ -99,12 +99,12 @@ def test_prefill():
 @pytest.mark.parametrize("arch", GENERATIONS)
 @pytest.mark.parametrize("shape", MODELS.values(), ids=MODELS)
 def test_true_shapes(shape, arch):
-    router = {name: shape[name] for name in ("MODEL_DIM", "EXPERTS", "N_SHARED")}
     few = {name: shape[name] for name in ("N_USED", "N_SHARED")}
-    assert compiled("moe/router.cu", arch, ROWS=4, OUTS=4, **router) == 0
+    assert compiled("moe/router.cu", arch, ROWS=4, OUTS=4, **shape) == 0
     assert compiled("moe/expert_items.cu", arch, EXPERTS=shape["EXPERTS"], **few) == 0
     assert compiled("moe/combine.cu", arch, MODEL_DIM=2048, **few) == 0
-    prefill_router = router | few | {"PAIRS": 64, "STAGES": 3 if arch == 120 else 4, "NORMED_ORDER": 0}
+    prefill_router = few | {"MODEL_DIM": 2048, "EXPERTS": shape["EXPERTS"], "PAIRS": 64, "NORMED_ORDER": 0}
+    prefill_router["STAGES"] = 3 if arch == 120 else 4
     assert compiled("moe/prefill_router.cu", arch, **prefill_router) == 0
     assert gate_up("Q4_K", arch, shape) == 0
     assert gate_up_few("Q4_K", arch, shape) == 0

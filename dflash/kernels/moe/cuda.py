@@ -90,7 +90,9 @@ class DecodeScratch:
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
         self.logits = cupy.empty((rows, shape.experts + shape.n_shared), np.float32)
-        self.experts = cupy.zeros((rows, shape.n_used), np.int32)  # read as a hint before it is first written
+        # EMPTY of published.cuh; the launches of few rows clear them again
+        self.few_logits = cupy.full((FEW, shape.experts + shape.n_shared), 2**32 - 1, np.uint32).view(np.float32)
+        self.experts = cupy.empty((rows, shape.n_used), np.int32)
         self.factors = cupy.empty((rows, shape.slots), np.float32)
         self.item_expert, self.item_pairs = cupy.empty(items, np.int32), cupy.empty((items, _PAIRS), np.int32)
         self.n_items, self.arrived = cupy.empty(1, np.int32), cupy.zeros(1, np.int32)
@@ -149,26 +151,30 @@ class DecodeMoe:
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
         s, w, self._processors = scratch, filled(weights), capabilities().processors
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
-        self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
+        few, many = (*given[:-1], s.few_logits, s.inner, s.experts, s.factors), (*given, None, None, None)
+        self._routers = [(most, *_router(shape, n, outs, few if most <= FEW else many)) for most, n, outs in _ROUTERS]
         small = {"EXPERTS": shape.experts} | shape.of_slots()
         items = s.item_expert, s.item_pairs, s.n_items
         plan = kernel(_HERE / "expert_items.cu", "expert_items", dependent=True, **small)
         self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
         into = w.gate, w.up, w.shared_gate, w.shared_up
         self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner))
-        args: tuple[Any, ...] = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
+        args: tuple[Any, ...] = s.normed, s.few_logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
         norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
         args = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
-        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream
+        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream, s.few_logits
         self._down_few, _ = _down(shape, args, few=True)
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
+        """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise.
+
+        Up to `FEW` rows, `counts` must not exceed `n_rows`: logits of rows beyond would not be cleared for the next call.
+        """
         shape, processors = self._shape, self._processors
         _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
         router(stream, grid=(-(-(shape.experts + shape.n_shared) // outs), -(-n_rows // rows)))
@@ -252,11 +258,9 @@ def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tup
         _HERE / "router.cu",
         "router",
         dependent=True,
-        MODEL_DIM=shape.width,
-        EXPERTS=shape.experts,
-        N_SHARED=shape.n_shared,
         OUTS=outs,
         ROWS=rows,
+        **shape.constants(),
     )
     return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
 

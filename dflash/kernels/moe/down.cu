@@ -13,7 +13,7 @@
 // a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
 // Bytes: `down`, the tiles of an expert once for every four of its pairs; `down_small`, once for every pair, repeats from
 // the L2 cache.
-#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/published.cuh"
 #include "combine.cuh"
 #include "activation_spans.cuh"
 #include "shape.cuh"
@@ -159,19 +159,25 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     }
 }
 
-// Products of every PARTS-th span of 16 weight rows with one pair. The first span is being copied, in phase `phase` of the
-// barrier.
+// Products of every PARTS-th span of 16 weight rows with one pair, whose values are polled. The first span of the weights is
+// being copied.
 template <class Q, class R>
-__device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u32 barrier, int phase,
-                                              int part, float (*products)[16]) {
+__device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u32 barrier, int part,
+                                              float (*products)[16]) {
     const int lane = threadIdx.x % 32;
     const u32 address = smem_address(own);
+    int phase = 0;
     for (int span = part; span < R::N; span += PARTS, phase ^= 1) {
         if (span != part) R::template fetch<1>(address, matrix, blockIdx.x, span, barrier, lane);
-        const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES;
-        for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(address + PIECE + c, from + c);
-        cp_async_commit_group();
-        cp_async_wait_group<0>();
+        const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES + 16 * lane;
+        uint4 first, rest = make_uint4(0, 0, 0, 0);
+        poll([&] {
+            first = load_published_16(from);
+            if (lane < SPAN_BYTES / 16 - 32) rest = load_published_16(from + 512);
+            return all_halves_written(first) && all_halves_written(rest);
+        });
+        st_shared_16(address + PIECE + 16 * lane, first);
+        if (lane < SPAN_BYTES / 16 - 32) st_shared_16(address + PIECE + 512 + 16 * lane, rest);
         __syncwarp();  // the span of the token is visible
         float total[1][1][4];
         clear(total);
@@ -186,71 +192,65 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
 extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, SMALL_BLOCKS)
 down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
            const unsigned char* weights, const unsigned char* shared_weights, const float* gain,
-           unsigned short* halves, float* squares, float* out) {
+           unsigned short* halves, float* squares, float* out, float* logits) {
     const OutputNorm norm = {gain, halves, squares};
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
-    __shared__ float products[SLOTS][INNER_SPANS][16], factors_of_row[SLOTS], before[16], gains[16];
+    __shared__ float products[SLOTS][INNER_SPANS][16], factors_of_row[SLOTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp / PARTS, part = warp % PARTS;
     const int row = blockIdx.y, pair = row * SLOTS + slot;
     if (lane == 0) mbarrier_init_for_copies(smem_address(barriers + warp));
     launch_dependent_grids();
     __syncwarp();  // the barrier of the warp is initialised
     u8* own = shared + warp * (PIECE + SPAN_BYTES);
-    const bool exists = row < counts[0];
-    int expert = 0, phase = 0;
-    const u32 address = smem_address(own), barrier = smem_address(barriers + warp);
-    const u8* matrix = shared_weights;
-    const auto fetch_first = [&] {
-        if (slot < N_USED) matrix = Row::of(weights, expert, STRIPES);
+    if (row < counts[0]) {
+        const u32 address = smem_address(own), barrier = smem_address(barriers + warp);
+        const u8* matrix = shared_weights;
+        if (slot < N_USED) {
+            u32 expert;
+            poll([&] { return (expert = load_published(experts + row * N_USED + slot)) != EMPTY; });
+            matrix = Row::of(weights, expert, STRIPES);
+        }
         if (SHARED_ALIKE || slot < N_USED) {
             if (part < Row::N) Row::fetch<1>(address, matrix, blockIdx.x, part, barrier, lane);
         } else {
             if (part < SharedRow::N) SharedRow::fetch<1>(address, matrix, blockIdx.x, part, barrier, lane);
         }
-    };
-    if (exists) {
-        // The previous launch stores the choice before this one starts, but promises it only for after the wait.
-        if (slot < N_USED) expert = *(const volatile int*)(experts + row * N_USED + slot);
-        if (expert < 0 || expert >= EXPERTS) expert = 0;
-        fetch_first();
+        // The launch before has ended its wait, so that the stream is complete.
+        const int column = blockIdx.x * 16 + lane % 16;
+        float* to = out + (size_t)row * MODEL_DIM + column;
+        float before = 0.0f, gain_of_column = 0.0f;
+        if (warp == 0) {
+            before = __ldcg(to);
+            if (norm.halves) gain_of_column = gain[column];
+            u32 factor = 0;
+            poll([&] { return lane >= SLOTS || (factor = load_published(factors + row * SLOTS + lane)) != EMPTY; });
+            if (lane < SLOTS) factors_of_row[lane] = __uint_as_float(factor);
+        }
+        if (SHARED_ALIKE || slot < N_USED) {
+            multiply_pair<DOWN, Row>(matrix, inner, pair, own, barrier, part, products[slot]);
+        } else {
+            multiply_pair<SHARED_DOWN, SharedRow>(matrix, inner, pair, own, barrier, part, products[slot]);
+        }
+        __syncthreads();  // the products of all warps are stored
+        if (threadIdx.x < 16) {
+            const auto product = [&](int i) {
+                float total = 0.0f;
+                for (int span = 0; span < (i < N_USED ? Row::N : SharedRow::N); ++span) {
+                    total = __fadd_rn(total, products[i][span][threadIdx.x]);
+                }
+                return total;
+            };
+            const float total = __fadd_rn(before, combine<SLOTS>(factors_of_row, product));
+            *to = total;
+            if (norm.halves) {
+                norm.halves[(size_t)row * MODEL_DIM + column] = norm.half_of(total, gain_of_column);
+                float sum = __fmul_rn(total, total);
+                UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffu, sum, m));
+                if (threadIdx.x == 0) norm.squares[(size_t)row * STRIPES + blockIdx.x] = sum;
+            }
+        }
     }
     wait_on_dependent_grids();
-    if (!exists) return;
-    float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
-    if (threadIdx.x < SLOTS) cp_async_4(smem_address(factors_of_row + threadIdx.x), factors + row * SLOTS + threadIdx.x);
-    if (threadIdx.x < 16) {  // these copies are complete when those of the warp's first span of tokens are
-        cp_async_4(smem_address(before + threadIdx.x), to);
-        if (norm.halves) cp_async_4(smem_address(gains + threadIdx.x), gain + blockIdx.x * 16 + threadIdx.x);
-    }
-    if (slot < N_USED) {
-        const int chosen = __ldcg(experts + row * N_USED + slot);
-        if (chosen != expert && part < Row::N) {
-            expert = chosen;
-            mbarrier_wait(barrier, phase);
-            phase = 1;
-            fetch_first();
-        }
-    }
-    if (SHARED_ALIKE || slot < N_USED) {
-        multiply_pair<DOWN, Row>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
-    } else {
-        multiply_pair<SHARED_DOWN, SharedRow>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
-    }
-    __syncthreads();  // the products of all warps are stored
-    if (threadIdx.x >= 16) return;
-    const auto product = [&](int i) {
-        float total = 0.0f;
-        for (int span = 0; span < (i < N_USED ? Row::N : SharedRow::N); ++span) {
-            total = __fadd_rn(total, products[i][span][threadIdx.x]);
-        }
-        return total;
-    };
-    const float total = __fadd_rn(before[threadIdx.x], combine<SLOTS>(factors_of_row, product));
-    *to = total;
-    if (!norm.halves) return;
-    norm.halves[(size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x] = norm.half_of(total, gains[threadIdx.x]);
-    float sum = __fmul_rn(total, total);
-    UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffu, sum, m));
-    if (threadIdx.x == 0) norm.squares[(size_t)row * STRIPES + blockIdx.x] = sum;
+    if (blockIdx.x == 0) clear_published(logits + row * (EXPERTS + N_SHARED), 4 * (EXPERTS + N_SHARED), threadIdx.x, blockDim.x);
 }

@@ -1,8 +1,8 @@
 // Gate and up projections of few rows, with the formula of gate_up.cu, fused with top-k routing. A block computes one unit
 // of one pair.
 //
-// Each block routes its row itself from the router's logits. The first block of a row stores the choice for later kernels,
-// which start only then.
+// Each block chooses the expert of its pair itself from the router's logits, as soon as they are published (published.cuh). The
+// first block of a row's last routed slot knows all experts and publishes the choice.
 // Each block also prefetches a part of its expert's down projection into the L2 cache.
 // Grid (UNITS, pairs), block 32 * SPANS, shared memory SPANS * (PIECE + SPAN_BYTES + 1024). Roles: each warp copies and
 // multiplies its span of K; warp 0 also routes and writes the result.
@@ -45,26 +45,27 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     if (is_shared)
         fetch_both<SHARED_GATE, SHARED_UP>(piece, shared_gate, shared_up, 0, SHARED_FFN_DIM / 16, unit, warp, barrier, lane);
     const bool exists = row < counts[0];  // no kernel of a pass writes the counts
+    const float* of_row = logits + row * (EXPERTS + N_SHARED);
+    int chosen = -1;
+    float logit = 0.0f, max_logit = 0.0f;
+    if (exists && !is_shared) {
+        if (warp == 0) {
+            u32 keys[PER_LANE];
+            poll([&] { return load_keys(of_row, lane, keys); });
+            choose_first(keys, lane, slot, chosen, logit, max_logit);
+            if (lane == slot) found = chosen;
+        }
+        __syncthreads();  // `found` is stored
+        fetch_both<GATE, UP>(piece, gate, up, found, FFN_DIM / 16, unit, warp, barrier, lane);
+    }
     wait_on_dependent_grids();
-    if (is_shared || !exists) launch_dependent_grids();
+    launch_dependent_grids();  // only now: the next launch polls what the router cleared
     const u8* from = x + ((size_t)row * SPANS + warp) * SPAN_BYTES;
     for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(smem_address(token + c), from + c);
     cp_async_commit_group();
-    if (exists && !is_shared) {
-        if (warp == 0) {
-            const float* of_row = logits + row * (EXPERTS + N_SHARED);
-            int chosen;
-            float share;
-            choose_topk(of_row, lane, chosen, share);
-            if (lane == slot) found = chosen;
-            if (unit == 0 && slot == 0) {
-                write_choice(chosen, share, of_row + EXPERTS, lane, experts + row * N_USED, factors + row * SLOTS);
-                __threadfence();  // the next launch reads the choice early
-            }
-        }
-        __syncthreads();  // `found` is stored
-        launch_dependent_grids();
-        fetch_both<GATE, UP>(piece, gate, up, found, FFN_DIM / 16, unit, warp, barrier, lane);
+    if (exists && warp == 0 && unit == 0 && slot == N_USED - 1) {
+        const float share = share_of(logit, max_logit, lane);
+        write_choice(chosen, share, of_row + EXPERTS, lane, experts + row * N_USED, factors + row * SLOTS);
     }
     if (exists)
         prefetch_part(is_shared ? shared_down : down + found * down_bytes, is_shared ? shared_down_bytes : down_bytes);

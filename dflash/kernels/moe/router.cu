@@ -4,18 +4,23 @@
 // A block computes the logits of OUTS experts for ROWS rows. Four warps share an expert, a quarter of its weights each; the
 // weights are loaded into registers before the rows are ready. The order of the additions of a logit is the same for any
 // ROWS and OUTS.
-// Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: MODEL_DIM,
-// EXPERTS, the shape; N_SHARED, 1 with a shared expert, else 0; OUTS, even; ROWS.
+// For few rows the next launches read results before their launch has ended (published.cuh). This one publishes the logits
+// and clears what the others publish, `inner`, `experts` and `factors`, which are null for many rows.
+// Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: those of
+// shape.cuh; OUTS, even; ROWS.
 // Bytes: the router's weights once for every ROWS rows; the rows once for every OUTS experts, repeats from the L2 cache.
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/published.cuh"
 #include "../gpu/include/warp.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_SHARED) || !defined(OUTS) || !defined(ROWS)
-#error "MODEL_DIM, EXPERTS, N_SHARED, OUTS and ROWS must be defined"
+#if !defined(OUTS) || !defined(ROWS)
+#error "OUTS and ROWS must be defined"
 #endif
 constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN,
               OUTS_PER_WARP = OUTS / 2, LOGITS = EXPERTS + N_SHARED;
+constexpr int ROW_OF_INNER = SLOTS * ((larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN) * SPAN_BYTES;
 constexpr int ROWS_IN_FLIGHT = ROWS < 4 || CHUNKS > 8   ? 1
                                : ROWS < 8 || CHUNKS > 4 ? 2
                                                         : 4;  // rows that a warp loads at a time
@@ -55,12 +60,11 @@ __device__ void write_rows(const float* rows, const float* inverse, int n_rows, 
 
 extern "C" __global__ void __launch_bounds__(256)
 router(const float* stream, const float* gain, const float* weights, const float* shared_weights, const int* counts,
-       float eps, unsigned char* normed, float* logits) {
+       float eps, unsigned char* normed, float* logits, unsigned char* inner, int* experts, float* factors) {
     extern __shared__ __align__(16) float rows[];
     __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
     float4 w[OUTS_PER_WARP][CHUNKS], g[CHUNKS];
-    launch_dependent_grids();
     UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
         const int e = blockIdx.x * OUTS + 2 * o + warp / 4;
         load_quarter(e < EXPERTS ? weights + (size_t)e * MODEL_DIM : shared_weights, quarter, lane, w[o]);
@@ -68,6 +72,7 @@ router(const float* stream, const float* gain, const float* weights, const float
     load_quarter(gain, quarter, lane, g);
     const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);  // no kernel of a pass writes the counts
     wait_on_dependent_grids();
+    launch_dependent_grids();  // only now, so that all earlier launches have ended when the next one starts to poll
 
 #pragma unroll 1
     for (int start = warp / 4; start < n_here; start += 2 * ROWS_IN_FLIGHT) {
@@ -106,7 +111,13 @@ router(const float* stream, const float* gain, const float* weights, const float
     for (int i = threadIdx.x; i < n_here * OUTS; i += 256) {
         const int r = i / OUTS, e = blockIdx.x * OUTS + i % OUTS;
         const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);
-        if (e < LOGITS) logits[(row_0 + r) * LOGITS + e] = logit;
+        if (e < LOGITS) publish(logits + (row_0 + r) * LOGITS + e, __float_as_uint(logit));
+    }
+    if (inner) {
+        const int first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
+        clear_published(inner + (size_t)row_0 * ROW_OF_INNER, n_here * ROW_OF_INNER, first, step);
+        clear_published(experts + row_0 * N_USED, n_here * N_USED * 4, first, step);
+        clear_published(factors + row_0 * SLOTS, n_here * SLOTS * 4, first, step);
     }
     write_rows(rows, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
 }

@@ -4,6 +4,7 @@
 // Macros: EXPERTS, experts of a layer; N_USED and N_SHARED, see slots.cuh.
 #pragma once
 #include "../gpu/include/activation.cuh"
+#include "../gpu/include/published.cuh"
 #include "slots.cuh"
 
 constexpr int PER_LANE = (EXPERTS + 31) / 32;
@@ -34,15 +35,26 @@ __device__ __forceinline__ void largest_key(const u32 (&keys)[PER_LANE], u32& ke
     }
 }
 
-// Lane i < N_USED receives expert number i and its share of 1; other lanes receive -1 and 0.
-__device__ __forceinline__ void choose_topk(const float* logits, int lane, int& expert, float& share) {
-    u32 keys[PER_LANE];
+// Read a lane's logits as keys; true if no logit is EMPTY.
+__device__ __forceinline__ bool load_keys(const float* logits, int lane, u32 (&keys)[PER_LANE]) {
+    u32 bits[PER_LANE];
+    bool written = true;
     UNROLL for (int i = 0; i < PER_LANE; ++i)
-        keys[i] = lane + 32 * i < EXPERTS ? ordered(__ldcg(logits + lane + 32 * i)) : 0;
+        bits[i] = lane + 32 * i < EXPERTS ? load_published(logits + lane + 32 * i) : 0;
+    UNROLL for (int i = 0; i < PER_LANE; ++i) {
+        written &= bits[i] != EMPTY;
+        keys[i] = lane + 32 * i < EXPERTS ? ordered(__uint_as_float(bits[i])) : 0;
+    }
+    return written;
+}
+
+// Lane i <= `last` receives expert number i and its logit; other lanes receive -1 and 0. `max_logit`: that of number 0.
+__device__ __forceinline__ void choose_first(u32 (&keys)[PER_LANE], int lane, int last, int& expert, float& logit,
+                                             float& max_logit) {
     expert = -1;
-    float logit = 0.0f, max_logit = 0.0f;
+    logit = max_logit = 0.0f;
 #pragma unroll 1
-    for (int slot = 0; slot < N_USED; ++slot) {
+    for (int slot = 0; slot <= last; ++slot) {
         u32 best;
         int at;
         largest_key<0, PER_LANE>(keys, best, at);
@@ -55,10 +67,23 @@ __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& 
         if (slot == 0) max_logit = chosen;
         if (lane == slot) expert = (int)first, logit = chosen;
     }
+}
+
+// Share of 1 of each chosen expert; 0 in the other lanes.
+__device__ __forceinline__ float share_of(float logit, float max_logit, int lane) {
     const float p = lane < N_USED ? expf(__fsub_rn(logit, max_logit)) : 0.0f;
     float total = 0.0f;
     UNROLL for (int slot = 0; slot < N_USED; ++slot) total = __fadd_rn(total, __shfl_sync(~0u, p, slot));
-    share = __fdiv_rn(p, total);
+    return __fdiv_rn(p, total);
+}
+
+// Lane i < N_USED receives expert number i and its share of 1; other lanes receive -1 and 0.
+__device__ __forceinline__ void choose_topk(const float* logits, int lane, int& expert, float& share) {
+    u32 keys[PER_LANE];
+    float logit, max_logit;
+    load_keys(logits, lane, keys);
+    choose_first(keys, lane, N_USED - 1, expert, logit, max_logit);
+    share = share_of(logit, max_logit, lane);
 }
 
 // Store the experts of a token and the factors of their products: the shares, then the gate of the shared expert, whose
@@ -66,10 +91,11 @@ __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& 
 __device__ __forceinline__ void write_choice(int expert, float share, const float* shared_logit, int lane, int* experts,
                                              float* factors) {
     if (lane < N_USED) {
-        experts[lane] = expert;
-        factors[lane] = __fdiv_rn(share, INNER_SCALE);
+        publish(experts + lane, (u32)expert);
+        publish(factors + lane, __float_as_uint(__fdiv_rn(share, INNER_SCALE)));
     }
     if (N_SHARED && lane == 0) {
-        factors[N_USED] = __fdiv_rn(1.0f / (1.0f + expf(-__ldcg(shared_logit))), INNER_SCALE);
+        const float factor = __fdiv_rn(1.0f / (1.0f + expf(-__ldcg(shared_logit))), INNER_SCALE);
+        publish(factors + N_USED, __float_as_uint(factor));
     }
 }
