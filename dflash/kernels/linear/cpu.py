@@ -26,7 +26,7 @@ DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
-_SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; a dot function may write up to four rows beyond it
+_SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; no power of two, so that tokens do not share cache sets
 _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
 _FEW = 16  # tokens that fit the L1 cache beside four unpacked rows
 _TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
@@ -38,11 +38,11 @@ _WIDE = vector_lanes() == 16
 def _few_tokens(weight, source, rows, sums, out):
     row_bytes, steps, x, x_bytes, tokens = weight[ROW_BYTES], weight[STEPS], weight[X], weight[X_BYTES], weight[TOKENS]
     dot, at_once = weight[DOT + tokens - 1], DOT_ROWS[tokens - 1]
-    whole = rows // at_once * at_once
-    for r in range(0, whole, at_once):
-        call_dot(dot, source + r * row_bytes, row_bytes, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
-    for r in range(whole, rows):
-        call_dot(dot, source + r * row_bytes, 0, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
+    step = at_once if rows >= at_once else 1
+    for start in range(0, rows, step):
+        r = min(start, rows - step)  # the last call repeats rows of the call before
+        stride = row_bytes if step == at_once else 0
+        call_dot(dot, source + r * row_bytes, stride, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
     for t in range(tokens):
         sum_16(sums + t * _SUMS_BYTES, out + 64 * t)
 
