@@ -91,7 +91,7 @@ def mxfp4(block: QuantBlock) -> Iterator[Lanes]:
 
 
 def _scales_and_minima(block: QuantBlock) -> Spread:
-    """Return 16 factors: ``d * scale`` and ``dmin * minimum`` of each of the eight sub-blocks of Q4_K and Q5_K."""
+    """Return 16 numbers: ``d * scale`` and ``-dmin * minimum`` of each of the eight sub-blocks of Q4_K and Q5_K."""
     words = block.words(0)  # d and dmin, then three words a, b and c of packed scales
     low = (words.pick(1, 3, 2, 3) >> [0, 0, 0, 4]) & [_LOW6, _LOW4, _LOW6, _LOW4]
     high = (words.pick(1, 1, 2, 2) >> 2) & [0, _LOW2 << 4, 0, _LOW2 << 4]
@@ -121,7 +121,7 @@ def q5_k(block: QuantBlock) -> Iterator[Lanes]:
             q = block.u8(48 + 32 * (j // 2), 32)
             q = (q >> 4 if j % 2 else q & 15) | (((fifths >> j) & 1) << 4)
             for i in range(2):
-                yield q.half(i).float().scaled(scales[2 * j], scales[2 * j + 1])
+                yield q.part(i).float().fused(scales[2 * j], scales[2 * j + 1])
 
     return weights()
 
@@ -131,13 +131,12 @@ def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     scales = (block.i8(192).float() * block.each_f16(208)).spread()
 
     def weights() -> Iterator[Lanes]:
-        for j in range(8):
-            n, p = j // 4, j % 4
-            low, high = block.u8(64 * n + 32 * (p & 1), 32), block.u8(128 + 32 * n, 32)
-            q = (low >> 4 if p >= 2 else low & 15) | (((high >> (2 * p)) & 3) << 4)
-            q = (q - 32).as_signed()
-            for i in range(2):
-                yield q.half(i).float() * scales[2 * j + i]
+        for n in range(2):
+            low, high = block.u8(64 * n, 64), block.u8(128 + 32 * n, 32).pick(*range(32), *range(32))
+            for p in range(2):
+                q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p, 2 - 4 * p) & 48)
+                for i in range(4):
+                    yield q.minus(32, i) * scales[8 * n + 4 * p + i]
 
     return weights()
 

@@ -22,7 +22,7 @@ from dflash.kernels.formats.types import BLOCKS
 ROWS = 4
 """Rows that one call of an unpack function processes."""
 
-DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if vector_lanes() == LANES else (2, 1, 1, 1)
+DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if vector_lanes() == LANES else (4, 1, 1, 1)
 """Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
 _CACHE_LINE, _AHEAD = 64, 4096  # bytes; distance of the prefetch within a row
