@@ -47,7 +47,7 @@ def _ahead(builder: ir.IRBuilder, name: str, stride: ir.Value, rows: int, steps:
 
 
 def _blocks(
-    builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, steps: ir.Value, i: ir.Value
+    builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, steps: ir.Value, i: ir.Value, *, once: bool
 ) -> Iterator[tuple[Lanes, ...]]:
     """Return an iterator over the weights of block `i` of `steps` of `n` rows, 16 of each row at a time.
 
@@ -59,7 +59,7 @@ def _blocks(
         row = builder.add(source, builder.mul(stride, I64(r)))
         block = builder.add(row, builder.mul(i, I64(n_bytes)))
         for at in range(0, n_bytes, _CACHE_LINE):
-            prefetch(builder, builder.add(builder.add(block, ahead), I64(at)))
+            prefetch(builder, builder.add(builder.add(block, ahead), I64(at)), once=once)
         found.append(FORMATS[name](QuantBlock(builder, block)))
     return zip(*found, strict=True)
 
@@ -74,7 +74,7 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
 
         def body(i, carried):
             to = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(_blocks(builder, name, source, stride, ROWS, n, i)):
+            for j, weights in enumerate(_blocks(builder, name, source, stride, ROWS, n, i, once=False)):
                 for w, row in zip(weights, outs, strict=True):
                     store(builder, builder.add(row, builder.add(to, I64(4 * LANES * j))), w.value)
             return carried
@@ -97,7 +97,7 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
 
         def body(i, sums):
             at = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(_blocks(builder, name, source, stride, rows, n, i)):
+            for j, weights in enumerate(_blocks(builder, name, source, stride, rows, n, i, once=True)):
                 offset = builder.add(at, I64(4 * LANES * j))
                 values = [load(builder, builder.add(x, offset), F32V) for x in xs]
                 sums = [

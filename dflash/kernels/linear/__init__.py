@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numba import get_num_threads
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
@@ -47,7 +46,7 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
     if native:
         modes = [cpu.ADD if add else cpu.STORE] * len(native)
         plan = _plan(x, [weight for weight, _ in native], [out for _, out in native], modes)
-        cpu.multiply(plan, get_num_threads())
+        cpu.multiply(plan)
     for weight, out in zip(weights, outs, strict=True):
         if not weight.native:
             _linear_by_parts(x, weight, out, add)
@@ -82,7 +81,7 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats, *, gelu: bool
     """
     _check(x, (gate, up), (out, out))
     gate, up = _native(gate), _native(up)
-    cpu.multiply(_plan(x, (gate, up), (out, out), _gated_modes(gelu=gelu)), get_num_threads())
+    cpu.multiply(_plan(x, (gate, up), (out, out), _gated_modes(gelu=gelu)))
 
 
 class PackedLinear:
@@ -129,7 +128,7 @@ class PackedLinear:
     def _multiply(self, n_tokens: int) -> None:
         if self._plan[0, cpu.TOKENS] != n_tokens:
             self._plan[:, cpu.TOKENS] = n_tokens
-        cpu.multiply(self._plan, get_num_threads())
+        cpu.multiply(self._plan)
 
     def _by_parts(self, n_tokens: int) -> None:
         x, weights, outs = self._arrays

@@ -7,7 +7,7 @@ every batch.
 """
 
 import numpy as np
-from numba import prange
+from numba import get_num_threads, prange
 
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, read_f32, silu, store_f32, write_f32
@@ -182,9 +182,9 @@ def _new_counter():
 
 
 @kernel
-def multiply(plan, n_threads):
+def multiply(plan):
     """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
-    n_tasks, tokens, buffer_bytes = 0, 0, 0
+    n_threads, n_tasks, tokens, buffer_bytes = get_num_threads(), 0, 0, 0
     for i in range(len(plan)):
         n_tasks += _n_tasks(plan[i])
         tokens = max(tokens, plan[i, TOKENS])
