@@ -95,6 +95,11 @@ class PackedLinear:
         Compute `linear` with `add`, or `gated_linear` with two weights and one output, with GELU if wanted.
     name : str
         Name in profiles.
+
+    Attributes
+    ----------
+    native : bool
+        Kernels read the types of all weights, so there is a plan.
     """
 
     def __init__(
@@ -115,20 +120,24 @@ class PackedLinear:
             modes = (cpu.ADD if add else cpu.STORE,) * len(weights)
         _check(x, weights, outs)
         self._arrays = x, weights, outs
-        self._native = all(w.native for w in weights)
+        self.native = all(w.native for w in weights)
         self._add, self._gated, self._gelu = add, gated, gelu
-        self._run = timed(name)(self._multiply if self._native else self._by_parts)
-        if self._native:
+        self._run = timed(name)(self._multiply if self.native else self._by_parts)
+        if self.native:
             self._plan = _plan(x, weights, outs, modes)
 
     def __call__(self, n_tokens: int) -> None:
         """Run for the first `n_tokens` rows."""
         self._run(n_tokens)
 
-    def _multiply(self, n_tokens: int) -> None:
+    def plan(self, n_tokens: int) -> NDArray[np.int64]:
+        """Return the plan for `n_tokens` rows, int64 (W, COLUMNS), which the next call changes; only if `native`."""
         if self._plan[0, cpu.TOKENS] != n_tokens:
             self._plan[:, cpu.TOKENS] = n_tokens
-        cpu.multiply(self._plan)
+        return self._plan
+
+    def _multiply(self, n_tokens: int) -> None:
+        cpu.multiply(self.plan(n_tokens))
 
     def _by_parts(self, n_tokens: int) -> None:
         x, weights, outs = self._arrays
