@@ -4,8 +4,8 @@
 // wait for results of these blocks. It reads until no entry is EMPTY, at most MAX_POLLS times, then waits for the end of the
 // kernel before it. So a value that happens to have the bits of EMPTY only costs time. The entries must be cleared after
 // their last reader has ended and before the reading kernel can start. All loads go to the L2 cache. This is the one
-// exception to the rule of pdl.cuh that a kernel waits first; it still waits before it ends, and before it overwrites what
-// earlier kernels read.
+// exception to the rule of pdl.cuh that a kernel waits first. It still waits before it ends, and what it overwrites before that
+// was read by kernels that had ended when it could start.
 #pragma once
 #include "pdl.cuh"
 #include "types.cuh"
