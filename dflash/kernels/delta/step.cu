@@ -46,7 +46,6 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
      const int* slot, const int* accepted, const int* n_accepted, const int* buffer, float* tail, float* inputs,
      float* state, float* k, float* u, float* decay, int slots, int* readers, unsigned short* out, float* read_out,
      const unsigned long long* peers, unsigned long long signals, int row_capacity, int saved_capacity) {
-    launch_dependent_grids();
 #if PEERS
     __shared__ PeerTable peer_table;
     load_peers(peer_table, peers);
@@ -98,7 +97,10 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
                 before.apply(own, lane);
                 own.store(committed, lane);
             }
-            if (is_first) wait_on_dependent_grids();
+            if (is_first) {
+                wait_on_dependent_grids();
+                launch_dependent_grids();  // else the next kernel loads weights while this one loads its inputs
+            }
             consume_rows(own, seq.n_rows, tree, smem, committed, pipeline, phases, lane);
             if (CLUSTERED && is_first) cluster_sum.wait_init();
         } else {

@@ -20,7 +20,6 @@ rotate(const float* query, const float* key, const float* value, const float* q_
        const int* length, const int* pages, int max_pages, float eps, unsigned char* q, unsigned char* k,
        unsigned char* v) {
     __shared__ float4 rotated[WARPS][VECTORS];
-    launch_dependent_grids();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, row = blockIdx.y;
     const bool is_query = head < QUERY_HEADS, is_key = !is_query && head < QUERY_HEADS + KV_HEADS;
     const bool active = row < counts[0] && head < QUERY_HEADS + 2 * KV_HEADS;
@@ -33,6 +32,7 @@ rotate(const float* query, const float* key, const float* value, const float* q_
                           : cache_row(row, first, sequence, length, pages, max_pages) * KV_HEADS + h;
     }
     wait_on_dependent_grids();
+    launch_dependent_grids();
     if (!active) return;
     const float4* vectors =
         (const float4*)(is_query ? query + ((size_t)row * QUERY_HEADS + h) * (GATED ? 2 * HEAD_DIM : HEAD_DIM)
