@@ -92,6 +92,25 @@ class FullAttention:
         self.k, self.v = k, v
         self.gated = config.blocks.gated
         self.eps, self.space = config.norm_eps, space
+        self.joins = self.project.native and self.attn_output.native
+        self._fixed: tuple[Any, ...] = ()
+
+    def joined(self, gain: Floats, rows: Ragged) -> None:
+        """Norm one row of `stream` and run it, in one call; only if `joins`."""
+        self._fixed = self._fixed or self._arguments()
+        for product in (self.project, self.attn_output):
+            product.plan(1)
+        joined.attention(
+            gain, rows.row_starts, rows.parent, rows.depth, rows.sequence, rows.length, rows.pages, *self._fixed
+        )
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """Return the arguments that are the same for every token."""
+        s = self.space.first(1)
+        projected = s.query, s.key, s.value, self.attn_q_norm, self.attn_k_norm, s.cos, s.sin, s.rotated
+        gate = s.query if self.gated else np.empty((0, 0), np.float32)
+        before = s.stream, self.eps, s.normed, self.project.plan(1)
+        return *before, *projected, self.k, self.v, gate, s.attended, self.attn_output.plan(1)
 
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -156,7 +175,7 @@ class Block:
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
         s, one = self.space.first(n), n == 1 and not profiling()
-        if one and isinstance(self.mixer, LinearAttention) and self.mixer.joins:
+        if one and isinstance(self.mixer, LinearAttention | FullAttention) and self.mixer.joins:
             self.mixer.joined(self.attn_norm, rows)
         else:
             rms_norm(s.stream, self.attn_norm, self.eps, out=s.normed)

@@ -16,7 +16,7 @@ def attend(q, k, v, rows, *, out, gate=None, window=0):
     """See the package."""
     gate = _NO_GATE if gate is None else gate
     threads = numba.get_num_threads()
-    _attend(q, k, v, rows.row_starts, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads, int(window))
+    attend_rows(q, k, v, rows.row_starts, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads, int(window))
 
 
 @inline
@@ -165,7 +165,8 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
 
 
 @kernel
-def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads, window):
+def attend_rows(q, k, v, first, parent, depth, length, pages, gate, out, threads, window):
+    """See the package; `gate` is empty if there is none."""
     width, heads = q.shape[2], k.shape[2]
     group = q.shape[1] // heads
     units, splits = plan.cut_in_units(first, depth, length, heads, group, width, threads)

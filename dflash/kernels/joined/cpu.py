@@ -3,11 +3,15 @@
 The kernels are those of the separate ops, in the same order, so the results have the same bits. Arguments are not checked.
 """
 
+from numba import get_num_threads
+
+from dflash.kernels.attention.cpu import attend_rows
 from dflash.kernels.conv.cpu import causal_conv
 from dflash.kernels.cpu.jit import inline
 from dflash.kernels.delta.cpu import gated_delta
 from dflash.kernels.linear.cpu import multiply
 from dflash.kernels.norm.cpu import gated_rms_norm, rms_norm
+from dflash.kernels.rope.cpu import rotate_rows
 
 
 @inline
@@ -33,4 +37,17 @@ def recurrent(
         row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, run, read,
     )  # fmt: skip
     gated_rms_norm(read, gate, heads_gain, eps, heads)
+    multiply(output)
+
+
+@inline
+def attention(
+    gain, row_starts, parent, depth, sequence, length, pages,
+    x, eps, normed, project, query, key, value, q_norm, k_norm, cos, sin, q, k, v, gate, attended, output,
+):  # fmt: skip
+    """Norm, project, rotate, attend to all tokens, and run the plan of the output product."""
+    rms_norm(x, gain, eps, normed)
+    multiply(project)
+    rotate_rows(query, key, value, q_norm, k_norm, cos, sin, row_starts, sequence, length, pages, eps, q, k, v)
+    attend_rows(q, k, v, row_starts, parent, depth, length, pages, gate, attended, get_num_threads(), 0)
     multiply(output)

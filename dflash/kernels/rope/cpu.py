@@ -23,7 +23,7 @@ def angles(positions, inv_freq, *, cos, sin, sections=None):
 def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     """See the package."""
     first, sequence, length, pages = rows.row_starts, rows.sequence, rows.length, rows.pages
-    _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
+    rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
 
 
 def turn(x, norm, cos, sin, *, eps):
@@ -126,7 +126,8 @@ def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, p
 
 
 @kernel
-def _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v):
+def rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v):
+    """See `rotate` of the package."""
     n, eps = len(q), np.float32(eps)
     size = k.shape[2] * q.shape[2]
     if n * (q.shape[1] * q.shape[2] + 2 * size) < _SERIAL:
