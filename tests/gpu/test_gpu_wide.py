@@ -10,6 +10,7 @@ from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS
 
 cupy = pytest.importorskip("cupy")
@@ -47,7 +48,7 @@ def same_bits(monkeypatch, weights, tokens=(65, 96, 100, 128), *, gated=False, a
     for n in tokens:
         found = []
         for launch in launches:
-            kept = cupy.full(inner[0].shape, np.nan, np.float32) if add else None
+            kept = cupy.full(outs[0].shape, np.nan, np.float32)[:, : inner[0].shape[1]] if add else None
             for out, values in zip(outs, start, strict=True):
                 out[:] = values
             if behind is not None:
@@ -94,6 +95,13 @@ def test_fused_norms_and_a_captured_stream(monkeypatch):
 
     same_bits(monkeypatch, matrices(("Q4_K", "F16"), (1000, 48), 1024), before=norm(1024))
     same_bits(monkeypatch, matrices(("Q6_K",), (1024,), 2048), add=True, behind=norm(1024))
+
+
+def test_a_captured_stream_is_laid_out_like_the_output():
+    outs = [cupy.zeros((ROWS, 67), np.float32)[:, :64]]
+    launch = cuda.DecodeLinear(normal(ROWS, 256), matrices(("Q4_K",), (64,), 256), outs, add=True)
+    with pytest.raises(KernelError, match=r"strides must be those of the output, \(268, 4\), got \(256, 4\)"):
+        launch(ROWS, kept=cupy.zeros((ROWS, 64), np.float32))
 
 
 def test_many_tokens_in_turn():

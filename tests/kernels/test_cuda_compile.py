@@ -111,5 +111,5 @@ def test_a_constant_that_is_missing_is_named():
 )
 def test_one_read_of_the_weights(types, tokens, mode, slices, monkeypatch):
     monkeypatch.setattr(wide, "capabilities", lambda: SimpleNamespace(block_shared=227 << 10))
-    constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices}
+    constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices, "WARPS": wide._CONSUMERS[tokens]}
     compiled("linear/wide/decode_wide.cu", "90a", QUANTS=",".join(types), TOKENS=tokens, **constants)

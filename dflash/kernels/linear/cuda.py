@@ -91,7 +91,7 @@ class DecodeLinear:
         most = _most(weights, gated=gated)
         if len(x) < self._least:
             most = bucket(-(-len(x) // -(-len(x) // most)))
-        self._pieces, self._sends = [], link is not None and link.sends
+        self._pieces, self._sends, self._strides = [], link is not None and link.sends, outs[0].strides
         self._wide = list[tuple[int, list[wide_cuda.WideLaunch]]]()
         for start in range(0, len(x) - self._least + 1, WIDE):
             of, some = slice(start, start + WIDE), [out[start : start + WIDE] for out in outs]
@@ -133,8 +133,16 @@ class DecodeLinear:
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
-        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R).
+        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R), whose
+        rows are as far apart as those of the output.
+
+        Raises
+        ------
+        KernelError
+            If the rows of `kept` are not.
         """
+        if kept is not None and kept.strides != self._strides:
+            raise KernelError(f"kept: strides must be those of the output, {self._strides}, got {kept.strides}")
         signals, done = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0, 0
         for start, wides in self._wide:
             if n_tokens - start >= self._least:

@@ -12,14 +12,15 @@ from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 
-BUCKETS = 96, 128
+BUCKETS = 64, 96, 128
 """Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
 
 FROM = 65
 """Fewest tokens that one read of the weights serves, as measured with Q4_K and Q6_K; with more than 512 none ever does."""
 
 _HERE = Path(__file__).parent
-_WARPS, _THREADS = 8, 384  # consumer warps and threads of a block
+_CONSUMERS = {64: 12, 96: 8, 128: 8}  # consumer warps of a block, as many as the registers of their sums allow
+_PRODUCERS = 4  # warps of the warpgroup that copies tokens
 _UNIT, _TILE = 256, 128  # columns of a unit of work; sums of a tile of 16 rows and eight tokens
 _W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES = 3, 16, 5
 _WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
@@ -86,7 +87,7 @@ class WideLaunch:
         sides = 2 if mode == _GATED else 1
         self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in weights]
         tiles = self._tiles[:1] if mode == _GATED else self._tiles
-        self._groups = sum(-(-n // (_WARPS // sides)) for n in tiles)
+        self._groups = {n: sum(-(-t // (n // sides)) for t in tiles) for n in set(_CONSUMERS.values())}
         self._units = x.shape[1] // _UNIT
         buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
@@ -111,7 +112,8 @@ class WideLaunch:
             for w, out in self._pairs
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        constants = _stages(self._types, n) | {"SLICES": self._slices}
+        warps = _CONSUMERS[n]
+        constants = _stages(self._types, n) | {"SLICES": self._slices, "WARPS": warps}
         made = kernel(
             _HERE / "decode_wide.cu",
             "decode_wide",
@@ -126,14 +128,14 @@ class WideLaunch:
         longest = max(np.diff([self._units * s // self._slices for s in range(self._slices + 1)]))
         partials = scratch.take("partials", sum(self._tiles) * self._slices * n // 8 * _TILE, np.float32)
         counts = scratch.take("counts", sum(self._tiles), np.int32)
-        passed = scratch.take("passed", blocks * _WARPS * BUCKETS[-1] // 8 * _TILE, np.float32)
-        there = scratch.take("there", blocks * _WARPS, np.int32)
+        passed = scratch.take("passed", blocks * warps * n // 8 * _TILE, np.float32)
+        there = scratch.take("there", blocks * warps, np.int32)
         factors, arranged = scratch.take("factors", BUCKETS[-1], np.float32), scratch.take("arranged", 2, np.int32)
         args = [self._x, n, width, self._scale, self._gates, gain, halves, squares, eps, factors, None]
         args += [number for one in weights for number in one]
         args += [*tokens, partials, counts, passed, there, arranged]
-        grid = max(1, min(blocks, int(self._groups * self._units // longest)))
-        return made.bind(grid, _THREADS, args, constants["SMEM_BYTES"])
+        grid = max(1, min(blocks, int(self._groups[warps] * self._units // longest)))
+        return made.bind(grid, 32 * (warps + _PRODUCERS), args, constants["SMEM_BYTES"])
 
 
 def least_tokens(width: int) -> int:
@@ -156,7 +158,7 @@ def _layouts(types: Sequence[str]) -> list[int]:
 def _stages(types: Sequence[str], n: int) -> dict[str, int]:
     """Return the stages of `n` tokens and of weights that fit the shared memory."""
     shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
-    weights, sums = _WARPS * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    weights, sums = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
 
     def size(x: int) -> int:
         return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights

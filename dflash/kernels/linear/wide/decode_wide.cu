@@ -7,8 +7,8 @@
 // A group is the eight row tiles of a block (GATED: four of the gate and the same four of the up projection), a unit 256
 // columns of a group. Each block takes an equal share of the units in a row. A share may begin or end inside a K slice; then
 // the block before passes its sums on. It does so first and the block after continues them last, so that none waits long.
-// A warp that has all slices of a row tile adds them itself. Otherwise it stores its sums in `partials`, and the warp that is
-// the last to do so for an output tile adds them in order.
+// The sums of the slices are stored in `partials`. At the end the warps that have a slice of a row tile wait for the others,
+// and add the slices of its outputs in order, each for some of the tokens.
 //
 // First all blocks bring the tokens into the order that the tensor cores need (arrange.cuh) and compute the factors of their
 // norm. A thread of the third warpgroup then copies them to stages of 64 columns.
@@ -72,16 +72,16 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     all.announce();
 
     if (warp >= WARPS) {
-        setmaxnreg_dec<40>();
+        setmaxnreg_dec<WARPS == 8 ? 40 : 32>();
         if (warp == WARPS && lane == 0) {
             all.wait();
             produce(job, tokens, pipe);
         }
         __syncwarp();
     } else {
-        setmaxnreg_inc<232>();
+        setmaxnreg_inc<WARPS == 8 ? 232 : 160>();
         const Passed between = {passed, there};
-        const Finish finish = {to, n_tokens, partials, counts, warp, lane};
+        const Outputs outputs = {to, n_tokens, partials, counts, warp, lane};
         Item item;
         Items items(job);
         while (items.next(job, item)) {
@@ -94,10 +94,11 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
             multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
             if (item.goes_on) {
                 between.give(total, warp, lane);
-            } else {
-                finish(item, total);
+            } else if (outputs.ends(item)) {
+                outputs.store(item, total);
             }
         }
+        if constexpr (!DIRECT) outputs.add_slices(job);
     }
     __syncthreads();  // all copies were read before the block ends
 #endif

@@ -4,13 +4,11 @@
 #pragma once
 #include "../../gpu/include/clear.cuh"
 #include "schedule.cuh"
+#include "wait.cuh"
 
 #ifndef NORM
 #error "NORM must be defined"
 #endif
-
-// Order the accesses of this thread before and after, for all blocks.
-__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 __device__ __forceinline__ float4 load_l2(const float* from) {
     float4 v;
@@ -34,7 +32,7 @@ struct Passed {
     __device__ __forceinline__ void take(float (&total)[NT][4], int warp, int lane) const {
         const size_t at = (size_t)(blockIdx.x - 1) * WARPS + warp;
         if (lane == 0) {
-            while (atomicAdd(there + at, 0) == 0) __nanosleep(100);
+            wait_for_count(there + at, 1);
             there[at] = 0;
         }
         __syncwarp();
@@ -46,99 +44,78 @@ struct Passed {
     }
 };
 
-// Sum of the slices of token tile `n` of a row tile, from zero on and in order.
-__device__ __forceinline__ float4 sum_slices(const float* partials, int tile, int n, int lane) {
-    const float* from = partials + ((size_t)tile * NT + n) * SLICES * 128 + 4 * lane;
-    float4 parts[SLICES], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    UNROLL for (int s = 0; s < SLICES; ++s) parts[s] = load_l2(from + 128 * s);
-    UNROLL for (int s = 0; s < SLICES; ++s)
-        sum.x += parts[s].x, sum.y += parts[s].y, sum.z += parts[s].z, sum.w += parts[s].w;
-    return sum;
-}
-
-__device__ __forceinline__ float4 four(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
-
-// Finish a slice of a row tile: store its sums, or add the slices and write the outputs.
-struct Finish {
+// Outputs of the row tiles of a warp.
+struct Outputs {
     const Epilogue& to;
     int n_tokens;
     float* partials;
     int* counts;
     int warp, lane;
 
+    __device__ __forceinline__ int row_tile(const Item& item) const { return item.first_tile + warp % GROUP_TILES; }
+    // Whether the warp has the end of a slice of rows that exist.
+    __device__ __forceinline__ bool ends(const Item& item) const {
+        return !item.goes_on && row_tile(item) < item.row_tiles();
+    }
     __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
-        return {item.out, item.rows, item.stride, (item.first_tile + warp % GROUP_TILES) * 16, 8 * n, n_tokens};
+        return {item.out, item.rows, item.stride, row_tile(item) * 16, 8 * n, n_tokens};
     }
-    __device__ __forceinline__ float* partial_at(int tile, int n, int slice) const {
-        return partials + (((size_t)tile * NT + n) * SLICES + slice) * 128 + 4 * lane;
-    }
-    __device__ __forceinline__ void write_tile(const Item& item, int n, const EpilogueInputs<MODE, NORM>& loaded, float4 v,
-                                               float4 up) const {
+    __device__ __forceinline__ void write_tile(const Item& item, int n, float4 v, float4 up) const {
+        EpilogueInputs<MODE, NORM> loaded;
+        loaded.load(to, tile_at(item, n), lane);
         write<MODE, NORM>(to, tile_at(item, n), loaded, lane, v, up);
     }
 
-    __device__ __forceinline__ void operator()(const Item& item, float (&total)[NT][4]) const {
-        const int row_tile = item.first_tile + warp % GROUP_TILES;
-        if (row_tile >= item.row_tiles()) return;
-        const int other = MODE == GATED ? item.row_tiles() : 0;  // tiles between a gate and its up projection
-        const int tile = item.before + row_tile, own = tile + (warp >= GROUP_TILES ? other : 0);
-        if (item.whole && item.slice == SLICES - 1) {
-            add_own(item, total, own, MODE == GATED ? 2 * tile + other - own : own);
-            return;
-        }
+    // Store the sums of a slice, or write the outputs if there is one slice.
+    __device__ __forceinline__ void store(const Item& item, const float (&total)[NT][4]) const {
+        const int up = MODE == GATED && warp >= GROUP_TILES ? item.row_tiles() : 0;
+        float* to_partials = partials + (((size_t)item.before + row_tile(item) + up) * NT * SLICES + item.slice) * 128;
         UNROLL for (int n = 0; n < NT; ++n) {
-            if (8 * n < n_tokens) *(float4*)partial_at(own, n, item.slice) = four(total[n]);
-        }
-        if (item.whole) return;
-        fence_gpu();  // the sums are visible before they are counted
-        __syncwarp();
-        int count = 0;
-        if (lane == 0) count = atomicAdd(counts + tile, 1);
-        if (__shfl_sync(~0u, count, 0) != SLICES * SIDES - 1) return;
-        fence_gpu();  // the sums of the other warps are read after they were counted
-        if (lane == 0) counts[tile] = 0;
-        constexpr int AT_ONCE = SLICES * SIDES > 8 ? 2 : SLICES * SIDES > 4 ? 4 : 8;
-#pragma unroll(AT_ONCE)
-        for (int n = 0; n < NT; ++n) {
-            EpilogueInputs<MODE, NORM> loaded;
-            loaded.load(to, tile_at(item, n), lane);
-            const float4 sum = sum_slices(partials, tile, n, lane);
-            write_tile(item, n, loaded, sum, MODE == GATED ? sum_slices(partials, tile + other, n, lane) : sum);
+            if (8 * n >= n_tokens) break;
+            const float4 sum = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+            if constexpr (DIRECT) {
+                write_tile(item, n, sum, sum);
+            } else {
+                *(float4*)(to_partials + n * SLICES * 128 + 4 * lane) = sum;
+            }
         }
     }
 
-    // Add the slices that this warp has stored before, then its latest. With GATED the warps of a gate and of its up
-    // projection (`partner`) exchange half of their sums, and each writes half of the outputs.
-    __device__ __forceinline__ void add_own(const Item& item, float (&total)[NT][4], int own, int partner) const {
-        UNROLL for (int n = 0; n < NT; ++n) {
-            float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            UNROLL for (int s = 0; s < SLICES - 1; ++s) {
-                const float4 v = load_l2(partial_at(own, n, s));
-                sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
-            }
-            UNROLL for (int e = 0; e < 4; ++e) total[n][e] = __fadd_rn(sum[e], total[n][e]);
+    // The slices of token tile `n` of a row tile, added from zero on and in order.
+    __device__ __forceinline__ float4 sum_slices(int tile, int n) const {
+        const float* from = partials + ((size_t)tile * NT + n) * SLICES * 128 + 4 * lane;
+        float4 parts[SLICES], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        UNROLL for (int s = 0; s < SLICES; ++s) parts[s] = load_l2(from + 128 * s);
+        UNROLL for (int s = 0; s < SLICES; ++s)
+            sum.x += parts[s].x, sum.y += parts[s].y, sum.z += parts[s].z, sum.w += parts[s].w;
+        return sum;
+    }
+
+    // Count the slices that the warp has stored. Then add the slices of each of these row tiles; the warps that have a slice
+    // of it share its tokens. The last one resets the count.
+    __device__ __forceinline__ void add_slices(const Job& job) const {
+        constexpr int SHARES = SLICES * SIDES, EACH = (NT + SHARES - 1) / SHARES;
+        Item item;
+        fence_gpu();  // the sums are visible before they are counted
+        __syncwarp();
+        for (Items items(job); items.next(job, item);) {
+            if (lane == 0 && ends(item)) atomicAdd(counts + item.before + row_tile(item), 1);
         }
-        constexpr int HALF = MODE == GATED ? NT / 2 : NT;
-        if constexpr (MODE == GATED) {
-            const bool upper = warp >= GROUP_TILES;
-            UNROLL for (int n = 0; n < HALF; ++n) {
-                const int m = upper ? n : HALF + n;
-                *(float4*)partial_at(own, m, 0) = upper ? four(total[n]) : four(total[HALF + n]);
+        for (Items items(job); items.next(job, item);) {
+            if (!ends(item)) continue;
+            const int tile = item.before + row_tile(item), up = MODE == GATED ? item.row_tiles() : 0;
+            if (lane == 0) wait_for_count(counts + tile, SHARES);
+            __syncwarp();
+            fence_gpu();  // the sums are read after they were counted
+            const int share = item.slice * SIDES + warp / GROUP_TILES, past = (share + 1) * NT / SHARES;
+            UNROLL for (int i = 0; i < EACH; ++i) {
+                const int n = share * NT / SHARES + i;
+                if (n >= past || 8 * n >= n_tokens) break;
+                const float4 sum = sum_slices(tile, n);
+                write_tile(item, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
             }
-            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums of the other warp are stored
-            UNROLL for (int n = 0; n < HALF; ++n) {
-                const int m = upper ? HALF + n : n;
-                const EpilogueInputs<MODE, NORM> none = {};
-                const float4 mine = upper ? four(total[HALF + n]) : four(total[n]), its = load_l2(partial_at(partner, m, 0));
-                write_tile(item, m, none, upper ? its : mine, upper ? mine : its);
-            }
-            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums were read before the next ones are stored
-        } else {
-            UNROLL for (int n = 0; n < NT; ++n) {
-                EpilogueInputs<MODE, NORM> loaded;
-                loaded.load(to, tile_at(item, n), lane);
-                write_tile(item, n, loaded, four(total[n]), four(total[n]));
-            }
+            __syncwarp();
+            if (lane == 0 && atomicAdd(counts + tile, 1) == 2 * SHARES - 1) counts[tile] = 0;
         }
     }
 };

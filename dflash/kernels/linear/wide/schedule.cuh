@@ -1,6 +1,6 @@
 // Work of decode_wide.cu: units of 256 columns of a group of row tiles, shared out evenly among the blocks in a row.
 //
-// Macros: QUANTS, TOKENS, MODE and SLICES, see decode_wide.cu.
+// Macros: QUANTS, TOKENS, MODE, SLICES and WARPS, see decode_wide.cu.
 #pragma once
 #include "../../formats/quants.cuh"
 #include "../../gpu/include/mbarrier.cuh"
@@ -8,13 +8,14 @@
 #include "../../gpu/include/tma.cuh"
 #include "../epilogue.cuh"
 
-#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(SLICES)
-#error "QUANTS, TOKENS, MODE and SLICES must be defined"
+#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(SLICES) || !defined(WARPS)
+#error "QUANTS, TOKENS, MODE, SLICES and WARPS must be defined"
 #endif
 
-constexpr int UNIT_COLUMNS = 256, NT = TOKENS / 8, WARPS = 8, ALL_WARPS = WARPS + 4;
+constexpr int UNIT_COLUMNS = 256, NT = TOKENS / 8, ALL_WARPS = WARPS + 4;
 constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
-static_assert(TOKENS % 16 == 0 && TOKENS <= 128, "see the macros above");
+constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
+static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && (WARPS == 8 || WARPS == 12), "see the macros above");
 
 template <class Q, class... Others>
 struct Formats {
@@ -44,7 +45,6 @@ struct Item {
     int rows, stride, type, first_tile, before;  // first row tile of the block; row tiles of the weights before
     int slice, first, past;
     bool continues, goes_on;  // another block has the beginning, or the end, of the slice
-    bool whole;               // the block has all slices of the group, one after another
 
     __device__ int row_tiles() const { return (rows + 15) / 16; }
 };
@@ -93,38 +93,27 @@ struct Job {
     }
 };
 
-// The items of a block: first a part of a group that the next block goes on with, then whole groups, last the rest of a group
-// that the block before has begun.
+// The items of a block: first the one that the next block goes on with, last the one that the block before has begun.
 struct Items {
-    int first, head_end, tail, past, at;  // units; head and tail are empty if their groups are whole
+    int first, head_end, tail, past, at;  // units: of the block; end of its first item; begin of its last one; the next item
 
     __device__ __forceinline__ Items(const Job& job) {
         const long long all = job.all_units();
-        const int block = blockIdx.x, blocks = gridDim.x;
-        first = (int)(all * block / blocks), past = (int)(all * (block + 1) / blocks);
-        tail = past % job.units ? max(first, job.begin_of(past - 1)) : past;
-        head_end = first % job.units ? min(past, job.end_of(first)) : first;
-        at = -1;
+        first = (int)(all * blockIdx.x / gridDim.x), past = (int)(all * (blockIdx.x + 1) / gridDim.x);
+        tail = max(first, job.begin_of(past - 1)), head_end = min(past, job.end_of(first)), at = -1;
     }
     __device__ __forceinline__ bool next(const Job& job, Item& item) {
         int begin, end;
         if (at < 0) {
-            at = head_end;
-            if (tail < past) {
-                job.locate(tail, past, item), item.whole = false;
-                return true;
-            }
-        }
-        if (at < tail) {
+            begin = tail, end = past, at = head_end;
+        } else if (at < tail) {
             begin = at, end = at = job.end_of(at);
-        } else if (first < min(head_end, tail)) {
-            begin = first, end = head_end, head_end = first;
+        } else if (first < tail) {
+            begin = first, end = head_end, tail = first;
         } else {
             return false;
         }
         job.locate(begin, end, item);
-        const int group = begin - begin % job.units;
-        item.whole = group >= first && group + job.units <= past;
         return true;
     }
 };

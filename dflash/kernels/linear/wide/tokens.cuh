@@ -57,7 +57,7 @@ struct Arranged {
     }
     // By one thread.
     __device__ __forceinline__ void wait() const {
-        while (atomicAdd(ready, 0) != gridDim.x) __nanosleep(40);
+        wait_for_count(ready, gridDim.x);
         fence_gpu();
         fence_async_proxy_all();
         if (atomicAdd(known, 1) == gridDim.x - 1) *ready = 0, *known = 0;
