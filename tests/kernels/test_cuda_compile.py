@@ -107,9 +107,14 @@ def test_a_constant_that_is_missing_is_named():
 
 @pytest.mark.parametrize(
     ("types", "tokens", "mode", "slices"),
-    [(("Q4_K",), 128, linear.GATED, 2), (("Q6_K",), 128, linear.ADD, 8), (("F16", "Q2_K", "Q8_0"), 96, linear.STORE, 1)],
+    [
+        (("Q4_K",), 64, linear.GATED, 2),
+        (("Q4_K",), 128, linear.GATED, 2),
+        (("Q6_K",), 128, linear.ADD, 8),
+        (("F16", "Q2_K", "Q8_0"), 96, linear.STORE, 1),
+    ],
 )
 def test_one_read_of_the_weights(types, tokens, mode, slices, monkeypatch):
     monkeypatch.setattr(wide, "capabilities", lambda: SimpleNamespace(block_shared=227 << 10))
-    constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices, "WARPS": wide._CONSUMERS[tokens]}
+    constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices}
     compiled("linear/wide/decode_wide.cu", "90a", QUANTS=",".join(types), TOKENS=tokens, **constants)

@@ -19,7 +19,7 @@ FROM = 65
 """Fewest tokens that one read of the weights serves, as measured with Q4_K and Q6_K; with more than 512 none ever does."""
 
 _HERE = Path(__file__).parent
-_CONSUMERS = {64: 12, 96: 8, 128: 8}  # consumer warps of a block, as many as the registers of their sums allow
+_CONSUMERS = {64: (8, 2), 96: (8, 1), 128: (8, 1)}  # consumer warps of a block, and row tiles of each, as registers allow
 _PRODUCERS = 4  # warps of the warpgroup that copies tokens
 _UNIT, _TILE = 256, 128  # columns of a unit of work; sums of a tile of 16 rows and eight tokens
 _W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES = 3, 16, 5
@@ -87,7 +87,7 @@ class WideLaunch:
         sides = 2 if mode == _GATED else 1
         self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in weights]
         tiles = self._tiles[:1] if mode == _GATED else self._tiles
-        self._groups = {n: sum(-(-t // (n // sides)) for t in tiles) for n in set(_CONSUMERS.values())}
+        self._of_side, self._sides = tiles, sides
         self._units = x.shape[1] // _UNIT
         buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
@@ -112,8 +112,8 @@ class WideLaunch:
             for w, out in self._pairs
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        warps = _CONSUMERS[n]
-        constants = _stages(self._types, n) | {"SLICES": self._slices, "WARPS": warps}
+        warps, of_warp = _CONSUMERS[n]
+        constants = _stages(self._types, n) | {"SLICES": self._slices}
         made = kernel(
             _HERE / "decode_wide.cu",
             "decode_wide",
@@ -128,13 +128,14 @@ class WideLaunch:
         longest = max(np.diff([self._units * s // self._slices for s in range(self._slices + 1)]))
         partials = scratch.take("partials", sum(self._tiles) * self._slices * n // 8 * _TILE, np.float32)
         counts = scratch.take("counts", sum(self._tiles), np.int32)
-        passed = scratch.take("passed", blocks * warps * n // 8 * _TILE, np.float32)
+        passed = scratch.take("passed", blocks * warps * of_warp * n // 8 * _TILE, np.float32)
         there = scratch.take("there", blocks * warps, np.int32)
         factors, arranged = scratch.take("factors", BUCKETS[-1], np.float32), scratch.take("arranged", 2, np.int32)
         args = [self._x, n, width, self._scale, self._gates, gain, halves, squares, eps, factors, None]
         args += [number for one in weights for number in one]
         args += [*tokens, partials, counts, passed, there, arranged]
-        grid = max(1, min(blocks, int(self._groups[warps] * self._units // longest)))
+        groups = sum(-(-tiles // (warps * of_warp // self._sides)) for tiles in self._of_side)
+        grid = max(1, min(blocks, int(groups * self._units // longest)))
         return made.bind(grid, 32 * (warps + _PRODUCERS), args, constants["SMEM_BYTES"])
 
 
@@ -156,12 +157,13 @@ def _layouts(types: Sequence[str]) -> list[int]:
 
 
 def _stages(types: Sequence[str], n: int) -> dict[str, int]:
-    """Return the stages of `n` tokens and of weights that fit the shared memory."""
+    """Return the shape of a block, and the stages of `n` tokens and of weights that fit the shared memory."""
     shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
-    weights, sums = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    weights, sums = _CONSUMERS[n][0] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
 
     def size(x: int) -> int:
         return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights
 
     x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) <= shared)
-    return {"X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}
+    warps, row_tiles = _CONSUMERS[n]
+    return {"WARPS": warps, "ROW_TILES": row_tiles, "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}

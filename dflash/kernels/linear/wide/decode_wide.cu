@@ -49,7 +49,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
         mbarrier_init(pipe.empty + 8 * threadIdx.x, WARPS);
     }
     Ring ring = {};
-    TileCursor cursor = {nullptr, 0, 0, Items(job)};
+    TileCursor cursor = {{}, 0, 0, 0, 0, Items(job)};
     if (warp < WARPS) {
         const int at = RINGS_AT + warp * (W_STAGES * All::BYTES);
         ring = {pipe.memory + at, address + at, smem_address(weight_barriers[warp]), 0, 0};
@@ -85,7 +85,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
         Item item;
         Items items(job);
         while (items.next(job, item)) {
-            float total[NT][4];
+            float total[ROW_TILES][NT][4];
             if (item.continues) {
                 between.take(total, warp, lane);
             } else {
@@ -94,7 +94,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
             multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
             if (item.goes_on) {
                 between.give(total, warp, lane);
-            } else if (outputs.ends(item)) {
+            } else {
                 outputs.store(item, total);
             }
         }

@@ -16,20 +16,26 @@ __device__ __forceinline__ float4 load_l2(const float* from) {
     return v;
 }
 
+__device__ __forceinline__ float4 four(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
+
 // Sums of a warp that the next block goes on with, and whether they are there.
 struct Passed {
-    float* sums;  // (blocks, WARPS, NT, 128)
+    float* sums;  // (blocks, WARPS, ROW_TILES, NT, 128)
     int* there;   // (blocks, WARPS)
 
-    __device__ __forceinline__ void give(const float (&total)[NT][4], int warp, int lane) const {
+    __device__ __forceinline__ float* sums_at(size_t at, int m, int n, int lane) const {
+        return sums + ((at * ROW_TILES + m) * NT + n) * 128 + 4 * lane;
+    }
+    __device__ __forceinline__ void give(const float (&total)[ROW_TILES][NT][4], int warp, int lane) const {
         const size_t at = (size_t)blockIdx.x * WARPS + warp;
-        UNROLL for (int n = 0; n < NT; ++n)
-            *(float4*)(sums + (at * NT + n) * 128 + 4 * lane) = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+        UNROLL for (int m = 0; m < ROW_TILES; ++m) {
+            UNROLL for (int n = 0; n < NT; ++n) *(float4*)sums_at(at, m, n, lane) = four(total[m][n]);
+        }
         fence_gpu();  // the sums are visible before they are announced
         __syncwarp();
         if (lane == 0) atomicExch(there + at, 1);
     }
-    __device__ __forceinline__ void take(float (&total)[NT][4], int warp, int lane) const {
+    __device__ __forceinline__ void take(float (&total)[ROW_TILES][NT][4], int warp, int lane) const {
         const size_t at = (size_t)(blockIdx.x - 1) * WARPS + warp;
         if (lane == 0) {
             wait_for_count(there + at, 1);
@@ -37,9 +43,11 @@ struct Passed {
         }
         __syncwarp();
         fence_gpu();  // the sums are read after they were announced
-        UNROLL for (int n = 0; n < NT; ++n) {
-            const float4 v = load_l2(sums + (at * NT + n) * 128 + 4 * lane);
-            total[n][0] = v.x, total[n][1] = v.y, total[n][2] = v.z, total[n][3] = v.w;
+        UNROLL for (int m = 0; m < ROW_TILES; ++m) {
+            UNROLL for (int n = 0; n < NT; ++n) {
+                const float4 v = load_l2(sums_at(at, m, n, lane));
+                total[m][n][0] = v.x, total[m][n][1] = v.y, total[m][n][2] = v.z, total[m][n][3] = v.w;
+            }
         }
     }
 };
@@ -52,31 +60,31 @@ struct Outputs {
     int* counts;
     int warp, lane;
 
-    __device__ __forceinline__ int row_tile(const Item& item) const { return item.first_tile + warp % GROUP_TILES; }
     // Whether the warp has the end of a slice of rows that exist.
-    __device__ __forceinline__ bool ends(const Item& item) const {
-        return !item.goes_on && row_tile(item) < item.row_tiles();
+    __device__ __forceinline__ bool ends(const Item& item, int m) const {
+        return !item.goes_on && row_tile(item, warp, m) < item.row_tiles();
     }
-    __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
-        return {item.out, item.rows, item.stride, row_tile(item) * 16, 8 * n, n_tokens};
-    }
-    __device__ __forceinline__ void write_tile(const Item& item, int n, float4 v, float4 up) const {
+    // Write eight tokens, number `n`, of a row tile.
+    __device__ __forceinline__ void write_tile(const Item& item, int row_tile, int n, float4 v, float4 up) const {
+        const OutputTile at = {item.out, item.rows, item.stride, row_tile * 16, 8 * n, n_tokens};
         EpilogueInputs<MODE, NORM> loaded;
-        loaded.load(to, tile_at(item, n), lane);
-        write<MODE, NORM>(to, tile_at(item, n), loaded, lane, v, up);
+        loaded.load(to, at, lane);
+        write<MODE, NORM>(to, at, loaded, lane, v, up);
     }
 
     // Store the sums of a slice, or write the outputs if there is one slice.
-    __device__ __forceinline__ void store(const Item& item, const float (&total)[NT][4]) const {
-        const int up = MODE == GATED && warp >= GROUP_TILES ? item.row_tiles() : 0;
-        float* to_partials = partials + (((size_t)item.before + row_tile(item) + up) * NT * SLICES + item.slice) * 128;
-        UNROLL for (int n = 0; n < NT; ++n) {
-            if (8 * n >= n_tokens) break;
-            const float4 sum = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
-            if constexpr (DIRECT) {
-                write_tile(item, n, sum, sum);
-            } else {
-                *(float4*)(to_partials + n * SLICES * 128 + 4 * lane) = sum;
+    __device__ __forceinline__ void store(const Item& item, const float (&total)[ROW_TILES][NT][4]) const {
+        UNROLL for (int m = 0; m < ROW_TILES; ++m) {
+            if (!ends(item, m)) continue;
+            const int own = row_tile(item, warp, m), up = MODE == GATED && warp >= SIDE_WARPS ? item.row_tiles() : 0;
+            float* to_partials = partials + (((size_t)item.before + own + up) * NT * SLICES + item.slice) * 128 + 4 * lane;
+            UNROLL for (int n = 0; n < NT; ++n) {
+                if (8 * n >= n_tokens) break;
+                if constexpr (DIRECT) {
+                    write_tile(item, own, n, four(total[m][n]), four(total[m][n]));
+                } else {
+                    *(float4*)(to_partials + n * SLICES * 128) = four(total[m][n]);
+                }
             }
         }
     }
@@ -99,23 +107,28 @@ struct Outputs {
         fence_gpu();  // the sums are visible before they are counted
         __syncwarp();
         for (Items items(job); items.next(job, item);) {
-            if (lane == 0 && ends(item)) atomicAdd(counts + item.before + row_tile(item), 1);
+            for (int m = 0; m < ROW_TILES; ++m) {
+                if (lane == 0 && ends(item, m)) atomicAdd(counts + item.before + row_tile(item, warp, m), 1);
+            }
         }
         for (Items items(job); items.next(job, item);) {
-            if (!ends(item)) continue;
-            const int tile = item.before + row_tile(item), up = MODE == GATED ? item.row_tiles() : 0;
-            if (lane == 0) wait_for_count(counts + tile, SHARES);
-            __syncwarp();
-            fence_gpu();  // the sums are read after they were counted
-            const int share = item.slice * SIDES + warp / GROUP_TILES, past = (share + 1) * NT / SHARES;
-            UNROLL for (int i = 0; i < EACH; ++i) {
-                const int n = share * NT / SHARES + i;
-                if (n >= past || 8 * n >= n_tokens) break;
-                const float4 sum = sum_slices(tile, n);
-                write_tile(item, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
+#pragma unroll 1
+            for (int m = 0; m < ROW_TILES; ++m) {
+                if (!ends(item, m)) continue;
+                const int own = row_tile(item, warp, m), tile = item.before + own, up = MODE == GATED ? item.row_tiles() : 0;
+                if (lane == 0) wait_for_count(counts + tile, SHARES);
+                __syncwarp();
+                fence_gpu();  // the sums are read after they were counted
+                const int share = item.slice * SIDES + warp / SIDE_WARPS, past = (share + 1) * NT / SHARES;
+                UNROLL for (int i = 0; i < EACH; ++i) {
+                    const int n = share * NT / SHARES + i;
+                    if (n >= past || 8 * n >= n_tokens) break;
+                    const float4 sum = sum_slices(tile, n);
+                    write_tile(item, own, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
+                }
+                __syncwarp();
+                if (lane == 0 && atomicAdd(counts + tile, 1) == 2 * SHARES - 1) counts[tile] = 0;
             }
-            __syncwarp();
-            if (lane == 0 && atomicAdd(counts + tile, 1) == 2 * SHARES - 1) counts[tile] = 0;
         }
     }
 };

@@ -1,6 +1,6 @@
 // Work of decode_wide.cu: units of 256 columns of a group of row tiles, shared out evenly among the blocks in a row.
 //
-// Macros: QUANTS, TOKENS, MODE, SLICES and WARPS, see decode_wide.cu.
+// Macros: QUANTS, TOKENS, MODE, SLICES, WARPS and ROW_TILES, see decode_wide.cu.
 #pragma once
 #include "../../formats/quants.cuh"
 #include "../../gpu/include/mbarrier.cuh"
@@ -8,14 +8,15 @@
 #include "../../gpu/include/tma.cuh"
 #include "../epilogue.cuh"
 
-#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(SLICES) || !defined(WARPS)
-#error "QUANTS, TOKENS, MODE, SLICES and WARPS must be defined"
+#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(SLICES) || !defined(WARPS) || \
+    !defined(ROW_TILES)
+#error "QUANTS, TOKENS, MODE, SLICES, WARPS and ROW_TILES must be defined"
 #endif
 
 constexpr int UNIT_COLUMNS = 256, NT = TOKENS / 8, ALL_WARPS = WARPS + 4;
-constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
+constexpr int SIDES = MODE == GATED ? 2 : 1, SIDE_WARPS = WARPS / SIDES, GROUP_TILES = SIDE_WARPS * ROW_TILES;
 constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
-static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && (WARPS == 8 || WARPS == 12), "see the macros above");
+static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && (WARPS == 8 || WARPS == 12) && ROW_TILES <= 2, "see decode_wide.cu");
 
 template <class Q, class... Others>
 struct Formats {
@@ -118,37 +119,45 @@ struct Items {
     }
 };
 
-// The row tile of a consumer warp in an item; past the last row, the last tile again.
-__device__ __forceinline__ int tile_of(const Item& item, int warp) {
-    return min(item.first_tile + warp % GROUP_TILES, item.row_tiles() - 1);
+// Row tile `m` of a consumer warp in an item.
+__device__ __forceinline__ int row_tile(const Item& item, int warp, int m) {
+    return item.first_tile + warp % SIDE_WARPS * ROW_TILES + m;
 }
 
-// Tiles that a warp copies, in the order in which it reads them.
+// Tiles that a warp copies, in the order in which it reads them: for each unit, the tiles of one row tile after the other.
+// Past the last row tile the last one is read again.
 struct TileCursor {
-    const u8* at;
-    int left, bytes;
+    const u8* at[ROW_TILES];
+    int left, bytes, of_unit, done;  // tiles left in the item; bytes of a tile; tiles of a unit and a row tile; of the unit
     Items items;
 
     __device__ __forceinline__ void next_item(const Job& job, int warp) {
         Item item;
         if (!items.next(job, item)) return;
-        const int tile_k = All::tile_k(item.type), of_unit = UNIT_COLUMNS / tile_k;
-        bytes = All::bytes(item.type), left = (item.past - item.first) * of_unit;
-        const u8* tiles = MODE == GATED && warp >= GROUP_TILES ? item.second : item.tiles;
-        at = tiles + ((size_t)tile_of(item, warp) * job.units + item.first) * of_unit * bytes;
+        of_unit = UNIT_COLUMNS / All::tile_k(item.type), done = 0;
+        bytes = All::bytes(item.type), left = (item.past - item.first) * of_unit * ROW_TILES;
+        const u8* tiles = MODE == GATED && warp >= SIDE_WARPS ? item.second : item.tiles;
+        UNROLL for (int m = 0; m < ROW_TILES; ++m) {
+            const int tile = min(row_tile(item, warp, m), item.row_tiles() - 1);
+            at[m] = tiles + ((size_t)tile * job.units + item.first) * of_unit * bytes;
+        }
     }
     // Copy the next tile, if there is one.
     __device__ __forceinline__ void fetch(const Job& job, int warp, u32 to, u32 barrier) {
         if (left == 0) next_item(job, warp);
         if (left == 0) return;
+        const bool second = ROW_TILES == 2 && done >= of_unit;
+        const u8* from = second ? at[ROW_TILES - 1] : at[0];
         if (elect_one()) {
             mbarrier_arrive_expect_tx(barrier, bytes);
             asm volatile(
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
                 "%4;" ::"r"(to),
-                "l"(at), "r"(bytes), "r"(barrier), "l"(EVICT_FIRST)
+                "l"(from), "r"(bytes), "r"(barrier), "l"(EVICT_FIRST)
                 : "memory");
         }
-        at += bytes, --left;
+        (second ? at[ROW_TILES - 1] : at[0]) += bytes;
+        if (++done == of_unit * ROW_TILES) done = 0;
+        --left;
     }
 };
