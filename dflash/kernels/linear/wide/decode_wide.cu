@@ -17,7 +17,8 @@
 // Grid: at most one block a multiprocessor, since blocks wait for each other. Block 32 * (WARPS + 4), shared memory
 // SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
-// epilogue.cuh; SLICES of K; WARPS and ROW_TILES, consumer warps and the row tiles of each; X_STAGES, stages of the tokens, at least 5; W_STAGES, tiles in the ring of a warp; SMEM_BYTES.
+// epilogue.cuh; SLICES of K; WARPS and ROW_TILES, consumer warps and the row tiles of each; X_STAGES, stages of the tokens,
+// at least 5; W_STAGES, tiles in the ring of a warp; SMEM_BYTES.
 // Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice are written and read once,
 // in the L2 cache.
 #include "../../gpu/include/pdl.cuh"
