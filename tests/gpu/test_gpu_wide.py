@@ -31,7 +31,7 @@ def matrices(kinds, rows, width):
     return [tiles.PackedWeight(random_matrix(r, width, kind)) for kind, r in zip(kinds, rows, strict=True)]
 
 
-def same_bits(monkeypatch, weights, tokens=(65, 96, 100, 128), *, gated=False, add=False, before=None, behind=None):
+def same_bits(monkeypatch, weights, tokens=(64, 65, 96, 100, 128), *, gated=False, add=False, before=None, behind=None):
     """Compare all outputs of one read of the weights with those of launches of at most 32 tokens."""
     x = normal(ROWS, weights[0].shape[1])
     if before is not None:
@@ -64,7 +64,7 @@ def same_bits(monkeypatch, weights, tokens=(65, 96, 100, 128), *, gated=False, a
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format(kind, monkeypatch):
-    same_bits(monkeypatch, matrices([kind], [333], 1536), tokens=(100,))
+    same_bits(monkeypatch, matrices([kind], [333], 1536), tokens=(60, 90, 100))
 
 
 @pytest.mark.parametrize(
