@@ -99,36 +99,54 @@ struct Outputs {
         return sum;
     }
 
-    // Count the slices that the warp has stored. Then add the slices of each of these row tiles; the warps that have a slice
-    // of it share its tokens. The last one resets the count.
-    __device__ __forceinline__ void add_slices(const Job& job) const {
-        constexpr int SHARES = SLICES * SIDES, EACH = (NT + SHARES - 1) / SHARES;
+    // Call `action(item, m)` for each slice and row tile whose end the warp has, in the order in which they were stored.
+    template <class Action>
+    __device__ __forceinline__ void for_each_end(const Job& job, const Action& action) const {
         Item item;
-        fence_gpu();  // the sums are visible before they are counted
-        __syncwarp();
-        for (Items items(job); items.next(job, item);) {
-            for (int m = 0; m < ROW_TILES; ++m) {
-                if (lane == 0 && ends(item, m)) atomicAdd(counts + item.before + row_tile(item, warp, m), 1);
-            }
-        }
         for (Items items(job); items.next(job, item);) {
 #pragma unroll 1
             for (int m = 0; m < ROW_TILES; ++m) {
-                if (!ends(item, m)) continue;
-                const int own = row_tile(item, warp, m), tile = item.before + own, up = MODE == GATED ? item.row_tiles() : 0;
-                if (lane == 0) wait_for_count(counts + tile, SHARES);
-                __syncwarp();
-                fence_gpu();  // the sums are read after they were counted
-                const int share = item.slice * SIDES + warp / SIDE_WARPS, past = (share + 1) * NT / SHARES;
-                UNROLL for (int i = 0; i < EACH; ++i) {
-                    const int n = share * NT / SHARES + i;
-                    if (n >= past || 8 * n >= n_tokens) break;
-                    const float4 sum = sum_slices(tile, n);
-                    write_tile(item, own, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
-                }
-                __syncwarp();
-                if (lane == 0 && atomicAdd(counts + tile, 1) == 2 * SHARES - 1) counts[tile] = 0;
+                if (ends(item, m)) action(item, row_tile(item, warp, m));
             }
         }
+    }
+
+    // Count the slices that the warp has stored and wait for the others of these row tiles. Then add the slices: the warps
+    // that have one of a row tile share its tokens. The last one that is done resets the count.
+    __device__ __forceinline__ void add_slices(const Job& job) const {
+        constexpr int SHARES = SLICES * SIDES, EACH = (NT + SHARES - 1) / SHARES;
+        fence_gpu();  // the sums are visible before they are counted
+        __syncwarp();
+        for_each_end(job, [&](const Item& item, int own) {
+            if (lane == 0) atomicAdd(counts + item.before + own, 1);
+        });
+        // Each lane waits for a row tile, so that the waits run side by side.
+        int* count = nullptr;
+        int n_ends = 0;
+        for_each_end(job, [&](const Item& item, int own) {
+            if (lane == n_ends++ % 32) {
+                if (count) wait_for_count(count, SHARES);
+                count = counts + item.before + own;
+            }
+        });
+        if (count) wait_for_count(count, SHARES);
+        __syncwarp();
+        fence_gpu();  // the sums are read after they were counted
+        for_each_end(job, [&](const Item& item, int own) {
+            const int tile = item.before + own, up = MODE == GATED ? item.row_tiles() : 0;
+            const int share = item.slice * SIDES + warp / SIDE_WARPS, past = (share + 1) * NT / SHARES;
+            UNROLL for (int i = 0; i < EACH; ++i) {
+                const int n = share * NT / SHARES + i;
+                if (n >= past || 8 * n >= n_tokens) break;
+                const float4 sum = sum_slices(tile, n);
+                write_tile(item, own, n, sum, MODE == GATED ? sum_slices(tile + up, n) : sum);
+            }
+        });
+        __syncwarp();  // all lanes have read the sums
+        n_ends = 0;
+        for_each_end(job, [&](const Item& item, int own) {
+            int* at = counts + item.before + own;
+            if (lane == n_ends++ % 32 && atomicAdd(at, 1) == 2 * SHARES - 1) *at = 0;
+        });
     }
 };
