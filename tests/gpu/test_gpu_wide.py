@@ -1,5 +1,7 @@
 """More than 64 tokens on a GPU: one read of the weights and one pass give the bits of several."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from compare import assert_same_bits
@@ -12,10 +14,12 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS
+from dflash.kernels.gpu.capabilities import capabilities
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.linear.cuda")
 wide = pytest.importorskip("dflash.kernels.linear.wide.cuda")
+passes = pytest.importorskip("dflash.model.cuda.passes")
 tiles = pytest.importorskip("dflash.kernels.formats.cuda")
 SplitNorm = pytest.importorskip("dflash.kernels.norm.split").SplitNorm
 
@@ -120,6 +124,15 @@ def test_many_tokens_in_turn():
     for (_, outs), want in zip(launches, wanted, strict=True):
         for out, first in zip(outs, want, strict=True):
             assert_same_bits("again", out.get(), first)
+
+
+def test_other_gpus_have_passes_of_64_rows(monkeypatch):
+    dense, experts = SimpleNamespace(experts=None), SimpleNamespace(experts=8)
+    hopper = capabilities().has_wgmma
+    assert [passes.rows_of(dense, n) for n in (64, 65)] == [64, 128 if hopper else 64]
+    assert passes.rows_of(experts, 100) == 64
+    monkeypatch.setenv("DFLASH_TARGET", "sm_86")
+    assert passes.rows_of(dense, 100) == 64
 
 
 TEXTS = [f"{i} times {i + 1} is" for i in range(100)]

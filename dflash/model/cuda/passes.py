@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
@@ -30,7 +31,7 @@ SEQUENCES = 64
 """Most sequences in a decode pass of at most 64 rows."""
 
 WIDE = 128
-"""Most rows of a decode pass of one row for each sequence, in a model of more than 64 sequences."""
+"""Most rows of a decode pass of one row for each sequence, see `rows_of`."""
 
 PROMPTS = 16
 """Most sequences in a prefill pass."""
@@ -312,5 +313,8 @@ def bucket_of(n: int) -> int:
 
 
 def rows_of(config: Config, sequences: int) -> int:
-    """Return the most rows of a decode pass in a model of `sequences` sequences; experts take at most 64."""
-    return WIDE if sequences > PENDING and not config.experts else PENDING
+    """Return the most rows of a decode pass in a model of `sequences` sequences.
+
+    More than 64 rows only pay where multiplies read the weights once for them: on Hopper. Experts take at most 64.
+    """
+    return WIDE if sequences > PENDING and not config.experts and capabilities().has_wgmma else PENDING
