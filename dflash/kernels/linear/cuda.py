@@ -133,7 +133,7 @@ class DecodeLinear:
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
-        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R), whose
+        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R). Its
         rows are as far apart as those of the output.
 
         Raises
