@@ -87,7 +87,7 @@ class DecodeLinear:
         check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
-        self._least = wide_cuda.least_tokens(x.shape[1]) if link is None else MOST + 1
+        self._least = wide_cuda.least_tokens(weights) if link is None else MOST + 1
         most = _most(weights, gated=gated)
         if len(x) < self._least:
             most = bucket(-(-len(x) // -(-len(x) // most)))

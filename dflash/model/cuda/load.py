@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from dflash.errors import OutOfMemory
 from dflash.kernels.gpu import device
-from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
 from dflash.model.cuda.ops import scratch_bytes
@@ -18,8 +17,8 @@ from dflash.model.weights import Weights
 RESERVE = 3 << 28
 """Bytes of device memory left free (768 MiB): for code of kernels, their graphs, snapshots and other processes."""
 
-WIDE_BYTES = 1 << 26
-"""Bytes of the partial sums and arranged tokens of multiplies of more than 64 tokens (64 MiB; 50 MB for the 27B)."""
+WIDE_BYTES = 1 << 19
+"""Bytes a row for partial sums and arranged tokens of multiplies with one read of the weights (0.4 MB for the 27B)."""
 
 
 def load_on_gpu(
@@ -73,8 +72,8 @@ def work_bytes(config: Config, kv: str, sequences: int = 1) -> int:
     Logits and partial sums of attention lie in the memory of prefill passes and are not counted.
     """
     rows = rows_of(config, sequences)
-    wide = WIDE_BYTES if rows > PENDING else 0
-    return sum(workspace_bytes(config, n, kv) for n in (CHUNK, rows)) + scratch_bytes(config, CHUNK, PROMPTS) + wide
+    passes = sum(workspace_bytes(config, n, kv) for n in (CHUNK, rows))
+    return passes + scratch_bytes(config, CHUNK, PROMPTS) + WIDE_BYTES * rows
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:

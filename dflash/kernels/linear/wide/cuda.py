@@ -15,11 +15,14 @@ from dflash.kernels.gpu.jit import kernel
 BUCKETS = 64, 96, 128
 """Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
 
-FROM = 65
-"""Fewest tokens that one read of the weights serves, as measured with Q4_K and Q6_K; with more than 512 none ever does."""
+FROM, FROM_MIXED, FROM_SMALL, SMALL = 49, 65, 97, 32 << 20
+"""Fewest tokens that one read of the weights serves: weights of one type, of several, and of fewer bytes than `SMALL`.
+
+Measured for the matrices of a 27B on an H200. With more than 512 tokens none ever does.
+"""
 
 _HERE = Path(__file__).parent
-_CONSUMERS = {64: (8, 2), 96: (8, 1), 128: (8, 1)}  # consumer warps of a block, and row tiles of each, as registers allow
+_CONSUMERS = {64: 12, 96: 8, 128: 8}  # consumer warps of a block, as many as the registers of their sums allow
 _PRODUCERS = 4  # warps of the warpgroup that copies tokens
 _UNIT, _TILE = 256, 128  # columns of a unit of work; sums of a tile of 16 rows and eight tokens
 _W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES = 3, 16, 5
@@ -112,7 +115,7 @@ class WideLaunch:
             for w, out in self._pairs
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        warps, of_warp = _CONSUMERS[n]
+        warps = _CONSUMERS[n]
         constants = _stages(self._types, n) | {"SLICES": self._slices}
         made = kernel(
             _HERE / "decode_wide.cu",
@@ -128,20 +131,24 @@ class WideLaunch:
         longest = max(np.diff([self._units * s // self._slices for s in range(self._slices + 1)]))
         partials = scratch.take("partials", sum(self._tiles) * self._slices * n // 8 * _TILE, np.float32)
         counts = scratch.take("counts", sum(self._tiles), np.int32)
-        passed = scratch.take("passed", blocks * warps * of_warp * n // 8 * _TILE, np.float32)
+        passed = scratch.take("passed", blocks * warps * n // 8 * _TILE, np.float32)
         there = scratch.take("there", blocks * warps, np.int32)
         factors, arranged = scratch.take("factors", BUCKETS[-1], np.float32), scratch.take("arranged", 2, np.int32)
         args = [self._x, n, width, self._scale, self._gates, gain, halves, squares, eps, factors, None]
         args += [number for one in weights for number in one]
         args += [*tokens, partials, counts, passed, there, arranged]
-        groups = sum(-(-tiles // (warps * of_warp // self._sides)) for tiles in self._of_side)
+        groups = sum(-(-tiles // (warps // self._sides)) for tiles in self._of_side)
         grid = max(1, min(blocks, int(groups * self._units // longest)))
         return made.bind(grid, 32 * (warps + _PRODUCERS), args, constants["SMEM_BYTES"])
 
 
-def least_tokens(width: int) -> int:
-    """Return the fewest tokens that one read of the weights serves on the current device; more than any, if it can't."""
-    return FROM if capabilities().has_wgmma and width % _UNIT == 0 else _NEVER
+def least_tokens(weights: Sequence[PackedWeight]) -> int:
+    """Return the fewest tokens for which one read of these weights is faster than several, on the current device."""
+    if not capabilities().has_wgmma or weights[0].shape[1] % _UNIT:
+        return _NEVER
+    if sum(weight.data.nbytes for weight in weights) < SMALL:
+        return FROM_SMALL
+    return FROM if len({weight.type for weight in weights}) == 1 else FROM_MIXED
 
 
 def bucket(n_tokens: int) -> int:
@@ -159,11 +166,10 @@ def _layouts(types: Sequence[str]) -> list[int]:
 def _stages(types: Sequence[str], n: int) -> dict[str, int]:
     """Return the shape of a block, and the stages of `n` tokens and of weights that fit the shared memory."""
     shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
-    weights, sums = _CONSUMERS[n][0] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    weights, sums = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
 
     def size(x: int) -> int:
         return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights
 
     x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) <= shared)
-    warps, row_tiles = _CONSUMERS[n]
-    return {"WARPS": warps, "ROW_TILES": row_tiles, "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}
+    return {"WARPS": _CONSUMERS[n], "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}

@@ -1,24 +1,23 @@
 // Multiply of a decode pass of many tokens on Hopper: out = x @ W.T, with the bits of decode.cu for every token.
 //
 // A weight is read and unpacked once for all tokens. Each of WARPS consumer warps unpacks tiles of 16 rows to A fragments,
-// and its warpgroup multiplies 64 rows with all tokens (wgmma). With two row tiles a warp, each 256 columns of the tokens
-// serve one after the other. Sums are added in the order of decode.cu: the columns of a group in the tensor core, then
-// groups, tiles and minima, then the K slices one after another.
+// and its warpgroup multiplies 64 rows with all tokens (wgmma). Sums are added in the order of decode.cu: the columns of a
+// group in the tensor core, then groups, tiles and minima, then the K slices one after another.
 //
 // A group is the row tiles of a block (GATED: half of them of the gate, and the same of the up projection), a unit 256 columns
 // of a group. Each block takes an equal share of the units in a row. A share may begin or end inside a K slice; then
 // the block before passes its sums on. It does so first and the block after continues them last, so that none waits long.
-// The sums of the slices are stored in `partials`. At the end the warps that have a slice of a row tile wait for the others,
-// and add the slices of its outputs in order, each for some of the tokens.
+// The sums of a slice are stored in `partials`. A warp that has all slices of a row tile adds them itself. The others wait at
+// the end for the warps that have the rest of their row tiles; then each adds the slices in order for some of the tokens.
 //
 // First all blocks bring the tokens into the order that the tensor cores need (arrange.cuh) and compute the factors of their
 // norm. A thread of the last warpgroup then copies them to stages of 64 columns.
 //
-// Grid: at most one block a multiprocessor, since blocks wait for each other. Block 32 * (WARPS + 4), shared memory
-// SMEM_BYTES.
+// Grid: at most one block a multiprocessor, since blocks wait for each other. Block 32 * (WARPS + 4), shared
+// memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
-// epilogue.cuh; SLICES of K; WARPS and ROW_TILES, consumer warps and the row tiles of each; X_STAGES, stages of the tokens,
-// at least 5; W_STAGES, tiles in the ring of a warp; SMEM_BYTES.
+// epilogue.cuh; SLICES of K; WARPS, consumer warps; X_STAGES, stages of the tokens, at least 5; W_STAGES, tiles in the ring of
+// a warp; SMEM_BYTES.
 // Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice are written and read once,
 // in the L2 cache.
 #include "../../gpu/include/pdl.cuh"
@@ -52,7 +51,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
         mbarrier_init(pipe.empty + 8 * threadIdx.x, WARPS);
     }
     Ring ring = {};
-    TileCursor cursor = {{}, 0, 0, 0, 0, Items(job)};
+    TileCursor cursor = {nullptr, 0, 0, Items(job)};
     if (warp < WARPS) {
         const int at = RINGS_AT + warp * (W_STAGES * All::BYTES);
         ring = {pipe.memory + at, address + at, smem_address(weight_barriers[warp]), 0, 0};
@@ -88,7 +87,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
         Item item;
         Items items(job);
         while (items.next(job, item)) {
-            float total[ROW_TILES][NT][4];
+            float total[NT][4];
             if (item.continues) {
                 between.take(total, warp, lane);
             } else {

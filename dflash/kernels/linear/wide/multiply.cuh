@@ -28,11 +28,10 @@ struct Pipe {
         return address + stage * BLOCK_BYTES;
     }
     __device__ __forceinline__ const u8* sums() const { return memory + SUMS_AT + sum_stage * SUM_BYTES; }
-    // All lanes have read the stage; with LAST no other row tile of the warp needs it.
-    template <bool LAST>
+    // All lanes have read the stage.
     __device__ __forceinline__ void release(int lane) {
         __syncwarp();
-        if (LAST && lane == 0) mbarrier_arrive(empty + 8 * stage);
+        if (lane == 0) mbarrier_arrive(empty + 8 * stage);
         next();
     }
     __device__ __forceinline__ void next() {
@@ -58,7 +57,7 @@ __device__ __forceinline__ u64 columns_of(const Pipe& pipe, int block, bool earl
 }
 
 // total += a tile of one group times all tokens.
-template <class Q, bool LAST>
+template <class Q>
 __device__ __forceinline__ void multiply_whole(const u8* tile, Pipe& pipe, int lane, float (&total)[NT][4]) {
     float part[NT][4];
     u32 a[2][8];
@@ -73,19 +72,19 @@ __device__ __forceinline__ void multiply_whole(const u8* tile, Pipe& pipe, int l
         wgmma_rs(part, a[j % 2] + 4, b + 2, 1);
         wgmma_commit_group();
         wgmma_wait_group<1>();  // the fragments before these may be overwritten, and their columns
-        if (next_stage) pipe.release<LAST>(lane);
+        if (next_stage) pipe.release(lane);
     }
     wgmma_wait_group<0>();
     wgmma_fence_operand(part);
     const float upper = row_scale<Q>(tile, lane / 4), lower = row_scale<Q>(tile, lane / 4 + 8);
     UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[n], part[n], upper, lower);
     if constexpr (Q::MINIMA > 0) add_minima<Q, NT>(tile, pipe.sums(), lane, total);
-    pipe.release<LAST>(lane);
+    pipe.release(lane);
 }
 
 // The same for groups of 16 or 32 columns, whose sums are scaled one by one. Half of the tokens are multiplied while the sums
 // of the other half are added.
-template <class Q, bool LAST>
+template <class Q>
 __device__ __forceinline__ void multiply_groups(const u8* tile, Pipe& pipe, int lane, float (&total)[NT][4]) {
     constexpr int HALF = NT / 2, OF_BLOCK = 32 / Q::GROUP, PRODUCTS = 16 * OF_BLOCK;
     float part[2][HALF][4], scaled[Q::GROUP == 16 ? NT : 1][4];
@@ -111,7 +110,7 @@ __device__ __forceinline__ void multiply_groups(const u8* tile, Pipe& pipe, int 
         } else {
             wgmma_wait_group<0>();
         }
-        if (next_stage) pipe.release<LAST>(lane);
+        if (next_stage) pipe.release(lane);
         if (i == 0) continue;
         const int done = i - 1, of = done / 2, from = done % 2 * HALF;
         wgmma_fence_operand(part[done % 2]);
@@ -129,44 +128,32 @@ __device__ __forceinline__ void multiply_groups(const u8* tile, Pipe& pipe, int 
         UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[n], scaled[n], upper, lower);
     }
     if constexpr (Q::MINIMA > 0) add_minima<Q, NT>(tile, pipe.sums(), lane, total);
-    pipe.release<LAST>(lane);
+    pipe.release(lane);
 }
 
-// total += the 256 columns of a unit of one row tile. With LAST, the tokens are released.
-template <class Q, bool LAST>
-__device__ __forceinline__ void multiply_unit(const Job& job, Pipe& pipe, Ring& ring, TileCursor& cursor, int warp, int lane,
-                                              float (&total)[NT][4]) {
+template <class Q>
+__device__ __forceinline__ void multiply_item(const Job& job, const Item& item, Pipe& pipe, Ring& ring, TileCursor& cursor,
+                                              int warp, int lane, float (&total)[NT][4]) {
+    constexpr int TILES = UNIT_COLUMNS / Q::TILE_K;
+    const int n = (item.past - item.first) * TILES;
 #pragma unroll 1
-    for (int i = 0; i < UNIT_COLUMNS / Q::TILE_K; ++i) {
+    for (int i = 0; i < n; ++i) {
         mbarrier_wait(ring.barrier + 8 * ring.stage, ring.phase);
         const u8* tile = ring.memory + ring.stage * All::BYTES;
         if constexpr (Q::GROUP == Q::TILE_K) {
-            multiply_whole<Q, LAST>(tile, pipe, lane, total);
+            multiply_whole<Q>(tile, pipe, lane, total);
         } else {
-            multiply_groups<Q, LAST>(tile, pipe, lane, total);
+            multiply_groups<Q>(tile, pipe, lane, total);
         }
+        if (TILES == 1 || i % TILES == TILES - 1) pipe.next_unit();
         cursor.fetch(job, warp, ring.address + ring.stage * All::BYTES, ring.barrier + 8 * ring.stage);
         if (++ring.stage == W_STAGES) ring.stage = 0, ring.phase ^= 1;
     }
 }
 
-template <class Q>
-__device__ __forceinline__ void multiply_item(const Job& job, const Item& item, Pipe& pipe, Ring& ring, TileCursor& cursor,
-                                              int warp, int lane, float (&total)[ROW_TILES][NT][4]) {
-#pragma unroll 1
-    for (int i = item.first; i < item.past; ++i) {
-        if constexpr (ROW_TILES == 2) {
-            Pipe early = pipe;
-            multiply_unit<Q, false>(job, early, ring, cursor, warp, lane, total[0]);
-        }
-        multiply_unit<Q, true>(job, pipe, ring, cursor, warp, lane, total[ROW_TILES - 1]);
-        pipe.next_unit();
-    }
-}
-
 template <class Q, class... Others>
 __device__ __forceinline__ void multiply_any(int type, const Job& job, const Item& item, Pipe& pipe, Ring& ring,
-                                             TileCursor& cursor, int warp, int lane, float (&total)[ROW_TILES][NT][4]) {
+                                             TileCursor& cursor, int warp, int lane, float (&total)[NT][4]) {
     if constexpr (sizeof...(Others) == 0) {
         multiply_item<Q>(job, item, pipe, ring, cursor, warp, lane, total);
     } else if (type == 0) {

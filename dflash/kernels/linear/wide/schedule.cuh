@@ -1,6 +1,6 @@
 // Work of decode_wide.cu: units of 256 columns of a group of row tiles, shared out evenly among the blocks in a row.
 //
-// Macros: QUANTS, TOKENS, MODE, SLICES, WARPS and ROW_TILES, see decode_wide.cu.
+// Macros: QUANTS, TOKENS, MODE, SLICES and WARPS, see decode_wide.cu.
 #pragma once
 #include "../../formats/quants.cuh"
 #include "../../gpu/include/mbarrier.cuh"
@@ -8,15 +8,14 @@
 #include "../../gpu/include/tma.cuh"
 #include "../epilogue.cuh"
 
-#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(SLICES) || !defined(WARPS) || \
-    !defined(ROW_TILES)
-#error "QUANTS, TOKENS, MODE, SLICES, WARPS and ROW_TILES must be defined"
+#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(SLICES) || !defined(WARPS)
+#error "QUANTS, TOKENS, MODE, SLICES and WARPS must be defined"
 #endif
 
 constexpr int UNIT_COLUMNS = 256, NT = TOKENS / 8, ALL_WARPS = WARPS + 4;
-constexpr int SIDES = MODE == GATED ? 2 : 1, SIDE_WARPS = WARPS / SIDES, GROUP_TILES = SIDE_WARPS * ROW_TILES;
+constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
 constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
-static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && (WARPS == 8 || WARPS == 12) && ROW_TILES <= 2, "see decode_wide.cu");
+static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && (WARPS == 8 || WARPS == 12), "see decode_wide.cu");
 
 template <class Q, class... Others>
 struct Formats {
@@ -46,6 +45,7 @@ struct Item {
     int rows, stride, type, first_tile, before;  // first row tile of the block; row tiles of the weights before
     int slice, first, past;
     bool continues, goes_on;  // another block has the beginning, or the end, of the slice
+    bool whole;               // the block has all slices of the group, one after another
 
     __device__ int row_tiles() const { return (rows + 15) / 16; }
 };
@@ -94,70 +94,73 @@ struct Job {
     }
 };
 
-// The items of a block: first the one that the next block goes on with, last the one that the block before has begun.
+// The items of a block: first a part of a group that the next block goes on with, then whole groups, last the rest of a group
+// that the block before has begun.
 struct Items {
-    int first, head_end, tail, past, at;  // units: of the block; end of its first item; begin of its last one; the next item
+    int first, head_end, tail, past, at;  // units; head and tail are empty if their groups are whole
 
     __device__ __forceinline__ Items(const Job& job) {
         const long long all = job.all_units();
-        first = (int)(all * blockIdx.x / gridDim.x), past = (int)(all * (blockIdx.x + 1) / gridDim.x);
-        tail = max(first, job.begin_of(past - 1)), head_end = min(past, job.end_of(first)), at = -1;
+        const int block = blockIdx.x, blocks = gridDim.x;
+        first = (int)(all * block / blocks), past = (int)(all * (block + 1) / blocks);
+        tail = past % job.units ? max(first, job.begin_of(past - 1)) : past;
+        head_end = first % job.units ? min(past, job.end_of(first)) : first;
+        at = -1;
     }
     __device__ __forceinline__ bool next(const Job& job, Item& item) {
         int begin, end;
         if (at < 0) {
-            begin = tail, end = past, at = head_end;
-        } else if (at < tail) {
+            at = head_end;
+            if (tail < past) {
+                job.locate(tail, past, item), item.whole = false;
+                return true;
+            }
+        }
+        if (at < tail) {
             begin = at, end = at = job.end_of(at);
-        } else if (first < tail) {
-            begin = first, end = head_end, tail = first;
+        } else if (first < min(head_end, tail)) {
+            begin = first, end = head_end, head_end = first;
         } else {
             return false;
         }
         job.locate(begin, end, item);
+        const int group = begin - begin % job.units;
+        item.whole = group >= first && group + job.units <= past;
         return true;
     }
 };
 
-// Row tile `m` of a consumer warp in an item.
-__device__ __forceinline__ int row_tile(const Item& item, int warp, int m) {
-    return item.first_tile + warp % SIDE_WARPS * ROW_TILES + m;
+// The row tile of a consumer warp in an item; past the last row, the last tile again.
+__device__ __forceinline__ int tile_of(const Item& item, int warp) {
+    return min(item.first_tile + warp % GROUP_TILES, item.row_tiles() - 1);
 }
 
-// Tiles that a warp copies, in the order in which it reads them: for each unit, the tiles of one row tile after the other.
-// Past the last row tile the last one is read again.
+// Tiles that a warp copies, in the order in which it reads them.
 struct TileCursor {
-    const u8* at[ROW_TILES];
-    int left, bytes, of_unit, done;  // tiles left in the item; bytes of a tile; tiles of a unit and a row tile; of the unit
+    const u8* at;
+    int left, bytes;
     Items items;
 
     __device__ __forceinline__ void next_item(const Job& job, int warp) {
         Item item;
         if (!items.next(job, item)) return;
-        of_unit = UNIT_COLUMNS / All::tile_k(item.type), done = 0;
-        bytes = All::bytes(item.type), left = (item.past - item.first) * of_unit * ROW_TILES;
-        const u8* tiles = MODE == GATED && warp >= SIDE_WARPS ? item.second : item.tiles;
-        UNROLL for (int m = 0; m < ROW_TILES; ++m) {
-            const int tile = min(row_tile(item, warp, m), item.row_tiles() - 1);
-            at[m] = tiles + ((size_t)tile * job.units + item.first) * of_unit * bytes;
-        }
+        const int tile_k = All::tile_k(item.type), of_unit = UNIT_COLUMNS / tile_k;
+        bytes = All::bytes(item.type), left = (item.past - item.first) * of_unit;
+        const u8* tiles = MODE == GATED && warp >= GROUP_TILES ? item.second : item.tiles;
+        at = tiles + ((size_t)tile_of(item, warp) * job.units + item.first) * of_unit * bytes;
     }
     // Copy the next tile, if there is one.
     __device__ __forceinline__ void fetch(const Job& job, int warp, u32 to, u32 barrier) {
         if (left == 0) next_item(job, warp);
         if (left == 0) return;
-        const bool second = ROW_TILES == 2 && done >= of_unit;
-        const u8* from = second ? at[ROW_TILES - 1] : at[0];
         if (elect_one()) {
             mbarrier_arrive_expect_tx(barrier, bytes);
             asm volatile(
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
                 "%4;" ::"r"(to),
-                "l"(from), "r"(bytes), "r"(barrier), "l"(EVICT_FIRST)
+                "l"(at), "r"(bytes), "r"(barrier), "l"(EVICT_FIRST)
                 : "memory");
         }
-        (second ? at[ROW_TILES - 1] : at[0]) += bytes;
-        if (++done == of_unit * ROW_TILES) done = 0;
-        --left;
+        at += bytes, --left;
     }
 };
