@@ -28,7 +28,7 @@ MIXED = {
     "attn_qkv, attn_gate, ssm_alpha, ssm_beta": (("Q4_K", 10240), ("Q4_K", 6144), ("F16", 48), ("F16", 48)),
     "attn_q, attn_k, attn_v": (("Q4_K", 12288), ("Q4_K", 1024), ("Q6_K", 1024)),
 }
-TOKENS = 1, 8, 16, 24, 32, 64, 128
+TOKENS = 1, 8, 16, 24, 32, 64, 96, 128
 COLD = 400 << 20
 SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,)}
 AT_ONCE = 16384

@@ -15,10 +15,10 @@ from dflash.kernels.gpu.jit import kernel
 BUCKETS = 64, 96, 128
 """Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
 
-FROM, FROM_MIXED, FROM_SMALL, SMALL = 49, 65, 97, 32 << 20
-"""Fewest tokens that one read of the weights serves: weights of one type, of several, and of fewer bytes than `SMALL`.
+FROM = (64 << 20, 49), (32 << 20, 65), (0, 97)
+"""Least bytes of the weights of a launch, and the fewest tokens for which one read of these is then faster than several.
 
-Measured for the matrices of a 27B on an H200. With more than 512 tokens none ever does.
+Measured for the matrices of a 27B on an H200, of Q4_K, Q6_K and Q8_0.
 """
 
 _HERE = Path(__file__).parent
@@ -143,12 +143,15 @@ class WideLaunch:
 
 
 def least_tokens(weights: Sequence[PackedWeight]) -> int:
-    """Return the fewest tokens for which one read of these weights is faster than several, on the current device."""
-    if not capabilities().has_wgmma or weights[0].shape[1] % _UNIT:
+    """Return the fewest tokens for which one read of these weights is faster than several, on the current device.
+
+    Part of a matrix, whose other rows another GPU has, is always read by launches of up to 32 tokens: not measured.
+    """
+    is_part = any(weight.whole_rows != weight.shape[0] for weight in weights)
+    if is_part or not capabilities().has_wgmma or weights[0].shape[1] % _UNIT:
         return _NEVER
-    if sum(weight.data.nbytes for weight in weights) < SMALL:
-        return FROM_SMALL
-    return FROM if len({weight.type for weight in weights}) == 1 else FROM_MIXED
+    n_bytes = sum(weight.data.nbytes for weight in weights)
+    return next(least for size, least in FROM if n_bytes >= size)
 
 
 def bucket(n_tokens: int) -> int:
