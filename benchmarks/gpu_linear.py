@@ -28,7 +28,7 @@ MIXED = {
     "attn_qkv, attn_gate, ssm_alpha, ssm_beta": (("Q4_K", 10240), ("Q4_K", 6144), ("F16", 48), ("F16", 48)),
     "attn_q, attn_k, attn_v": (("Q4_K", 12288), ("Q4_K", 1024), ("Q6_K", 1024)),
 }
-TOKENS = 1, 8, 16, 24, 32, 64
+TOKENS = 1, 8, 16, 24, 32, 64, 96, 128
 COLD = 400 << 20
 SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,)}
 AT_ONCE = 16384
@@ -72,9 +72,9 @@ def measure(weights, width, *, gated=False):
     """Microseconds of one launch for each of `TOKENS`, and the bytes of its weights."""
     n_bytes = sum(rows * width // BLOCKS[kind].elements * BLOCKS[kind].n_bytes for kind, rows in weights)
     made = [[random_tiles(*w, width) for w in weights] for _ in range(max(2, -(-COLD // n_bytes)))]
-    x = cupy.asarray(np.random.default_rng(5).standard_normal((64, width)).astype(np.float16))
+    x = cupy.asarray(np.random.default_rng(5).standard_normal((TOKENS[-1], width)).astype(np.float16))
     dtype = cupy.float16 if gated else cupy.float32
-    outs = [cupy.zeros((64, rows), dtype) for _, rows in (weights[:1] if gated else weights)]
+    outs = [cupy.zeros((TOKENS[-1], rows), dtype) for _, rows in (weights[:1] if gated else weights)]
     launches = [DecodeLinear(x, [tiles for tiles, _ in one], outs, gated=gated) for one in made]
     check(x, launches[0], outs, [matrix for _, matrix in made[0]], gated=gated)
     cupy.cuda.get_current_stream().synchronize()

@@ -1,9 +1,10 @@
-"""Tokens a second of many plain sequences together, and the time of their passes on the GPU.
+"""Tokens a second of many plain sequences together, and the time of their steps on the GPU and on the host.
 
     python benchmarks/gpu_sequences.py FILE [--sequences 16 64 128] [--tokens 48]
 
 Prompts are 16 random tokens. The rate is that of the steps in which all sequences decode, without the first and last ones. A
-run of each number before it captures the graphs.
+run of each number before it captures the graphs. Passes are timed as they run: one replayed later would have another batch.
+The host's time is that of a step without its wait for the sampled tokens.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 import cupy
 import numpy as np
 
+from dflash.decode import engine as engine_module
 from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
@@ -21,40 +23,58 @@ from dflash.model.config import Config
 from dflash.model.cuda.load import load_on_gpu
 from dflash.model.gguf.file import GGUFFile
 
-CONTEXT, PROMPT, FIRST, LAST, REPLAYS = 2048, 16, 8, 4, 15
+CONTEXT, PROMPT, FIRST, LAST = 2048, 16, 8, 4
 SAMPLINGS = {"greedy": Sampling(), "temperature 1": Sampling(temperature=1.0, seed=1)}
 
 
-def run(model, n, sampling, tokens):
-    """Return the time and the number of all tokens after each step."""
+class TimedGraphs:
+    """Graphs of a decode pass, with the events before and after each replay."""
+
+    def __init__(self, graphs):
+        self._graphs, self.events = graphs, []
+
+    def __getattr__(self, name):
+        return getattr(self._graphs, name)
+
+    def __call__(self, key):
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        self._graphs(key)
+        end.record()
+        self.events.append((start, end))
+
+
+class Waits:
+    """Stands for the engine's wait for samples, and adds up its seconds."""
+
+    def __init__(self):
+        self._wait, self.seconds = engine_module.wait, 0.0
+        engine_module.wait = self
+
+    def __call__(self, samples):
+        start = time.perf_counter()
+        self._wait(samples)
+        self.seconds += time.perf_counter() - start
+
+
+def run(model, n, sampling, tokens, waits):
+    """Return the time, the number of all tokens, of passes and the seconds of waits after each step."""
     engine, random = Engine(model), np.random.default_rng(n)
     prompts = random.integers(0, model.n_vocab, (n, PROMPT)).tolist()
     settings = {"sampling": sampling, "strategy": Plain(), "max_tokens": tokens, "eos": []}
     sessions, marks = [engine.add(Session(prompt, **settings)) for prompt in prompts], []
     while engine.busy:
         engine.step()
-        marks.append((time.perf_counter(), sum(len(session.output_ids) for session in sessions)))
+        n_passes = len(model._decode.graphs.events)
+        marks.append((time.perf_counter(), sum(len(session.output_ids) for session in sessions), n_passes, waits.seconds))
     failed = [session.error for session in sessions if session.error]
     if failed:
         raise failed[0]
     return marks
 
 
-def milliseconds(graphs, key):
-    """Return the median time of a pass on the GPU."""
-    took = []
-    for _ in range(REPLAYS):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record()
-        graphs(key)
-        end.record()
-        end.synchronize()
-        took.append(cupy.cuda.get_elapsed_time(start, end))
-    return float(np.median(took[2:]))
-
-
 def main():
-    """Print a line for each number of sequences and sampling, then the passes."""
+    """Print a line for each number of sequences and sampling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--sequences", type=int, nargs="+", default=[16, 64, 128])
@@ -63,21 +83,24 @@ def main():
     file = GGUFFile.open(options.file)
     config, most = Config.from_gguf(file.metadata, file.tensors), max(options.sequences)
     model = load_on_gpu(file, config, context=CONTEXT, sequences=most, kv="f16", threads=16, tell=lambda _: None)
+    graphs, waits = TimedGraphs(model._decode.graphs), Waits()
+    model._decode.graphs = graphs
     for n in options.sequences:
-        run(model, n, Sampling(), FIRST + LAST)
+        run(model, n, Sampling(), FIRST + LAST, waits)
         for name, sampling in SAMPLINGS.items():
-            marks = run(model, n, sampling, options.tokens)
+            marks = run(model, n, sampling, options.tokens, waits)
             steps = [mark for mark in marks if FIRST * n <= mark[1] <= (options.tokens - LAST) * n]
-            (start, before), (end, after) = steps[0], steps[-1]
-            step = (end - start) / (len(steps) - 1)
+            (start, before, first, waited), (end, after, last, waited_until) = steps[0], steps[-1]
+            n_steps = len(steps) - 1
+            cupy.cuda.Device().synchronize()
+            on_gpu = sum(cupy.cuda.get_elapsed_time(*events) for events in graphs.events[first:last]) / n_steps
+            step, host = (end - start) / n_steps * 1e3, (end - start - waited_until + waited) / n_steps * 1e3
             print(
-                f"{n} sequences, {name}: {(after - before) / (end - start):.0f} tok/s, {step * 1e3:.2f} ms a step",
+                f"{n} sequences, {name}: {(after - before) / (end - start):.0f} tok/s, {step:.2f} ms a step; "
+                f"passes {on_gpu:.2f}, host {host:.2f}",
                 flush=True,
             )
-    graphs = model._decode.graphs
-    for key in graphs.launches:
-        if key.single:
-            print(f"pass of {key.rows} sequences: {milliseconds(graphs, key):.2f} ms on the GPU", flush=True)
+            graphs.events.clear()
 
 
 if __name__ == "__main__":

@@ -218,15 +218,15 @@ def test_forests_and_brooms():
             assert_same_bits("path", out[path], mixer.gpu(tokens[path], [Rows(len(path))], before.copy()))
 
 
-def test_many_sequences_of_one_row():
-    mixer, sequences = Mixer(*SHAPES[0]), [Rows(1, slot=s, accepted=(0,) * (s % 3 > 0)) for s in range(60)]
-    tokens, memories = mixer.tokens(60), mixer.memories(slots=60)
+def test_more_sequences_of_one_row_than_a_sequence_has_rows():
+    mixer, sequences = Mixer(*SHAPES[0]), [Rows(1, slot=s, accepted=(0,) * (s % 3 > 0)) for s in range(70)]
+    tokens, memories = mixer.tokens(70), mixer.memories(slots=70)
     start, again = memories.copy(), memories.copy()
     out = mixer.gpu(tokens, sequences, memories, longest=1)
     assert_same_bits("with memory for more rows", mixer.gpu(tokens, sequences, again), out)
     for name in ("state", "k", "u", "decay"):
         assert_same_bits(name, getattr(again.delta, name), getattr(memories.delta, name))
-    for s in range(0, 60, 23):
+    for s in range(0, 70, 23):
         assert_same_bits("alone", mixer.gpu(tokens[s : s + 1], [sequences[s]], start), out[s : s + 1])
 
 

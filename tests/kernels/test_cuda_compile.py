@@ -1,5 +1,7 @@
 """Every CUDA kernel compiles for every supported GPU, without one here; the decode kernels spill no registers."""
 
+from types import SimpleNamespace
+
 import nvrtc
 import pytest
 from nvrtc import ARCHITECTURES, KERNELS, compiled
@@ -9,6 +11,7 @@ from dflash.kernels.gpu.jit import source
 
 linear = pytest.importorskip("dflash.kernels.linear.cuda")
 most_tokens = pytest.importorskip("dflash.kernels.linear.tile_config").most_tokens
+wide = pytest.importorskip("dflash.kernels.linear.wide.cuda")
 CHIPS = {
     80: linear.Chip(108, 163, clusters=False),
     86: linear.Chip(84, 99, clusters=False),
@@ -100,3 +103,18 @@ def test_an_error_names_file_and_line(tmp_path):
 def test_a_constant_that_is_missing_is_named():
     with pytest.raises(AssertionError, match="must be defined"):
         nvrtc.compile_cubin(nvrtc.LIBRARY, source(KERNELS / "linear/decode.cu"), 90)
+
+
+@pytest.mark.parametrize(
+    ("types", "tokens", "mode", "slices"),
+    [
+        (("Q4_K",), 64, linear.GATED, 2),
+        (("Q4_K",), 128, linear.GATED, 2),
+        (("Q6_K",), 128, linear.ADD, 8),
+        (("F16", "Q2_K", "Q8_0"), 96, linear.STORE, 1),
+    ],
+)
+def test_one_read_of_the_weights(types, tokens, mode, slices, monkeypatch):
+    monkeypatch.setattr(wide, "capabilities", lambda: SimpleNamespace(block_shared=227 << 10))
+    constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices}
+    compiled("linear/wide/decode_wide.cu", "90a", QUANTS=",".join(types), TOKENS=tokens, **constants)

@@ -27,6 +27,8 @@ MACROS = {
     "block_attention": ATTENTION | {"RING_SIZE": 128, "WINDOW": 0, "CAUSAL": 1},
     "delta": DELTA | {"SPLIT": 1, "FUSE_NORM": 1, "STAGE_INPUTS": 1},
     "gpu": {"RANK": 0, "PEERS": 2},
+    "linear": {"QUANTS": "Q4_K", "TOKENS": 64, "MODE": 1, "NORM": 2, "SLICES": 2, "WARPS": 8}
+    | {"X_STAGES": 8, "W_STAGES": 2, "SMEM_BYTES": 227 << 10},
     "moe": {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
     | dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K"),
     "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1, "KV_Q8_0": 1},

@@ -48,14 +48,16 @@ def test_passes_of_a_forward():
     model = load(PRIMARY[0])
     state = model.state()
 
-    def groups(*sizes, chunk=100, prompts=3):
+    def groups(*sizes, chunk=100, prompts=3, rows=64):
         spans = [Span(state, np.zeros(abs(n), np.int32), chain(abs(n)), prefill=n < 0) for n in sizes]
-        return grouped(spans, chunk, prompts)
+        return grouped(spans, chunk, prompts, rows)
 
     assert groups(1) == [[0]]
     assert groups(-70, 30, 34, 1, -30, -1) == [[1, 2], [3], [0, 4], [5]]
     assert groups(1, 1, 1, 1) == [[0, 1, 2, 3]]
     assert groups(-1, -1, -1, -1, 1) == [[4], [0, 1, 2], [3]]
+    assert list(map(len, groups(*[1] * 130, -5, rows=128))) == [128, 2, 1], "single rows of many sequences share a pass"
+    assert list(map(len, groups(*[1] * 130, 2, rows=128))) == [64, 64, 3], "a pass with a draft has at most 64 rows"
     with pytest.raises(KernelError, match="at most 64"):
         groups(65)
     with pytest.raises(KernelError, match="at most 100"):

@@ -43,6 +43,7 @@ class AheadToy(Toy):
 
     can_overlap = True
     latest = None
+    most_overlapped = 64
 
     def __init__(self, **arguments):
         super().__init__(**arguments)

@@ -11,7 +11,6 @@ from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_s
 from dflash.decode.scheduling.memory import reserve
 from dflash.decode.step import Step
 from dflash.errors import PoolExhausted
-from dflash.kernels.ragged import PENDING
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
 from dflash.model.protocols.target import OverlappingModel, TargetModel, overlaps
@@ -87,7 +86,9 @@ def launch_next(
         None as well if there are no KV pages for one more token of each session.
         Drafts that were launched are found by the drafter in `propose`.
     """
-    if not overlaps(model) or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
+    if not overlaps(model) or len(parts) != len(active) or not all(map(_can_continue, parts)):
+        return None
+    if len(parts) > model.most_overlapped:
         return None
     found = _planned_next(parts)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):

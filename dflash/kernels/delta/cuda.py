@@ -34,7 +34,7 @@ def threads_of(own: int, value_rows: int) -> int:
 
 
 class DeltaStep:
-    """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 in all.
+    """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 of a sequence.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class DeltaStep:
         assert link is None or fused, "other GPUs receive the results after the norm"
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory = batch.max_sequences, memory
-        self.read = None if fused else self._outputs(read, n_heads * n_values)
+        self.read = None if fused else self._outputs(read, (min(self._rows, batch.max_rows), n_heads * n_values))
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
         peers = (None, 0) if link is None else (link.table(), SIGNALS)
         self._arguments = *step_arguments(inputs, weights, batch, conv_memory, memory, readers, self.read), *peers
@@ -112,7 +112,7 @@ class DeltaStep:
         No sequence has more than `longest` rows. With fewer of them a block takes less shared memory, and more blocks run
         at once.
         """
-        assert 0 < n_rows <= min(self._rows, PENDING)
+        assert 0 < n_rows <= self._rows
         sequences, longest = min(n_sequences or n_rows, n_rows, self._sequences), min(longest, n_rows)
         shape = next((each for each in self._shapes if each.fits(max(longest, _LEAST_ROOM), self._most)), self._shapes[-1])
         key = longest, self._rows_of_thread(shape, n_rows, sequences), sequences > 1
@@ -122,9 +122,9 @@ class DeltaStep:
         if self._norm:
             self._norm(n_rows, stream)
 
-    def _outputs(self, read: Any, width: int) -> Any:
+    @staticmethod
+    def _outputs(read: Any, shape: tuple[int, int]) -> Any:
         """Return `read`, or a new array if that is None or of another shape."""
-        shape = min(self._rows, PENDING), width
         return read if read is not None and read.shape == shape else cupy.empty(shape, np.float32)
 
     def _choices(self, shape: StepShape) -> tuple[int, ...]:

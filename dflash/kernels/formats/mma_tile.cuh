@@ -45,39 +45,52 @@ __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part
 }
 
 // Sums of the groups of a tile's columns, divided by 4, as float16 and its rounding error. Layout of a token: for each t,
-// groups MINIMA / 4 * t and following, first the rounded sums, then the errors. The A fragment has ones (times 1 / 4) in row
-// r for the columns of group r. Multiplies of one token tile alternate between CHAINS accumulators, so that several chains
-// run side by side.
-template <class Q, int NT>
-__device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& rows, int lane, u8* sums) {
+// groups MINIMA / 4 * t and following, first the rounded sums, then the errors.
+
+// d += the group sums of 32 columns of eight tokens, number `block` of a tile; `b` is their B fragment. The A fragment has
+// ones (times 1 / 4) in row r for the columns of group r.
+template <class Q>
+__device__ __forceinline__ void add_group(float (&d)[4], int block, const uint4& b, int lane) {
     static_assert(Q::MINIMA == 0 || Q::RUN == 8,
                   "formats with minima must have RUN 8, so that lanes t / 2 share a group of 16");
-    constexpr int EACH = Q::MINIMA / 4, CHAINS = NT <= 2 ? 2 : 1;
+    const int g = lane / 4, t = lane % 4, group = Q::MINIMA == 8 ? block : 2 * block + t / 2;
+    const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
+    const u32 a[4] = {upper, lower, upper, lower};
+    mma_m16n8k16(d, a, b.x, b.y);
+    mma_m16n8k16(d, a, b.z, b.w);
+}
+
+// Store the group sums of token tile `n`.
+template <class Q>
+__device__ __forceinline__ void store_groups(const float (&d)[4], int n, int lane, u8* sums) {
+    constexpr int EACH = Q::MINIMA / 4;
     const int g = lane / 4, t = lane % 4;
+    UNROLL for (int e = 0; e < EACH; ++e) {
+        const int group = g + e / 2 * 8;
+        u16* to = (u16*)(sums + (8 * n + 2 * t + e % 2) * 4 * Q::MINIMA + group / EACH * Q::MINIMA);
+        const u16 high = half_saturated(d[e]);
+        to[group % EACH] = high;
+        to[EACH + group % EACH] = half_saturated(__fsub_rn(d[e], to_float(high)));
+    }
+}
+
+// The group sums of all tokens. Multiplies of one token tile alternate between CHAINS accumulators, so that several chains
+// run side by side; a group has all its columns in one of them.
+template <class Q, int NT>
+__device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& rows, int lane, u8* sums) {
+    constexpr int CHAINS = NT <= 2 ? 2 : 1;
     float d[NT][CHAINS][4];
     clear(d);
 // With NT 3 full unrolling would exceed the registers.
 #pragma unroll(NT == 3 ? 2 : 8)
     for (int j = 0; j < Q::TILE_K / 32; ++j) {
-        const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
-        const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
-        const u32 a[4] = {upper, lower, upper, lower};
-        UNROLL for (int n = 0; n < NT; ++n) {
-            const uint4 b = rows.fragment(x, n, j);
-            mma_m16n8k16(d[n][j % CHAINS], a, b.x, b.y);
-            mma_m16n8k16(d[n][j % CHAINS], a, b.z, b.w);
-        }
+        UNROLL for (int n = 0; n < NT; ++n) add_group<Q>(d[n][j % CHAINS], j, rows.fragment(x, n, j), lane);
     }
     UNROLL for (int n = 0; n < NT; ++n) {
-        UNROLL for (int e = 0; e < Q::MINIMA / 4; ++e) {
-            const int group = g + e / 2 * 8;
-            float sum = d[n][0][e];
-            UNROLL for (int c = 1; c < CHAINS; ++c) sum = __fadd_rn(sum, d[n][c][e]);
-            u16* to = (u16*)(sums + (8 * n + 2 * t + e % 2) * 4 * Q::MINIMA + group / EACH * Q::MINIMA);
-            const u16 high = half_saturated(sum);
-            to[group % EACH] = high;
-            to[EACH + group % EACH] = half_saturated(__fsub_rn(sum, to_float(high)));
+        UNROLL for (int c = 1; c < CHAINS; ++c) {
+            UNROLL for (int e = 0; e < 4; ++e) d[n][0][e] = __fadd_rn(d[n][0][e], d[n][c][e]);
         }
+        store_groups<Q>(d[n][0], n, lane, sums);
     }
 }
 

@@ -1,4 +1,4 @@
-"""The packed multiply of up to 64 tokens on a GPU: grids and constants from shapes."""
+"""The packed multiply of up to 512 tokens on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +11,14 @@ from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.linear.tile_config import Chip, most_tokens, shape
+from dflash.kernels.linear.tile_config import Chip, most_tokens, shape, slices_of
+from dflash.kernels.linear.wide import cuda as wide_cuda
 from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64
 """Token counts that kernels are compiled for, up to `most_tokens`; a launch uses the next larger one."""
-MOST = BUCKETS[-1]
+MOST = 512
+WIDE = wide_cuda.BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
 """Epilogues, MODE of decode.cu."""
 
@@ -28,12 +30,12 @@ _WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their t
 
 
 class DecodeLinear:
-    """Products of the same tokens with several weights, for up to 64 tokens.
+    """Products of the same tokens with several weights, for up to 512 tokens.
 
     Parameters
     ----------
     x : float16 (T, K)
-        Activations of the tokens, C-contiguous; T is at most 64.
+        Activations of the tokens, C-contiguous; T is at most 512.
     weights : sequence of PackedWeight (R, K)
         Weights of any native types. Up to four weights of up to three types share a launch.
     outs : sequence of float32 (T, R)
@@ -81,9 +83,15 @@ class DecodeLinear:
         check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
-        pieces = -(-len(x) // _most(weights, gated=gated))
-        most = bucket(-(-len(x) // pieces))
-        self._pieces, self._sends = [], link is not None and link.sends
+        self._least = wide_cuda.least_tokens(weights) if link is None else MOST + 1
+        most = _most(weights, gated=gated)
+        if len(x) < self._least:
+            most = bucket(-(-len(x) // -(-len(x) // most)))
+        self._pieces, self._sends, self._strides = [], link is not None and link.sends, outs[0].strides
+        self._wide = list[tuple[int, list[wide_cuda.WideLaunch]]]()
+        for start in range(0, len(x) - self._least + 1, WIDE):
+            of, some = slice(start, start + WIDE), [out[start : start + WIDE] for out in outs]
+            self._wide.append((start, _wide(x[of], weights, some, add, gated, scale, _Norm.of(before, behind, of))))
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]
             norm = _Norm.of(before, behind, of)
@@ -98,11 +106,24 @@ class DecodeLinear:
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
-        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R).
+        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R). Its
+        rows are as far apart as those of the output.
+
+        Raises
+        ------
+        KernelError
+            If the rows of `kept` are not.
         """
-        signals = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0
+        if kept is not None and kept.strides != self._strides:
+            raise KernelError(f"kept: strides must be those of the output, {self._strides}, got {kept.strides}")
+        signals, done = SIGNALS // sum(n_tokens > start for start, *_ in self._pieces) if self._sends else 0, 0
+        for start, wides in self._wide:
+            if n_tokens - start >= self._least:
+                to, done = 0 if kept is None else kept[start:].data.ptr, start + WIDE
+                for wide in wides:
+                    wide(min(n_tokens - start, WIDE), stream, to)
         for start, most, decodes in self._pieces:
-            if n_tokens > start:
+            if n_tokens > start >= done:
                 to = 0 if kept is None else kept[start:].data.ptr
                 for decode in decodes:
                     decode(min(n_tokens - start, most), stream, to, signals if decode is decodes[-1] else 0)
@@ -188,6 +209,27 @@ def _gated(
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
     first = _Launch(x, [(gate, gates)], STORE, scale, norm, peers=peers)
     return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers)]
+
+
+def _wide(
+    x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], add: bool, gated: bool, scale: float, norm: _Norm
+) -> list[wide_cuda.WideLaunch]:
+    """Return the launches of up to 128 tokens that share one read of the weights."""
+
+    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: Any = None) -> wide_cuda.WideLaunch:
+        of = pairs[:1] if mode == GATED else pairs
+        whole, types = sum(-(-w.whole_rows // TILE_ROWS) for w, _ in of), tuple(sorted({w.type for w, _ in pairs}))
+        slices = slices_of(whole, x.shape[1], types, _chip(), gated=mode == GATED)
+        return wide_cuda.WideLaunch(x, pairs, mode, scale, norm, slices, gates=gates)
+
+    if not gated:
+        parts = _parts(list(zip(weights, outs, strict=True)))
+        return [launch(part, ADD if add else STORE) for part in parts]
+    gate, up = weights
+    if gate.type == up.type:
+        return [launch([(gate, outs[0]), (up, outs[0])], GATED)]
+    gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
+    return [launch([(gate, gates)], STORE), launch([(up, outs[0])], GATED_BY, gates)]
 
 
 def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dict[str, int]) -> Any:

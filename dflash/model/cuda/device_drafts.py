@@ -24,9 +24,12 @@ Ints = NDArray[np.int32]
 
 
 def can_launch_ahead(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
-    """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it."""
+    """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it.
+
+    Kernels of drafts read passes of at most 64 rows.
+    """
     last = target.latest
-    if last is None or not target.alone:
+    if last is None or not target.alone or len(last.spans) > PENDING:
         return False
     return all(last.spans[i].state.length == request.state.length for i, request in zip(order, requests, strict=True))
 

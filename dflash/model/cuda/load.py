@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from dflash.errors import OutOfMemory
 from dflash.kernels.gpu import device
-from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
 from dflash.model.cuda.ops import scratch_bytes
-from dflash.model.cuda.passes import PROMPTS
+from dflash.model.cuda.passes import PROMPTS, rows_of
 from dflash.model.cuda.workspace import workspace_bytes
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.state.budget import Need, n_pages
@@ -17,6 +16,9 @@ from dflash.model.weights import Weights
 
 RESERVE = 3 << 28
 """Bytes of device memory left free (768 MiB): for code of kernels, their graphs, snapshots and other processes."""
+
+WIDE_BYTES = 1 << 19
+"""Bytes a row for partial sums and arranged tokens of multiplies with one read of the weights (0.4 MB for the 27B)."""
 
 
 def load_on_gpu(
@@ -49,7 +51,7 @@ def load_on_gpu(
     tell("memory")
     free = device.free_memory()
     weights = weight_bytes(file, config)
-    work = work_bytes(config, kv) + RESERVE
+    work = work_bytes(config, kv, sequences) + RESERVE
     need = Need.of(config, kv)
     texts = (sequences + 1) * (need.state + need.pending)
     room = free - weights - work - texts
@@ -64,12 +66,14 @@ def load_on_gpu(
     return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads)
 
 
-def work_bytes(config: Config, kv: str) -> int:
+def work_bytes(config: Config, kv: str, sequences: int = 1) -> int:
     """Return the bytes of device memory that passes take, without experts.
 
     Logits and partial sums of attention lie in the memory of prefill passes and are not counted.
     """
-    return sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + scratch_bytes(config, CHUNK, PROMPTS)
+    rows = rows_of(config, sequences)
+    passes = sum(workspace_bytes(config, n, kv) for n in (CHUNK, rows))
+    return passes + scratch_bytes(config, CHUNK, PROMPTS) + WIDE_BYTES * rows
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:

@@ -17,7 +17,7 @@ from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
 from dflash.model.cuda.pass_protocols import PromptPass, StepPass
-from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of
+from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of, rows_of
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split_passes import grouped
@@ -39,7 +39,8 @@ CUT = 64
 class DeviceModel:
     """Runs tokens of many sequences through the layers of a file, on the GPU.
 
-    Pending rows run in decode passes of at most 64 rows, each a captured graph; prefill spans run in prefill passes.
+    Pending rows run in decode passes of at most 64 rows, or 128 if each is the only one of its sequence, each a captured
+    graph; prefill spans run in prefill passes.
 
     Parameters
     ----------
@@ -114,7 +115,8 @@ class DeviceModel:
         with Staging(self.threads) as staging:
             self.weights = DeviceWeights(Weights(file, self.config), staging)
             self._prefill: PromptPass = PrefillPass(self.weights, self.config, self.pools, self.prefill_chunk, most)
-            self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, self._prefill.scratch)
+            rows, scratch = rows_of(self.config, slots - 1), self._prefill.scratch
+            self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, scratch, rows=rows)
         self._flushes = flushes(self.pools)
 
     @property
@@ -129,8 +131,13 @@ class DeviceModel:
 
     @property
     def sampled_ids(self) -> Any:
-        """Tokens sampled last from the rows of a decode pass, int32 (64,)."""
+        """Tokens sampled last from the rows of a decode pass, int32 (most rows,)."""
         return self._sampler.ids
+
+    @property
+    def most_overlapped(self) -> int:
+        """Most sequences of `forward_overlapped`."""
+        return self._decode.batch.max_rows
 
     @property
     def launches(self) -> dict[int, int]:
@@ -196,7 +203,7 @@ class DeviceModel:
         chunked at multiples of `CUT`; these differ from the bits of the same row in a decode pass.
         """
         check(spans, capture, self.config, self.max_rows)
-        groups = grouped(spans, self.prefill_chunk, PROMPTS)
+        groups = grouped(spans, self.prefill_chunk, PROMPTS, self._decode.batch.max_rows)
         alone = len(groups) == 1 and not (spans[0].prefill and any(span.logits for span in spans))
         self.alone = alone and not spans[0].prefill
         device_drafts = device_drafts_of(spans) if self.alone else {}
@@ -224,7 +231,7 @@ class DeviceModel:
         Parameters
         ----------
         spans : sequence of Span
-            Spans of the last forward, at most 64, each of one pending row; nothing was committed since.
+            Spans of the last forward, at most `most_overlapped`, each of one pending row; nothing was committed since.
         capture : tuple of int
             See `forward`.
 

@@ -45,11 +45,13 @@ class Ops:
     batch : DeviceBatch or SimpleNamespace
         Row layout that the launches read.
     prefill : bool
-        True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
+        True if all spans are prefill spans; False if all are pending.
     empty : callable, optional
         Allocates the scratch memory of attention, whose content lasts as long as a pass.
     n_scratch : int, optional
         Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
+    parts : sequence of DeviceBatch
+        Batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
 
     Attributes
     ----------
@@ -71,9 +73,10 @@ class Ops:
         prefill: bool,
         empty: Callable[[int], Any] = device.empty,
         n_scratch: int | None = None,
+        parts: Sequence[BatchArrays] = (),
     ) -> None:
         self.batch, self.prefill = batch, prefill
-        self.sequences, self.longest = batch.max_sequences, PENDING
+        self.sequences, self.longest, self._parts = batch.max_sequences, PENDING, parts
         self.splits_norms = not prefill
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
@@ -133,7 +136,24 @@ class Ops:
             return self._prefill_quantized(q, cache, out, gate)
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
-        return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
+
+        def attend(start: int, batch: BatchArrays) -> Op:
+            rows = slice(start, start + PENDING)
+            gates = None if gate is None else gate[rows]
+            return attention.Attend(q[rows], *cache, batch, out[rows], gate=gates, workspace=self._attention)
+
+        whole = attend(0, self.batch)
+        parts = [(start, attend(start, batch)) for start, batch in zip(range(0, len(q), PENDING), self._parts, strict=False)]
+
+        def launch(n: int) -> None:
+            if n <= PENDING:
+                whole(n)
+                return
+            for start, part in parts:
+                if n > start:
+                    part(min(n - start, PENDING))
+
+        return launch
 
     def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
@@ -26,13 +27,19 @@ from dflash.model.rope import inverse_frequencies
 from dflash.model.state.pools import Pools
 
 SEQUENCES = 64
-"""Most sequences in a decode pass, which has at most 64 rows."""
+"""Most sequences in a decode pass of at most 64 rows."""
+
+WIDE = 128
+"""Most rows of a decode pass of one row for each sequence, see `rows_of`."""
 
 PROMPTS = 16
 """Most sequences in a prefill pass."""
 
 BUCKETS = 1, 2, 4, 8, 16, 24, 32, 48, 64
-"""Row counts for which decode passes are captured; a pass runs in the smallest that holds its rows."""
+"""Row counts of decode passes that are captured; a pass runs in the smallest that holds its rows."""
+
+WIDE_BUCKETS = 96, WIDE
+"""The same for passes of one row for each sequence."""
 
 
 class Layers:
@@ -146,7 +153,7 @@ class PassGraphKey(NamedTuple):
     Parameters
     ----------
     rows : int
-        One of `BUCKETS`.
+        One of `BUCKETS` or `WIDE_BUCKETS`.
     alone : bool
         Whether all rows belong to one sequence.
     capture : tuple of int
@@ -165,7 +172,7 @@ class PassGraphKey(NamedTuple):
 
 
 class DecodePass:
-    """Up to 64 pending rows and their logits, as one graph for each bucket of rows.
+    """Up to 64 pending rows and their logits, as one graph for each bucket of rows; up to `rows` if each has its sequence.
 
     The last parameter is the arena of all arrays that are valid until the next pass of any kind.
 
@@ -175,23 +182,37 @@ class DecodePass:
         See `Layers`.
     pages : int
         Most pages of a sequence.
+    rows : int
+        64 or `WIDE`.
 
     Attributes
     ----------
-    logits : float32 (64, V)
+    logits : float32 (rows, V)
         Logits of the rows of the last pass.
     graphs : Graphs
         Captured graphs by `PassGraphKey`.
     """
 
-    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, scratch: ScratchArena) -> None:
-        self.batch = DeviceBatch(PENDING, SEQUENCES, pages)
-        self.logits = scratch.alloc(PENDING, config.n_vocab)
-        self._ops = ops = Ops(config, self.batch, prefill=False, empty=scratch.alloc)
+    def __init__(
+        self,
+        weights: DeviceWeights,
+        config: Config,
+        pools: Pools,
+        pages: int,
+        scratch: ScratchArena,
+        *,
+        rows: int = PENDING,
+    ) -> None:
+        self.batch = DeviceBatch(rows, rows, pages)
+        starts = range(0, rows if rows > PENDING else 0, PENDING)
+        self._parts = {start: DeviceBatch(PENDING, PENDING, pages) for start in starts}
+        self.logits = scratch.alloc(rows, config.n_vocab)
+        parts = list(self._parts.values())
+        self._ops = ops = Ops(config, self.batch, prefill=False, empty=scratch.alloc, parts=parts)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
-        self.graphs = Graphs(self._launch, self.batch.clear)
+        self.graphs = Graphs(self._launch, self._clear)
 
     def __call__(
         self,
@@ -212,6 +233,9 @@ class DecodePass:
         shape = PassGraphKey(bucket_of(n), len(rows.slot) == 1, capture, logits, single=1 < n == len(rows.slot))
         self.prepare(shape)
         self.batch.upload(tokens, rows)
+        for start, batch in self._parts.items():
+            if n > PENDING and n > start:
+                batch.upload(tokens[start : start + PENDING], _single_rows(rows, start))
         if amend is not None:
             amend()
         self.graphs(shape)
@@ -240,6 +264,17 @@ class DecodePass:
         if shape.logits:
             self.head(shape.rows)
 
+    def _clear(self) -> None:
+        for batch in (self.batch, *self._parts.values()):
+            batch.clear()
+
+
+def _single_rows(rows: Ragged, start: int) -> Ragged:
+    """Return up to 64 rows from `start` on of a batch whose sequences have one row each."""
+    some = {name: array[start : start + PENDING] for name, array in rows._asdict().items()}
+    n = len(some["slot"])
+    return Ragged(**some | {"row_starts": np.arange(n + 1, dtype=np.int32), "sequence": np.arange(n, dtype=np.int32)})
+
 
 class PrefillPass:
     """Prefill spans, launched kernel by kernel; see `Layers`.
@@ -261,5 +296,13 @@ class PrefillPass:
 
 
 def bucket_of(n: int) -> int:
-    """Return the smallest of `BUCKETS` that holds `n` rows."""
-    return next(bucket for bucket in BUCKETS if bucket >= n)
+    """Return the smallest of `BUCKETS` and `WIDE_BUCKETS` that holds `n` rows."""
+    return next(bucket for bucket in BUCKETS + WIDE_BUCKETS if bucket >= n)
+
+
+def rows_of(config: Config, sequences: int) -> int:
+    """Return the most rows of a decode pass in a model of `sequences` sequences.
+
+    More than 64 rows only pay where multiplies read the weights once for them: on Hopper. Experts take at most 64.
+    """
+    return WIDE if sequences > PENDING and not config.experts and capabilities().has_wgmma else PENDING

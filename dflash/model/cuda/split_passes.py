@@ -7,11 +7,11 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 
 
-def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
+def grouped(spans: Sequence[Span], chunk: int, prompts: int, rows: int = PENDING) -> list[list[int]]:
     """Return the indices of the spans of each pass.
 
-    Passes of pending spans come first, at most 64 rows each; then passes of prefill spans, at most `chunk` rows of `prompts`
-    sequences each.
+    Passes of pending spans come first, at most 64 rows each, or `rows` if every pending span has one row; then passes of
+    prefill spans, at most `chunk` rows of `prompts` sequences each.
 
     Raises
     ------
@@ -19,7 +19,8 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
         If a prefill span is longer than `chunk`.
     """
     groups: list[list[int]] = []
-    for whole, room, most in ((False, PENDING, PENDING), (True, chunk, prompts)):
+    pending = rows if all(span.prefill or len(span.tokens) == 1 for span in spans) else PENDING
+    for whole, room, most in ((False, pending, pending), (True, chunk, prompts)):
         used = room
         for i, span in enumerate(spans):
             n = len(span.tokens)

@@ -136,6 +136,10 @@ class OverlappingModel(TargetModel, Protocol):
         `OverlappedStep.take` compares it with the forward that was launched ahead: any other forward makes that invalid.
         """
 
+    @property
+    def most_overlapped(self) -> int:
+        """Most sequences of `forward_overlapped`. Read by the engine before it launches a step ahead; never changes."""
+
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
 

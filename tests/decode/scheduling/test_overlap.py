@@ -70,6 +70,17 @@ def test_an_end_that_nobody_foresaw(toy):
     assert other.output_ids == naive(toy, [3], Sampling(), 30)
 
 
+@pytest.mark.parametrize(("most", "ahead"), [(1, 0), (2, 8)])
+def test_no_more_sequences_ahead_than_a_pass_holds(toy, most, ahead):
+    toy.most_overlapped = most
+    engine = Engine(toy)
+    sessions = [engine.add(Session(prompt, max_tokens=10)) for prompt in (PROMPT, PROMPT[::-1])]
+    run(engine)
+    assert [s.output_ids for s in sessions] == [naive(toy, s.prompt_ids, Sampling(), 10) for s in sessions]
+    assert toy.ahead >= ahead
+    assert (toy.ahead == 0) == (ahead == 0)
+
+
 @pytest.mark.parametrize("what", ["another forward", "a snapshot", "cancelled", "a guest"])
 def test_what_happens_in_between(toy, what):
     engine = Engine(toy)

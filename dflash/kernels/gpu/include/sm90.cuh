@@ -19,6 +19,9 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 // Make this thread's writes to shared memory visible to the async proxy (wgmma, bulk copies); then a barrier.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The same for global memory, too, which bulk copies read.
+__device__ __forceinline__ void fence_async_proxy_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Order accesses of registers and shared memory before the wgmma that follow. Required before the first of a sequence.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 

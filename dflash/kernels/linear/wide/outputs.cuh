@@ -1,0 +1,182 @@
+// Sums of decode_wide.cu: passed on to the next block, stored by slice, and added up to outputs.
+//
+// Macros: those of schedule.cuh, and NORM, see epilogue.cuh.
+#pragma once
+#include "../../gpu/include/clear.cuh"
+#include "schedule.cuh"
+#include "wait.cuh"
+
+#ifndef NORM
+#error "NORM must be defined"
+#endif
+
+__device__ __forceinline__ float4 load_l2(const float* from) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
+}
+
+// Sums of a warp that the next block goes on with, and whether they are there.
+struct Passed {
+    float* sums;  // (blocks, WARPS, NT, 128)
+    int* there;   // (blocks, WARPS)
+
+    __device__ __forceinline__ void give(const float (&total)[NT][4], int warp, int lane) const {
+        const size_t at = (size_t)blockIdx.x * WARPS + warp;
+        UNROLL for (int n = 0; n < NT; ++n)
+            *(float4*)(sums + (at * NT + n) * 128 + 4 * lane) = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+        fence_gpu();  // the sums are visible before they are announced
+        __syncwarp();
+        if (lane == 0) atomicExch(there + at, 1);
+    }
+    __device__ __forceinline__ void take(float (&total)[NT][4], int warp, int lane) const {
+        const size_t at = (size_t)(blockIdx.x - 1) * WARPS + warp;
+        if (lane == 0) {
+            wait_for_count(there + at, 1);
+            there[at] = 0;
+        }
+        __syncwarp();
+        fence_gpu();  // the sums are read after they were announced
+        UNROLL for (int n = 0; n < NT; ++n) {
+            const float4 v = load_l2(sums + (at * NT + n) * 128 + 4 * lane);
+            total[n][0] = v.x, total[n][1] = v.y, total[n][2] = v.z, total[n][3] = v.w;
+        }
+    }
+};
+
+// Sum of the slices of token tile `n` of a row tile, from zero on and in order.
+__device__ __forceinline__ float4 sum_slices(const float* partials, int tile, int n, int lane) {
+    const float* from = partials + ((size_t)tile * NT + n) * SLICES * 128 + 4 * lane;
+    float4 parts[SLICES], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    UNROLL for (int s = 0; s < SLICES; ++s) parts[s] = load_l2(from + 128 * s);
+    UNROLL for (int s = 0; s < SLICES; ++s)
+        sum.x += parts[s].x, sum.y += parts[s].y, sum.z += parts[s].z, sum.w += parts[s].w;
+    return sum;
+}
+
+__device__ __forceinline__ float4 four(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
+
+// Outputs of the row tiles of a warp.
+struct Outputs {
+    const Epilogue& to;
+    int n_tokens;
+    float* partials;
+    int* counts;
+    int warp, lane;
+
+    __device__ __forceinline__ int row_tile(const Item& item) const { return item.first_tile + warp % GROUP_TILES; }
+    __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
+        return {item.out, item.rows, item.stride, row_tile(item) * 16, 8 * n, n_tokens};
+    }
+    __device__ __forceinline__ float* partial_at(int tile, int n, int slice) const {
+        return partials + (((size_t)tile * NT + n) * SLICES + slice) * 128 + 4 * lane;
+    }
+    __device__ __forceinline__ void write_tile(const Item& item, int n, const EpilogueInputs<MODE, NORM>& loaded, float4 v,
+                                               float4 up) const {
+        write<MODE, NORM>(to, tile_at(item, n), loaded, lane, v, up);
+    }
+    __device__ __forceinline__ void load_and_write(const Item& item, int n, float4 v, float4 up) const {
+        EpilogueInputs<MODE, NORM> loaded;
+        loaded.load(to, tile_at(item, n), lane);
+        write_tile(item, n, loaded, v, up);
+    }
+
+    // Store the sums of a slice. The outputs are written if there is one slice, or if the warp has had all others.
+    __device__ __forceinline__ void store(const Item& item, float (&total)[NT][4]) const {
+        if (row_tile(item) >= item.row_tiles()) return;
+        if constexpr (DIRECT) {
+            UNROLL for (int n = 0; n < NT; ++n) {
+                if (8 * n < n_tokens) load_and_write(item, n, four(total[n]), four(total[n]));
+            }
+            return;
+        }
+        const int other = MODE == GATED ? item.row_tiles() : 0;  // tiles between a gate and its up projection
+        const int tile = item.before + row_tile(item), own = tile + (warp >= GROUP_TILES ? other : 0);
+        if (item.whole && item.slice == SLICES - 1) {
+            add_own(item, total, own, MODE == GATED ? 2 * tile + other - own : own);
+            return;
+        }
+        UNROLL for (int n = 0; n < NT; ++n) {
+            if (8 * n < n_tokens) *(float4*)partial_at(own, n, item.slice) = four(total[n]);
+        }
+    }
+
+    // Call `action(item)` for each slice whose end the warp has stored for others, too.
+    template <class Action>
+    __device__ __forceinline__ void for_each_shared(const Job& job, const Action& action) const {
+        Item item;
+        for (Items items(job); items.next(job, item);) {
+            if (!item.whole && !item.goes_on && row_tile(item) < item.row_tiles()) action(item);
+        }
+    }
+
+    // Count the slices that the warp has stored and wait for the others of these row tiles. Then add the slices: the warps
+    // that have one of a row tile share its tokens. The last one that is done resets the count.
+    __device__ __forceinline__ void add_slices(const Job& job) const {
+        constexpr int SHARES = SLICES * SIDES, EACH = (NT + SHARES - 1) / SHARES;
+        fence_gpu();  // the sums are visible before they are counted
+        __syncwarp();
+        for_each_shared(job, [&](const Item& item) {
+            if (lane == 0) atomicAdd(counts + item.before + row_tile(item), 1);
+        });
+        // Each lane waits for a row tile, so that the waits run side by side.
+        int* count = nullptr;
+        int n_tiles = 0;
+        for_each_shared(job, [&](const Item& item) {
+            if (lane == n_tiles++ % 32) {
+                if (count) wait_for_count(count, SHARES);
+                count = counts + item.before + row_tile(item);
+            }
+        });
+        if (count) wait_for_count(count, SHARES);
+        __syncwarp();
+        fence_gpu();  // the sums are read after they were counted
+        for_each_shared(job, [&](const Item& item) {
+            const int tile = item.before + row_tile(item), up = MODE == GATED ? item.row_tiles() : 0;
+            const int share = item.slice * SIDES + warp / GROUP_TILES, past = (share + 1) * NT / SHARES;
+            UNROLL for (int i = 0; i < EACH; ++i) {
+                const int n = share * NT / SHARES + i;
+                if (n >= past || 8 * n >= n_tokens) break;
+                const float4 sum = sum_slices(partials, tile, n, lane);
+                load_and_write(item, n, sum, MODE == GATED ? sum_slices(partials, tile + up, n, lane) : sum);
+            }
+        });
+        __syncwarp();  // all lanes have read the sums
+        n_tiles = 0;
+        for_each_shared(job, [&](const Item& item) {
+            int* at = counts + item.before + row_tile(item);
+            if (lane == n_tiles++ % 32 && atomicAdd(at, 1) == 2 * SHARES - 1) *at = 0;
+        });
+    }
+
+    // Add the slices that this warp has stored before, then its latest. With GATED the warps of a gate and of its up
+    // projection (`partner`) exchange half of their sums, and each writes half of the outputs.
+    __device__ __forceinline__ void add_own(const Item& item, float (&total)[NT][4], int own, int partner) const {
+        UNROLL for (int n = 0; n < NT; ++n) {
+            float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            UNROLL for (int s = 0; s < SLICES - 1; ++s) {
+                const float4 v = load_l2(partial_at(own, n, s));
+                sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+            }
+            UNROLL for (int e = 0; e < 4; ++e) total[n][e] = __fadd_rn(sum[e], total[n][e]);
+        }
+        constexpr int HALF = MODE == GATED ? NT / 2 : NT;
+        if constexpr (MODE == GATED) {
+            const bool upper = warp >= GROUP_TILES;
+            UNROLL for (int n = 0; n < HALF; ++n) {
+                const int m = upper ? n : HALF + n;
+                *(float4*)partial_at(own, m, 0) = upper ? four(total[n]) : four(total[HALF + n]);
+            }
+            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums of the other warp are stored
+            UNROLL for (int n = 0; n < HALF; ++n) {
+                const int m = upper ? HALF + n : n;
+                const EpilogueInputs<MODE, NORM> none = {};
+                const float4 mine = upper ? four(total[HALF + n]) : four(total[n]), its = load_l2(partial_at(partner, m, 0));
+                write_tile(item, m, none, upper ? its : mine, upper ? mine : its);
+            }
+            named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums were read before the next ones are stored
+        } else {
+            UNROLL for (int n = 0; n < NT; ++n) load_and_write(item, n, four(total[n]), four(total[n]));
+        }
+    }
+};
