@@ -71,7 +71,6 @@ def measured(x, copies, outs, n, one, **settings):
         chain = [cuda.DecodeLinear(x, weights, outs, **settings) for weights in copies]
     finally:
         cuda.shape = rule
-    cuda.fetch_ahead(chain)
     return microseconds(lambda stream: [launch(len(x), stream) for launch in chain], len(chain))
 
 

@@ -159,7 +159,7 @@ def cold(step):
     """Print microseconds of a launch in the order of the model, and sorted by kernel."""
     layers = [b for b in step.run.layers.blocks if isinstance(b.mixer, LinearAttention)][4:6]
     step.lay(1)
-    parts = [[b.mixer.project, b.mixer.mix, b.mixer.output] + b.multiplies[2:] for b in layers]
+    parts = [[b.mixer.project, b.mixer.mix, b.mixer.output, b.ffn.gate_up, b.ffn.ffn_down] for b in layers]
     mixed = [launch for _ in range(9) for layer in parts for launch in layer]
     alike = [layer[i] for i in range(len(parts[0])) for _ in range(9) for layer in parts]
     for turn in range(2):

@@ -321,10 +321,10 @@ class Engine:
                 began, n_before = perf_counter(), len(part.session.interventions)
                 decision = self._verify(part, out, next(samples))
                 verified = perf_counter()
-                step = part.step(decision.accepted, shared._replace(verify=verified - began))
+                step = part.step(decision.accepted, shared, verified - began)
                 self._commit(part.session, decision)
                 self._observe(part, step, out, restart=decision.restart)
-                self._finish(part, decision, step._replace(commit=perf_counter() - verified), n_before)
+                self._finish(part, decision, step, n_before, perf_counter() - verified)
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
@@ -390,7 +390,8 @@ class Engine:
         session = part.session
         # rows that decode come first in a forward, and only they have logits
         decision = apply_recoveries(session, verify(part.draft, out.logits[part.start : part.stop], session, samples))
-        return decision._replace(accepted=show(session, decision))
+        accepted = show(session, decision)
+        return decision if accepted is decision.accepted else decision._replace(accepted=accepted)
 
     def _commit(self, session: Session, decision: Decision) -> None:
         """Append the accepted tokens to the session and keep their rows in the target's state, or restart the session."""
@@ -411,12 +412,11 @@ class Engine:
             assert part.session.drafter_state is not None, "the session runs"
             part.session.drafter_state.observe(step, out, [part.start + row for row in step.rows])
 
-    def _finish(self, part: BatchPart, decision: Decision, step: Step, n_before: int) -> None:
+    def _finish(self, part: BatchPart, decision: Decision, step: Step, n_before: int, commit: float) -> None:
         """Emit the step of a session, hold it back, or end the session with it."""
         session = part.session
-        step = step._replace(
-            note=" ".join(map(str, session.interventions[n_before:])), by=getattr(session.drafter_state, "by", "")
-        )
+        note = " ".join(map(str, session.interventions[n_before:])) if len(session.interventions) > n_before else ""
+        step = step._replace(commit=commit, note=note, by=getattr(session.drafter_state, "by", ""))
         if step.finish is not None and self._saves(session):
             self._to_save.append(session)
             self._to_end.append((session, step))

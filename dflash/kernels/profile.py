@@ -32,6 +32,11 @@ def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return wrap
 
 
+def profiling() -> bool:
+    """Return whether a profile is running."""
+    return _seconds is not None
+
+
 @contextmanager
 def profile() -> Iterator[dict[str, float]]:
     """Sum the seconds spent in each op, over all threads, until the ``with`` block ends; profiles do not nest."""

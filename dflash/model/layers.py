@@ -1,16 +1,16 @@
 """The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import attention, conv, delta, norm, rope
+from dflash.kernels import attention, conv, delta, joined, norm, rope
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.moe import Moe, MoeScratch
-from dflash.kernels.profile import timed
+from dflash.kernels.profile import profiling, timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
 from dflash.model.weights import HostTensors, Weights, experts_of
@@ -43,6 +43,25 @@ class LinearAttention:
         self.ssm_conv1d = conv.taps(weights.vector("ssm_conv1d.weight"))
         self.conv_memory, self.delta_memory = conv_memory, delta_memory
         self.eps, self.space = config.norm_eps, space
+        self.joins = self.project.native and self.ssm_out.native
+        self._fixed: tuple[Any, ...] = ()
+
+    def joined(self, gain: Floats, rows: Ragged) -> None:
+        """Norm one row of `stream` and run it, in one call; only if `joins`."""
+        self._fixed = self._fixed or self._arguments()
+        for product in (self.project, self.ssm_out):
+            product.plan(1)
+        batch = rows.row_starts, rows.parent, rows.slot, rows.prefill, rows.accepted, rows.n_accepted, rows.buffer
+        joined.recurrent(gain, *batch, *self._fixed)
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """Return the arguments that are the same for every token."""
+        s, conv_memory, memory = self.space.first(1), self.conv_memory, self.delta_memory
+        before = s.stream, self.eps, s.normed, self.project.plan(1), s.mixed, self.ssm_conv1d
+        inputs = *delta.task_shape(memory, 1), s.alpha, s.beta, self.ssm_a, self.ssm_dt
+        states = memory.state, memory.k, memory.u, memory.decay, memory.head_run
+        after = s.read, s.gate, self.ssm_norm, s.heads, self.ssm_out.plan(1)
+        return *before, conv_memory.tail, conv_memory.inputs, s.convolved, *inputs, *states, *after
 
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -93,6 +112,11 @@ class FeedForward:
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, gelu=gelu, name="ffn gate up")
         self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
+        self.joins = self.gate_up.native and self.ffn_down.native
+
+    def joined(self, source: Floats, gain: Floats, eps: float, x: Floats) -> None:
+        """Norm one row `source` to `x` and run it, in one call; only if `joins`."""
+        joined.feed_forward(source, gain, eps, x, self.gate_up.plan(1), self.ffn_down.plan(1))
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -131,8 +155,14 @@ class Block:
 
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
-        s = self.space.first(n)
-        rms_norm(s.stream, self.attn_norm, self.eps, out=s.normed)
-        self.mixer(rows, n)
-        rms_norm(s.stream, self.ffn_norm, self.eps, out=s.normed)
-        self.ffn(n)
+        s, one = self.space.first(n), n == 1 and not profiling()
+        if one and isinstance(self.mixer, LinearAttention) and self.mixer.joins:
+            self.mixer.joined(self.attn_norm, rows)
+        else:
+            rms_norm(s.stream, self.attn_norm, self.eps, out=s.normed)
+            self.mixer(rows, n)
+        if one and isinstance(self.ffn, FeedForward) and self.ffn.joins:
+            self.ffn.joined(s.stream, self.ffn_norm, self.eps, s.normed)
+        else:
+            rms_norm(s.stream, self.ffn_norm, self.eps, out=s.normed)
+            self.ffn(n)

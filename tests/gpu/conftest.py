@@ -1,7 +1,8 @@
 """Skips where there is no GPU, loudly if its kernels are unproven; where there is one, writes down what ran on it.
 
 ``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
-With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs in turn; tests of several GPUs are skipped then.
+With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs in turn; tests of several GPUs are skipped then. Start
+many workers with ``OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1``, as the references of each would take all cores.
 """
 
 import datetime

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from compare import assert_same_bits
+from logit_rows import logit_rows
 from lossless import PROMPTS, demo
 from word_grammar import WordGrammar, words_of
 from written import run
@@ -40,17 +41,7 @@ MASKS = "all", "half", "one", "few", "whole words", "nothing", "what is minus in
 
 
 def rows_of(n, kind):
-    x = 3 * RNG.standard_normal((len(PARAMS), n)).astype(np.float32)
-    if kind == "ties":
-        return np.round(x)
-    if kind == "equal":
-        return np.full_like(x, 1.5)
-    if kind == "holes":
-        x[:, RNG.integers(0, n, n // 2)] = -np.inf
-        x[:, RNG.integers(0, n, n // 4)] = np.nan
-    if kind == "peaked":
-        x[:, RNG.integers(0, n, 3)] += 25
-    return x
+    return logit_rows(RNG, len(PARAMS), n, kind)
 
 
 def mask_of(row, kind):

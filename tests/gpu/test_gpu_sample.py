@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from compare import assert_same_bits
+from logit_rows import logit_rows
 
 from dflash.errors import KernelError
 from dflash.kernels.sample import reference
@@ -45,22 +46,7 @@ LAWS = [f32(law) for law in LAWS]
 
 
 def rows_of(n, kind):
-    x = 3 * RNG.standard_normal((len(LAWS), n)).astype(np.float32)
-    if kind == "ties":
-        return np.round(x)
-    if kind == "equal":
-        return np.full_like(x, 1.5)
-    if kind == "holes":
-        x[:, RNG.integers(0, n, n // 2)] = -np.inf
-        x[:, RNG.integers(0, n, n // 4)] = np.nan
-        return x
-    if kind == "peaked":
-        x[:, RNG.integers(0, n, 3)] += 25
-        return x
-    if kind == "masked":
-        x[:, RNG.random(n) < 0.9] = np.finfo(np.float32).min
-        return x
-    return x
+    return logit_rows(RNG, len(LAWS), n, kind)
 
 
 def sampler(rows):

@@ -132,28 +132,3 @@ def test_refuses_what_does_not_fit():
     packed, norm = tiles.PackedWeight(random_matrix(16, 256)), norm_of(x, np.ones(256, np.float32))
     with pytest.raises(KernelError, match="a norm behind a multiply"):
         cuda.DecodeLinear(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, behind=norm)
-
-
-def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
-    weights = [tiles.PackedWeight(random_matrix(r, k, kind)) for r, k, kind in ((1500, 8192, "Q4_K"), (40, 1008, "F16"))]
-    x = cupy.asarray(normal(16, 8192).astype(np.float16))
-    y = cupy.asarray(normal(16, 1008).astype(np.float16))
-    outs = [cupy.empty((16, w.shape[0]), np.float32) for w in weights]
-    launches = [cuda.DecodeLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
-    alone = []
-    for launch, out in zip(launches, outs, strict=True):
-        launch(16)
-        alone.append(out.get())
-    pieces = launches[1].first(1 << 20)
-    assert int(pieces[:, 1].sum()) == weights[1].data.nbytes
-    begins, ends = pieces[:, 0], pieces.sum(axis=1)
-    assert begins.min() == weights[1].data.data.ptr
-    assert ends.max() == weights[1].data.data.ptr + weights[1].data.nbytes
-    assert np.all(pieces % 16 == 0)
-    some = launches[0].first(weights[0].data.nbytes // 4)
-    assert 0 < int(some[:, 1].sum()) < weights[0].data.nbytes // 2
-    launches = [cuda.DecodeLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
-    cuda.fetch_ahead(launches)
-    for launch, out, want in zip(launches, outs, alone, strict=True):
-        launch(16)
-        assert_same_bits("with what is fetched ahead", out.get(), want)

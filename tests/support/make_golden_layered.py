@@ -4,8 +4,6 @@ Run as ``python tests/support/make_golden_layered.py [NAME ...]``; see `make_gol
 models whose layers differ.
 """
 
-import hashlib
-import json
 import sys
 
 import gguf
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
-from make_golden_models import FOLDER, GREEDY, MERGES, VOCABULARY, add_tokenizer, by_steps, greedy, logits_of, rounded
+from make_golden_models import GREEDY, MERGES, VOCABULARY, add_tokenizer, by_steps, greedy, logits_of, rounded, save
 
 PROMPT, CONTINUATION, TAIL = 16, 30, 4
 WINDOW, FULL = "sliding_attention", "full_attention"
@@ -305,20 +303,7 @@ def make(name):
     tensors = initialise(model, setting["architecture"], setting["seed"])
     if setting["architecture"] == "gemma4":
         tensors["rope_freqs.weight"] = rotation_factors(setting["config"]), Type.F32
-    folder = FOLDER / name
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-Q8_0.gguf"
-    write(path, name, setting, config, tensors)
-    found, exact = results(model, setting["seed"])
-    np.savez_compressed(path.with_suffix(".npz"), **found)
-    info = {
-        "config": setting,
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "exactness": exact,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
-    (folder / "info.json").write_text(json.dumps(info, separators=(",", ":")) + "\n")
-    print(name, exact, path.stat().st_size, path.with_suffix(".npz").stat().st_size)
+    save(name, setting, lambda path: write(path, name, setting, config, tensors), results(model, setting["seed"]))
 
 
 if __name__ == "__main__":

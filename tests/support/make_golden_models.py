@@ -326,6 +326,23 @@ def clear_tokens(model, rng, n):
     return tokens[0].tolist()
 
 
+def save(name, setting, write_file, results, more=None):
+    """Write the file, the results with what is known of their exactness, and info.json of a model."""
+    folder, (found, exact) = FOLDER / name, results
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-Q8_0.gguf"
+    write_file(path)
+    np.savez_compressed(path.with_suffix(".npz"), **found)
+    info = {
+        "config": setting,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "exactness": exact,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    (folder / "info.json").write_text(json.dumps(info | (more or {}), separators=(",", ":")) + "\n")
+    print(name, exact, path.stat().st_size, path.with_suffix(".npz").stat().st_size)
+
+
 @torch.no_grad()
 def make(name):
     """Write file, results and info.json of a model."""
@@ -338,21 +355,9 @@ def make(name):
     config._attn_implementation = "eager"
     model = model_class(config).float().eval()
     tensors = initialise(model, setting["seed"])
-    folder = FOLDER / name
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-Q8_0.gguf"
-    write(path, name, setting, config, tensors)
-    found, exact = results(model, setting["seed"])
-    np.savez_compressed(path.with_suffix(".npz"), **found)
-    info = {
-        "config": setting,
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "exactness": exact,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "tensor_types": {at: type_of(at).name for at in tensors},
-    }
-    (folder / "info.json").write_text(json.dumps(info, separators=(",", ":")) + "\n")
-    print(name, exact, path.stat().st_size, path.with_suffix(".npz").stat().st_size)
+    with_types = {"tensor_types": {at: type_of(at).name for at in tensors}}
+    found = results(model, setting["seed"])
+    save(name, setting, lambda path: write(path, name, setting, config, tensors), found, with_types)
 
 
 if __name__ == "__main__":

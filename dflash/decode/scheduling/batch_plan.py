@@ -28,12 +28,19 @@ class BatchPart(NamedTuple):
     draft: Draft = EMPTY
     n_prefill: int = 0
 
-    def step(self, accepted: Accepted, times: Step) -> Step:
-        """Return the step of a session that decodes, as far as it is known before the commit."""
-        return times._replace(
+    def step(self, accepted: Accepted, shared: Step, verify: float) -> Step:
+        """Return the step of a session that decodes, as far as it is known before the commit.
+
+        Rows and times of `shared` are those of all sessions; `verify` is the session's own, in seconds.
+        """
+        return Step(
             tokens=accepted.tokens,
             drafted=accepted.drafted,
             accepted=accepted.n_accepted,
+            batch=shared.batch,
+            propose=shared.propose,
+            forward=shared.forward,
+            verify=verify,
             finish=accepted.finish,
             draft=self.draft if accepted.drafted else EMPTY,
             rows=accepted.rows,

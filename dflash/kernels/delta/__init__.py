@@ -70,7 +70,7 @@ def gated_delta(
     check("out", out, (n, n_heads, n_values))
     check_rows(batch, n)
     cpu.gated_delta(
-        (0,) * (width // LANES), _values_per_task(len(batch.slot) * n_heads, n_values),
+        *task_shape(memory, len(batch.slot)),
         y, alpha, beta, ssm_a, dt_bias,
         batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,
         memory.state, memory.k, memory.u, memory.decay, memory.head_run, out,
@@ -94,9 +94,12 @@ def apply_accepted(slot: Ints, accepted: Ints, n_accepted: Ints, buffer: Ints, m
     cpu.apply_accepted(lanes, slot, accepted, n_accepted, buffer, *states)
 
 
-def _values_per_task(n_heads: int, n_values: int) -> int:
-    """Return the value rows of a task: those of a whole head, unless there are too few heads for the threads."""
-    size = n_values
-    while size % (2 * LANES) == 0 and n_heads * (n_values // size) < 2 * get_num_threads():
+def task_shape(memory: DeltaMemory, n_sequences: int) -> tuple[tuple[int, ...], int]:
+    """Return the first arguments of the kernel: a tuple with one item for each vector of a key, and value rows of a task.
+
+    A task has the value rows of a whole head, unless there are too few heads for the threads.
+    """
+    _, n_heads, size, width = memory.state.shape
+    while size % (2 * LANES) == 0 and n_sequences * n_heads * (memory.state.shape[2] // size) < 2 * get_num_threads():
         size //= 2
-    return size
+    return (0,) * (width // LANES), size

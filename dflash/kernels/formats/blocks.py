@@ -6,12 +6,12 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import Lanes, QuantBlock, bytes_of, constant
+from dflash.kernels.formats.lanes import Lanes, QuantBlock, Spread, constant
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 
-_LOW4, _LOW6, _LOW2 = 0x0F0F0F0F, 0x3F3F3F3F, 0x03030303
+_LOW4, _LOW6, _LOW2 = 0x0F0F0F0F, 0x3F3F3F3F, 0x03030303  # of every byte of a word
 
 
 def f32(block: QuantBlock) -> Iterator[Lanes]:
@@ -90,42 +90,55 @@ def mxfp4(block: QuantBlock) -> Iterator[Lanes]:
     yield (q >> 4).look_up(table) * d
 
 
-def _scales_and_minima(block: QuantBlock) -> list[Lanes]:
-    """Return 16 factors: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K, then their ``dmin * minimum``."""
-    a, b, c = block.words(4, 3)
-    packed = [a & _LOW6, (c & _LOW4) | (((a >> 6) & _LOW2) << 4), b & _LOW6, ((c >> 4) & _LOW4) | (((b >> 6) & _LOW2) << 4)]
-    return (bytes_of(packed).float() * block.each_f16(0).halves(block.each_f16(2))).spread()
+def _scales_and_minima(block: QuantBlock) -> Spread:
+    """Return 16 numbers: ``d * scale`` and ``-dmin * minimum`` of each of the eight sub-blocks of Q4_K and Q5_K."""
+    words = block.words(0)  # d and dmin, then three words a, b and c of packed scales
+    low = (words.pick(1, 3, 2, 3) >> [0, 0, 0, 4]) & [_LOW6, _LOW4, _LOW6, _LOW4]
+    high = (words.pick(1, 1, 2, 2) >> 2) & [0, _LOW2 << 4, 0, _LOW2 << 4]
+    packed = (low | high).bytes().pick(*(i // 2 + i % 2 * 8 for i in range(16)))
+    return (packed.float() * block.alternating_f16(0)).spread()
 
 
 def q4_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * q - (dmin * minimum)``: eight sub-blocks of 32."""
     scales = _scales_and_minima(block)
-    for j in range(8):
-        q = block.u8(16 + 32 * (j // 2), 32)
-        yield from q.nibbles(j % 2, scales[j], scales[8 + j])
+
+    def weights() -> Iterator[Lanes]:
+        for j in range(8):
+            q = block.u8(16 + 32 * (j // 2), 32)
+            yield from q.nibbles(j % 2, scales[2 * j], scales[2 * j + 1])
+
+    return weights()
 
 
 def q5_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode the formula of Q4_K with a fifth bit."""
     scales = _scales_and_minima(block)
-    fifths = block.u8(16, 32)
-    for j in range(8):
-        q = block.u8(48 + 32 * (j // 2), 32)
-        q = (q >> 4 if j % 2 else q & 15) | (((fifths >> j) & 1) << 4)
-        for i in range(2):
-            yield q.half(i).float() * scales[j] - scales[8 + j]
+
+    def weights() -> Iterator[Lanes]:
+        fifths = block.u8(16, 32)
+        for j in range(8):
+            q = block.u8(48 + 32 * (j // 2), 32)
+            q = (q >> 4 if j % 2 else q & 15) | (((fifths >> j) & 1) << 4)
+            for i in range(2):
+                yield q.part(i).float().fused(scales[2 * j], scales[2 * j + 1])
+
+    return weights()
 
 
 def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
     scales = (block.i8(192).float() * block.each_f16(208)).spread()
-    for j in range(8):
-        n, p = j // 4, j % 4
-        low, high = block.u8(64 * n + 32 * (p & 1), 32), block.u8(128 + 32 * n, 32)
-        q = (low >> 4 if p >= 2 else low & 15) | (((high >> (2 * p)) & 3) << 4)
-        q = (q - 32).as_signed()
-        for i in range(2):
-            yield q.half(i).float() * scales[2 * j + i]
+
+    def weights() -> Iterator[Lanes]:
+        for n in range(2):
+            low, high = block.u8(64 * n, 64), block.u8(128 + 32 * n, 32).pick(*range(32), *range(32))
+            for p in range(2):
+                q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p, 2 - 4 * p) & 48)
+                for i in range(4):
+                    yield q.minus(32, i) * scales[8 * n + 4 * p + i]
+
+    return weights()
 
 
 def q2_k(block: QuantBlock) -> Iterator[Lanes]:
@@ -141,14 +154,10 @@ def q2_k(block: QuantBlock) -> Iterator[Lanes]:
 
 def q3_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 4)``: sixteen sub-blocks of 16; the third bits are in a separate mask."""
-    a, b, c = block.words(96, 3)
-    packed = [
-        (a & _LOW4) | ((c & _LOW2) << 4),
-        (b & _LOW4) | (((c >> 2) & _LOW2) << 4),
-        ((a >> 4) & _LOW4) | (((c >> 4) & _LOW2) << 4),
-        ((b >> 4) & _LOW4) | (((c >> 6) & _LOW2) << 4),
-    ]
-    scales = ((bytes_of(packed) - 32).as_signed().float() * block.each_f16(108)).spread()
+    words = block.words(92)  # the last three are a, b and c
+    low = (words.pick(1, 2, 1, 2) >> [0, 0, 4, 4]) & _LOW4
+    high = ((words.pick(3, 3, 3, 3) >> [0, 2, 4, 6]) & _LOW2) << 4
+    scales = (((low | high).bytes() - 32).as_signed().float() * block.each_f16(108)).spread()
     for j in range(16):
         n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
         low = (block.u8(32 + 32 * n + i) >> (2 * p)) & 3

@@ -22,10 +22,10 @@ from dflash.kernels.formats.types import BLOCKS
 ROWS = 4
 """Rows that one call of an unpack function processes."""
 
-DOT_ROWS = (4, 4, 4, 4, 4, 2, 2, 2) if vector_lanes() == LANES else (2, 1, 1, 1)
+DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if vector_lanes() == LANES else (4, 1, 1, 1)
 """Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
-_CACHE_LINE, _AHEAD = 64, 8192  # bytes; distance of the prefetch
+_CACHE_LINE, _AHEAD = 64, 1024  # bytes; distance of the prefetch within a row: that of eight rows fits the L1 cache
 
 _NAMES = tuple(FORMATS)
 
@@ -36,21 +36,30 @@ def step_bytes(name: str) -> tuple[int, int]:
     return (LANES, LANES * block.n_bytes) if block.elements == 1 else (block.elements, block.n_bytes)
 
 
-def _prefetch_ahead(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
-    """Prefetch `n_bytes` at a distance: rows are too short for the hardware prefetcher to follow."""
-    for at in range(0, n_bytes, _CACHE_LINE):
-        prefetch(builder, builder.add(address, I64(_AHEAD + at)))
+def _ahead(builder: ir.IRBuilder, name: str, stride: ir.Value, rows: int, steps: ir.Value, i: ir.Value) -> ir.Value:
+    """Return the bytes from block `i` of `steps` to the block to prefetch, at the row's end in the rows of the next call."""
+    n_bytes = step_bytes(name)[1]
+    most = I64(max(1, _AHEAD // n_bytes))
+    ahead = builder.select(builder.icmp_signed("<", steps, most), steps, most)
+    inside = builder.icmp_signed("<", builder.add(i, ahead), steps)
+    next_row = builder.sub(builder.mul(stride, I64(rows)), builder.mul(steps, I64(n_bytes)))
+    return builder.add(builder.mul(ahead, I64(n_bytes)), builder.select(inside, I64(0), next_row))
 
 
 def _blocks(
-    builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, i: ir.Value
+    builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, steps: ir.Value, i: ir.Value, *, once: bool
 ) -> Iterator[tuple[Lanes, ...]]:
-    """Return an iterator over the weights of block `i` of `n` rows, 16 of each row at a time."""
+    """Return an iterator over the weights of block `i` of `steps` of `n` rows, 16 of each row at a time.
+
+    Rows are too short for the hardware prefetcher to follow.
+    """
     n_bytes, found = step_bytes(name)[1], []
+    ahead = _ahead(builder, name, stride, n, steps, i)
     for r in range(n):
         row = builder.add(source, builder.mul(stride, I64(r)))
         block = builder.add(row, builder.mul(i, I64(n_bytes)))
-        _prefetch_ahead(builder, block, n_bytes)
+        for at in range(0, n_bytes, _CACHE_LINE):
+            prefetch(builder, builder.add(builder.add(block, ahead), I64(at)), once=once)
         found.append(FORMATS[name](QuantBlock(builder, block)))
     return zip(*found, strict=True)
 
@@ -65,7 +74,7 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
 
         def body(i, carried):
             to = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(_blocks(builder, name, source, stride, ROWS, i)):
+            for j, weights in enumerate(_blocks(builder, name, source, stride, ROWS, n, i, once=False)):
                 for w, row in zip(weights, outs, strict=True):
                     store(builder, builder.add(row, builder.add(to, I64(4 * LANES * j))), w.value)
             return carried
@@ -88,7 +97,7 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
 
         def body(i, sums):
             at = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(_blocks(builder, name, source, stride, rows, i)):
+            for j, weights in enumerate(_blocks(builder, name, source, stride, rows, n, i, once=True)):
                 offset = builder.add(at, I64(4 * LANES * j))
                 values = [load(builder, builder.add(x, offset), F32V) for x in xs]
                 sums = [

@@ -24,19 +24,19 @@ def _vector(kind: ir.Type, n: int = LANES) -> ir.VectorType:
 
 
 @functools.cache
-def _has_avx512() -> bool:
+def _has(feature: str) -> bool:
     if numba.config.CPU_NAME is not None:
-        return "+avx512f" in (numba.config.CPU_FEATURES or "")
-    return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+        return f"+{feature}" in (numba.config.CPU_FEATURES or "").split(",")
+    return bool(llvmlite.binding.get_host_cpu_features().get(feature))
 
 
 def vector_lanes() -> int:
     """Return the float32 lanes of a vector register: 16 with AVX-512, else 8."""
-    return LANES if _has_avx512() else LANES // 2
+    return LANES if _has("avx512f") else LANES // 2
 
 
 class Lanes:
-    """16 values of one type: bytes, int32 or float32; or 32 bytes, to be split with `half`."""
+    """16 values of one type: bytes, int32 or float32; or 32 or 64 bytes, to be split with `part`."""
 
     def __init__(self, builder: ir.IRBuilder, value: ir.Value, *, signed: bool = False) -> None:
         self.builder, self.value, self.signed = builder, value, signed
@@ -54,7 +54,7 @@ class Lanes:
         values = other if isinstance(other, list) else [other] * self.value.type.count
         return ir.Constant(self.value.type, values)
 
-    def __and__(self, other: Lanes | int) -> Lanes:
+    def __and__(self, other: Lanes | int | list[int]) -> Lanes:
         return self._like(self.builder.and_(self.value, self._other(other)))
 
     def __or__(self, other: Lanes | int) -> Lanes:
@@ -78,6 +78,13 @@ class Lanes:
     def __mul__(self, other: Lanes) -> Lanes:
         return self._like(self.builder.fmul(self.value, other.value))
 
+    def fused(self, scale: Lanes, offset: Lanes) -> Lanes:
+        """Return ``self * scale + offset``, rounded once."""
+        name = f"llvm.fma.v{LANES}f32"
+        kind = ir.FunctionType(_vector(_F32), [_vector(_F32)] * 3)
+        fma = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self._like(self.builder.call(fma, [self.value, scale.value, offset.value]))
+
     def int(self) -> Lanes:
         """Convert bytes to int32; signed bytes keep their sign."""
         if self._element == _I32:
@@ -97,30 +104,47 @@ class Lanes:
         """Reinterpret the same bits as signed integers."""
         return Lanes(self.builder, self.value, signed=True)
 
-    def half(self, i: builtins.int) -> Lanes:
-        """Return the first (0) or second (1) 16 of 32 lanes."""
-        order = list(range(i * LANES, (i + 1) * LANES))
-        return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)(order)))
+    def part(self, i: builtins.int) -> Lanes:
+        """Return lanes 16 i to 16 i + 15."""
+        return self.pick(*range(i * LANES, (i + 1) * LANES))
 
-    def spread(self) -> list[Lanes]:
-        """Return 16 vectors: each lane of float32, broadcast to all lanes."""
-        # through memory, from which multiplies can broadcast: shuffles would compete with those of the weights
-        memory = cgutils.alloca_once(self.builder, _vector(_F32))
-        self.builder.store(self.value, memory)
-        nothing = ir.FunctionType(ir.VoidType(), [memory.type])
-        self.builder.asm(nothing, "", "r,~{memory}", [memory], side_effect=True)
-        lanes = self.builder.bitcast(memory, _F32.as_pointer())
-        block = QuantBlock(self.builder, memory)
-        return [block.each(self.builder.load(self.builder.gep(lanes, [_I32(i)]))) for i in range(LANES)]
+    def shifted(self, *left: builtins.int) -> Lanes:
+        """Return bytes shifted left by a number of bits for each 32 of them, right if it is negative.
 
-    def halves(self, other: Lanes) -> Lanes:
-        """Return lanes 0 to 7 of this vector, then lanes 8 to 15 of the other."""
-        order = list(range(8)) + list(range(LANES + 8, 2 * LANES))
-        return self._like(self.builder.shuffle_vector(self.value, other.value, _vector(_I32)(order)))
+        Bits of a byte may enter its neighbour, so the caller masks them.
+        """
+        pairs = self.builder.bitcast(self.value, _vector(_I16, self.value.type.count // 2))
+        each = [abs(bits) for bits in left for _ in range(LANES)]
+        shift = self.builder.shl if max(left) > 0 else self.builder.lshr
+        return self._like(self.builder.bitcast(shift(pairs, ir.Constant(pairs.type, each)), self.value.type))
+
+    def minus(self, bias: builtins.int, i: builtins.int) -> Lanes:
+        """Return part `i` of unsigned bytes, less `bias`, as float32."""
+        if not _has("avx512vbmi"):
+            return (self - bias).as_signed().part(i).float()
+        # one permutation makes the bytes the lowest of float32 of 2 ** 23 and more, whose last bit is worth one
+        zero, exponent = self.value.type.count, self.value.type.count + 1
+        constants = ir.Constant(self.value.type, [0, 0x4B] + [0] * (self.value.type.count - 2))
+        order = [lane for k in range(i * LANES, (i + 1) * LANES) for lane in (k, zero, zero, exponent)]
+        wide = self.builder.shuffle_vector(self.value, constants, _vector(_I32, 4 * LANES)(order))
+        whole = Lanes(self.builder, self.builder.bitcast(wide, _vector(_F32)))
+        return whole - constant(self.builder, [2**23 + bias] * LANES)
+
+    def spread(self) -> Spread:
+        """Return the 16 lanes of float32, each of which can be read into all lanes."""
+        return Spread(self)
+
+    def pick(self, *order: builtins.int) -> Lanes:
+        """Return the lanes of these numbers."""
+        return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32, len(order))(order)))
+
+    def bytes(self) -> Lanes:
+        """Reinterpret 4 words as their 16 bytes."""
+        return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_I8)))
 
     def look_up(self, table: Lanes) -> Lanes:
         """Return ``table[lane & 15]``, for bytes."""
-        if _has_avx512():
+        if _has("avx512f"):
             kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
             name = "llvm.x86.avx512.permvar.sf.512"
             permute = cgutils.get_or_insert_function(self.builder.module, kind, name)
@@ -132,18 +156,42 @@ class Lanes:
             out = self.builder.insert_element(out, self.builder.extract_element(table.value, entry), _I32(i))
         return Lanes(self.builder, out)
 
-    def nibbles(self, high: builtins.int, scale: Lanes, minimum: Lanes) -> tuple[Lanes, Lanes]:
-        """Return ``q * scale - minimum`` for the low (0) or high (1) nibbles of 32 bytes.
+    def nibbles(self, high: builtins.int, scale: Lanes, offset: Lanes) -> tuple[Lanes, Lanes]:
+        """Return ``q * scale + offset`` for the low (0) or high (1) nibbles of 32 bytes.
 
         With AVX-512, the 16 possible results are computed once and looked up by the nibbles.
         """
-        q = self >> 4 if high else self & 15
-        if not _has_avx512():
-            return q.half(0).float() * scale - minimum, q.half(1).float() * scale - minimum
-        table = constant(self.builder, list(range(16))) * scale - minimum
+        parts = [self.part(i).int() for i in range(2)]
+        if not _has("avx512f"):
+            first, second = ((part >> 4 if high else part & 15).float().fused(scale, offset) for part in parts)
+            return first, second
+        table = constant(self.builder, list(range(16))).fused(scale, offset)
         # the look-up uses four bits of an index, so low nibbles need no mask; high nibbles are shifted within their lane
-        first, second = ((part >> 4 if high else part).look_up(table) for part in (self.half(i).int() for i in range(2)))
+        first, second = ((part >> 4 if high else part).look_up(table) for part in parts)
         return first, second
+
+
+class Spread:
+    """16 float32 in memory, from which instructions can broadcast: shuffles would compete with those of the weights."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.builder = lanes.builder
+        memory = cgutils.alloca_once(self.builder, _vector(_F32))
+        self.builder.store(lanes.value, memory)
+        # an address of unknown origin, so that LLVM neither keeps the lanes in a register nor reads several at once
+        same = ir.FunctionType(memory.type, [memory.type])
+        address = self.builder.asm(same, "", "=r,0,~{memory}", [memory], side_effect=True)
+        self._lanes = self.builder.bitcast(address, _F32.as_pointer())
+
+    def __getitem__(self, i: int) -> Lanes:
+        """Return lane `i` in all lanes."""
+        return _broadcast(self.builder, self.builder.load(self.builder.gep(self._lanes, [_I32(i)])))
+
+
+def _broadcast(builder: ir.IRBuilder, value: ir.Value) -> Lanes:
+    nothing = _vector(value.type)(ir.Undefined)
+    first = builder.insert_element(nothing, value, _I32(0))
+    return Lanes(builder, builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
 
 
 def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
@@ -165,12 +213,10 @@ class QuantBlock:
 
     def each(self, value: ir.Value) -> Lanes:
         """Broadcast a scalar to every lane."""
-        nothing = _vector(value.type)(ir.Undefined)
-        first = self.builder.insert_element(nothing, value, _I32(0))
-        return Lanes(self.builder, self.builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
+        return _broadcast(self.builder, value)
 
     def u8(self, offset: int, n: int = LANES) -> Lanes:
-        """Load 16 or 32 bytes."""
+        """Load 16, 32 or 64 bytes."""
         return Lanes(self.builder, self._load(offset, _vector(_I8, n)))
 
     def i8(self, offset: int) -> Lanes:
@@ -193,39 +239,17 @@ class QuantBlock:
         """Load one float16 as float32 and broadcast it."""
         return self.each(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
 
+    def alternating_f16(self, offset: int) -> Lanes:
+        """Load two float16 as float32: the first for the even lanes, the second with its sign changed for the odd lanes."""
+        both = self._load(offset, _vector(ir.HalfType(), 2))
+        pairs = self.builder.shuffle_vector(both, both, _vector(_I32)([0, 1] * (LANES // 2)))
+        return Lanes(self.builder, self.builder.fpext(pairs, _vector(_F32))) * constant(self.builder, [1, -1] * (LANES // 2))
+
     def each_int(self, offset: int, n_bytes: int) -> Lanes:
         """Load one unsigned integer of 1, 2 or 4 bytes as int32 and broadcast it."""
         value = self._load(offset, ir.IntType(8 * n_bytes))
         return self.each(value if n_bytes == 4 else self.builder.zext(value, _I32))
 
-    def words(self, offset: int, n: int) -> list[Word]:
-        """Load `n` words of four bytes."""
-        return [Word(self.builder, self._load(offset + 4 * i, _I32)) for i in range(n)]
-
-
-class Word:
-    """A 32-bit word of four bytes, for unpacking packed scales."""
-
-    def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
-        self.builder, self.value = builder, value
-
-    def __and__(self, mask: int) -> Word:
-        return Word(self.builder, self.builder.and_(self.value, _I32(mask)))
-
-    def __or__(self, other: Word) -> Word:
-        return Word(self.builder, self.builder.or_(self.value, other.value))
-
-    def __lshift__(self, n: int) -> Word:
-        return Word(self.builder, self.builder.shl(self.value, _I32(n)))
-
-    def __rshift__(self, n: int) -> Word:
-        return Word(self.builder, self.builder.lshr(self.value, _I32(n)))
-
-
-def bytes_of(words: list[Word]) -> Lanes:
-    """Return the 16 bytes of four words."""
-    builder = words[0].builder
-    value: ir.Value = _vector(_I32, 4)(ir.Undefined)
-    for i, word in enumerate(words):
-        value = builder.insert_element(value, word.value, _I32(i))
-    return Lanes(builder, builder.bitcast(value, _vector(_I8)))
+    def words(self, offset: int) -> Lanes:
+        """Load 4 words of four bytes."""
+        return Lanes(self.builder, self._load(offset, _vector(_I32, 4)))

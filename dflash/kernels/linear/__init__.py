@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numba import get_num_threads
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
@@ -47,7 +46,7 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
     if native:
         modes = [cpu.ADD if add else cpu.STORE] * len(native)
         plan = _plan(x, [weight for weight, _ in native], [out for _, out in native], modes)
-        cpu.multiply(plan, get_num_threads())
+        cpu.multiply(plan)
     for weight, out in zip(weights, outs, strict=True):
         if not weight.native:
             _linear_by_parts(x, weight, out, add)
@@ -82,7 +81,7 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats, *, gelu: bool
     """
     _check(x, (gate, up), (out, out))
     gate, up = _native(gate), _native(up)
-    cpu.multiply(_plan(x, (gate, up), (out, out), _gated_modes(gelu=gelu)), get_num_threads())
+    cpu.multiply(_plan(x, (gate, up), (out, out), _gated_modes(gelu=gelu)))
 
 
 class PackedLinear:
@@ -96,6 +95,11 @@ class PackedLinear:
         Compute `linear` with `add`, or `gated_linear` with two weights and one output, with GELU if wanted.
     name : str
         Name in profiles.
+
+    Attributes
+    ----------
+    native : bool
+        Kernels read the types of all weights, so there is a plan.
     """
 
     def __init__(
@@ -116,20 +120,24 @@ class PackedLinear:
             modes = (cpu.ADD if add else cpu.STORE,) * len(weights)
         _check(x, weights, outs)
         self._arrays = x, weights, outs
-        self._native = all(w.native for w in weights)
+        self.native = all(w.native for w in weights)
         self._add, self._gated, self._gelu = add, gated, gelu
-        self._run = timed(name)(self._multiply if self._native else self._by_parts)
-        if self._native:
+        self._run = timed(name)(self._multiply if self.native else self._by_parts)
+        if self.native:
             self._plan = _plan(x, weights, outs, modes)
 
     def __call__(self, n_tokens: int) -> None:
         """Run for the first `n_tokens` rows."""
         self._run(n_tokens)
 
-    def _multiply(self, n_tokens: int) -> None:
+    def plan(self, n_tokens: int) -> NDArray[np.int64]:
+        """Return the plan for `n_tokens` rows, int64 (W, COLUMNS), which the next call changes; only if `native`."""
         if self._plan[0, cpu.TOKENS] != n_tokens:
             self._plan[:, cpu.TOKENS] = n_tokens
-        cpu.multiply(self._plan, get_num_threads())
+        return self._plan
+
+    def _multiply(self, n_tokens: int) -> None:
+        cpu.multiply(self.plan(n_tokens))
 
     def _by_parts(self, n_tokens: int) -> None:
         x, weights, outs = self._arrays

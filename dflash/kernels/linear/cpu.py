@@ -7,10 +7,10 @@ every batch.
 """
 
 import numpy as np
-from numba import prange
+from numba import get_num_threads, prange
 
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, read_f32, silu, store_f32, write_f32
+from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, prefetch, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
 from dflash.kernels.formats.lanes import vector_lanes
 from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1, tile_2, tile_3, tile_4, tile_5
@@ -26,11 +26,12 @@ DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
-_SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; a dot function may write up to four rows beyond it
+_SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; no power of two, so that tokens do not share cache sets
 _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
 _FEW = 16  # tokens that fit the L1 cache beside four unpacked rows
 _TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
 _TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
+_START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
 _WIDE = vector_lanes() == 16
 
 
@@ -38,11 +39,11 @@ _WIDE = vector_lanes() == 16
 def _few_tokens(weight, source, rows, sums, out):
     row_bytes, steps, x, x_bytes, tokens = weight[ROW_BYTES], weight[STEPS], weight[X], weight[X_BYTES], weight[TOKENS]
     dot, at_once = weight[DOT + tokens - 1], DOT_ROWS[tokens - 1]
-    whole = rows // at_once * at_once
-    for r in range(0, whole, at_once):
-        call_dot(dot, source + r * row_bytes, row_bytes, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
-    for r in range(whole, rows):
-        call_dot(dot, source + r * row_bytes, 0, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
+    step = at_once if rows >= at_once else 1
+    for start in range(0, rows, step):
+        r = min(start, rows - step)  # the last call repeats rows of the call before
+        stride = row_bytes if step == at_once else 0
+        call_dot(dot, source + r * row_bytes, stride, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
     for t in range(tokens):
         sum_16(sums + t * _SUMS_BYTES, out + 64 * t)
 
@@ -176,15 +177,36 @@ def _n_tasks(weight):
 
 
 @inline
+def _locate(plan, task):
+    """Return the weight of a task and its first row."""
+    i = 0
+    while task >= _n_tasks(plan[i]):
+        task -= _n_tasks(plan[i])
+        i += 1
+    return i, task * _task_rows(plan[i])
+
+
+@inline
+def _prefetch_start(plan, task):
+    """Prefetch the beginning of a task's first rows, which no earlier rows prefetch."""
+    i, row = _locate(plan, task)
+    n_bytes = plan[i, ROW_BYTES]
+    for r in range(row, min(row + DOT_ROWS[0], plan[i, ROWS])):
+        start = plan[i, DATA] + r * n_bytes
+        for at in range(start, start + min(n_bytes, _START), 64):
+            prefetch(at)
+
+
+@inline
 def _new_counter():
     """Return one zero; inside a parallel function numba would turn ``np.zeros`` into a parallel launch."""
     return np.zeros(1, np.int64)
 
 
 @kernel
-def multiply(plan, n_threads):
+def multiply(plan):
     """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
-    n_tasks, tokens, buffer_bytes = 0, 0, 0
+    n_threads, n_tasks, tokens, buffer_bytes = get_num_threads(), 0, 0, 0
     for i in range(len(plan)):
         n_tasks += _n_tasks(plan[i])
         tokens = max(tokens, plan[i, TOKENS])
@@ -196,13 +218,12 @@ def multiply(plan, n_threads):
     n_bytes = 64 + _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
     for _ in prange(n_threads):
         scratch = np.empty(n_bytes // 4, np.float32)
-        while True:
-            first = fetch_add(counter.ctypes.data, grain)
-            if first >= n_tasks:
-                break
-            i, before = 0, 0
+        first = fetch_add(counter.ctypes.data, grain)
+        while first < n_tasks:
+            following = fetch_add(counter.ctypes.data, grain)
+            if following < n_tasks:
+                _prefetch_start(plan, following)
             for task in range(first, min(first + grain, n_tasks)):
-                while task - before >= _n_tasks(plan[i]):
-                    before += _n_tasks(plan[i])
-                    i += 1
-                _task(plan, i, (task - before) * _task_rows(plan[i]), scratch, tokens, buffer_bytes)
+                i, row = _locate(plan, task)
+                _task(plan, i, row, scratch, tokens, buffer_bytes)
+            first = following

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cupy
-import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
-from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.linear.tile_config import Chip, cuts, most_tokens, shape
+from dflash.kernels.linear.tile_config import Chip, most_tokens, shape
 from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64
@@ -23,9 +22,6 @@ STORE, ADD, GATED, GATED_BY = range(4)
 
 ALONE, BEFORE, BEHIND = range(3)
 """NORM of decode.cu: no norm, an input norm, an output norm."""
-
-FETCH_AHEAD = 16 << 20
-"""Bytes of later weights that a launch prefetches; they must fit the L2 cache."""
 
 _HERE = Path(__file__).parent
 _WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their types
@@ -99,29 +95,6 @@ class DecodeLinear:
                 decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm, peers=peers) for part in parts]
             self._pieces.append((start, most, decodes))
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all weights."""
-        return sum(decode.n_bytes for decode in self._pieces[0][-1])
-
-    def first(self, n_bytes: int) -> Any:
-        """Return the pieces of memory, about `n_bytes` in all, that a launch reads first.
-
-        Returns
-        -------
-        uint64 (P, 2)
-            Addresses and sizes in bytes.
-        """
-        share = min(1.0, n_bytes / self.n_bytes)
-        return np.concatenate([decode.first(share) for decode in self._pieces[0][-1]])
-
-    def fetch_ahead(self, pieces: Any) -> None:
-        """Set the memory that the launch of the last rows prefetches to the L2 cache, see `first`; call before launches.
-
-        Fewer rows prefetch nothing: measured on an H200, passes of up to 32 rows were slower with prefetches.
-        """
-        self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
-
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
@@ -175,7 +148,7 @@ class _Launch:
             for w, out in pairs
         ]
         described += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        self._weights, self._mode, self._kept, self.ahead = weights, mode, pairs, cupy.zeros((0, 2), np.uint64)
+        self._mode, self._kept = mode, pairs
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         size = _size(weights, gated=mode == GATED)
         self._shapes = {n: shape(n, **size) for n in BUCKETS if n <= bucket(len(x))}
@@ -183,22 +156,6 @@ class _Launch:
         self._kernels = {n: _kernel(types, n, mode, norm.kind, one | linked) for n, one in self._shapes.items()}
         self._peers = None if peers is None else peers.table
         self._bound: dict[int, Any] = {}
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(weight.data.nbytes for weight in self._weights)
-
-    def first(self, share: float) -> Any:
-        """Return a share of the tiles of each K slice of 16 rows."""
-        one, pieces = self._shapes[BUCKETS[0]], []
-        for weight in self._weights:
-            size, width = tile_bytes(weight.type), tile_width(weight.type)
-            begins = -(-np.array(cuts(weight.shape[1], one["K_SLICES"] * one["CLUSTER"])) // width)
-            n_bytes = np.ceil(np.diff(begins) * share).astype(np.uint64) * np.uint64(size)
-            rows = np.arange(-(-weight.shape[0] // TILE_ROWS))[:, None]
-            at = weight.data.data.ptr + (rows * weight.tiles_of_row + begins[:-1]) * size
-            pieces.append(np.stack(np.broadcast_arrays(at.astype(np.uint64), n_bytes), axis=-1).reshape(-1, 2))
-        return np.concatenate(pieces)
 
     def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
         n = bucket(n_tokens)
@@ -208,23 +165,10 @@ class _Launch:
             self._bound[n] = self._kernels[n].bind(
                 sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
                 32 * one["K_SLICES"] * one["ROW_UNITS"],
-                (*args, None, self.ahead, len(self.ahead), self._peers, 0, *described),
+                (*args, None, self._peers, 0, *described),
                 one["SMEM_BYTES"],
             )
         self._bound[n](stream, n_tokens=n_tokens, kept=kept, signals=signals)
-
-
-def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
-    """Let each of some consecutive launches prefetch what the next two read first; does nothing without bulk copies."""
-    if not capabilities().has_clusters:
-        return  # prefetches by instruction cost more than they save
-    for i, launch in enumerate(launches[:-1]):
-        left, pieces = FETCH_AHEAD, []
-        for later in launches[i + 1 : i + 3]:
-            if left > 0:
-                pieces.append(later.first(left))
-                left -= later.n_bytes
-        launch.fetch_ahead(np.concatenate(pieces))
 
 
 class _Peers(NamedTuple):

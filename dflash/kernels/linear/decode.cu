@@ -67,8 +67,6 @@ struct Inputs {
     const u16* x;
     int n_tokens, width;
     float eps;
-    const u64* prefetch;
-    int n_prefetch;
 };
 
 struct Barriers {
@@ -94,15 +92,6 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
         from += STEP * in.width, to += STEP * SmemLayout<Q>::STRIDE;
     }
     cp_async_mbarrier_arrive(barrier);
-}
-
-// Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
-// slice prefetches a share, as few pieces as possible, since the lanes of a warp do so one after another. `pieces`: pairs of
-// address and bytes. Not inlined: its addresses would take registers. Does nothing before Hopper.
-__device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
-    for (int i = (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x; i < n; i += gridDim.x * K_SLICES * 32) {
-        bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
-    }
 }
 
 template <class Q>
@@ -185,7 +174,6 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                 fetch_tokens<Q, 1>(smem_address(tokens + at * P::X_STAGE_BYTES), in, first + next * X_COLUMNS, 0,
                                    fills + 8 * at, lane);
             }
-            if (next == max(parts, X_STAGES - X_SLACK)) prefetch_next(in.prefetch, in.n_prefetch, local_slice, lane);
         }
         mbarrier_wait(fills + 8 * buffer, phase);
         if constexpr (Q::MINIMA > 0) {
@@ -321,8 +309,8 @@ __device__ __forceinline__ void write_unsplit(const Work& work, const float (&to
 
 extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
-       unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead,
-       int n_ahead, const unsigned long long* peers, unsigned long long signals, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
+       unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* peers,
+       unsigned long long signals, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
        unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
        unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
        unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3) {
@@ -351,7 +339,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
 
     float total[MT][NT][4];
     clear(total);
-    const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
+    const Inputs in = {x, n_tokens, width, eps};
     const Epilogue to = {scale, gates, gain, halves, squares, scales, kept, table};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 

@@ -3,7 +3,6 @@
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numba import get_num_threads
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
@@ -196,8 +195,8 @@ class Moe:
             rows = *routed, s.experts[:n_tokens], shares, place, self._x, GELU_GATE if self._gelu else GATE
             plans = self._into[2 * first :], self._down[first:]
             used = first + cpu.arrange(*rows, s.grouped, self._template, *plans, s.hidden, s.product)
-            multiply(self._into[: 2 * used], get_num_threads())
-            multiply(self._down[:used], get_num_threads())
+            multiply(self._into[: 2 * used])
+            multiply(self._down[:used])
         else:
             self._one_expert_after_another(n_tokens)
         if self._factors is not None:

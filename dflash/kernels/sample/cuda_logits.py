@@ -44,9 +44,9 @@ class Logits:
     Its length is the number of rows. An index copies a row to the host, a slice returns a view, ``np.asarray`` copies all.
     """
 
-    def __init__(self, sampler: "LogitsSampler", start: int, stop: int) -> None:
+    def __init__(self, sampler: "LogitsSampler", start: int, stop: int, *, vocab: int | None = None) -> None:
         self._sampler, self._start, self._stop = sampler, start, stop
-        self.shape = stop - start, sampler.logits.shape[1]
+        self.shape = stop - start, sampler.logits.shape[1] if vocab is None else vocab
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -55,7 +55,7 @@ class Logits:
         if isinstance(which, slice):
             start, stop, step = which.indices(len(self))
             assert step == 1, "rows of a forward lie together"
-            return Logits(self._sampler, self._start + start, self._start + max(start, stop))
+            return Logits(self._sampler, self._start + start, self._start + max(start, stop), vocab=self.shape[1])
         return self._sampler.row(self._start + range(len(self))[which])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

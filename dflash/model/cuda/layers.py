@@ -129,8 +129,6 @@ class Block:
 
     Attributes
     ----------
-    multiplies : list
-        Launches that read the block's weights, except those of experts.
     keeps : bool
         Whether the last launch can write the stream to a second array, too.
     """
@@ -141,7 +139,6 @@ class Block:
         weights, config, space, ops = parts
         self.norm = launched(norms.mixer)
         self.mixer = mixer
-        self.multiplies = [mixer.project, mixer.output]
         self.keeps = not ops.prefill and not config.experts
         if config.experts:
             gain = weights.vector(config.blocks.ffn_norm)
@@ -150,7 +147,6 @@ class Block:
             )
         else:
             self.ffn = FeedForward(parts, norms.ffn, behind)
-            self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int, kept: Any = None) -> None:
         """Launch for `n` rows; if the block `keeps`, the stream is also written to the array `kept`."""

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
@@ -192,7 +191,6 @@ class DecodePass:
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
-        prefetch_weights([block.multiplies for block in self.layers.blocks], self.head, experts=bool(config.experts))
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(
@@ -260,16 +258,6 @@ class PrefillPass:
         self.layers.make_room(capture)
         self.batch.upload(tokens, rows)
         self.layers(len(tokens), capture)
-
-
-def prefetch_weights(multiplies: Sequence[Sequence[Any]], *last: Any, experts: bool) -> None:
-    """Let the multiplies of consecutive blocks, then `last`, prefetch what the next ones read.
-
-    With `experts` each block is alone: the next experts are unknown, and their weights would evict what was prefetched
-    before them.
-    """
-    for run in multiplies if experts else [[*(one for own in multiplies for one in own), *last]]:
-        fetch_ahead([one for one in run if isinstance(one, DecodeLinear)])
 
 
 def bucket_of(n: int) -> int:

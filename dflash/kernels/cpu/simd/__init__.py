@@ -10,7 +10,17 @@ Addresses are plain int64 (``array.ctypes.data``); loads and stores need no alig
 from dflash.kernels.cpu.simd.arithmetic import add, div, fma, fma1, hmax, hsum, less, maximum, mul, select, splat, sub, zeros
 from dflash.kernels.cpu.simd.emit import LANES, f32x16, i32x16
 from dflash.kernels.cpu.simd.functions import exp, gelu, sigmoid, silu
-from dflash.kernels.cpu.simd.memory import fetch_add, load_f16, load_f32, load_i32, read_f32, store_f16, store_f32, write_f32
+from dflash.kernels.cpu.simd.memory import (
+    fetch_add,
+    load_f16,
+    load_f32,
+    load_i32,
+    prefetch,
+    read_f32,
+    store_f16,
+    store_f32,
+    write_f32,
+)
 from dflash.kernels.cpu.simd.quantize import store_q8_0, write_f16
 
 __all__ = [
@@ -32,6 +42,7 @@ __all__ = [
     "load_i32",
     "maximum",
     "mul",
+    "prefetch",
     "read_f32",
     "select",
     "sigmoid",

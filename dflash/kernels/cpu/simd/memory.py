@@ -3,6 +3,7 @@
 from llvmlite import ir
 from numba import types
 
+from dflash.kernels.cpu.simd import emit
 from dflash.kernels.cpu.simd.emit import F32, F32V, I32V, I64, LANES, f32x16, i32x16, load, op, pointer, store
 
 
@@ -52,3 +53,9 @@ def store_f16(builder, address, value):
 def fetch_add(builder, address, n):
     """Atomically add `n` to the int64 at an address and return the old value; sequentially consistent."""
     return builder.atomic_rmw("add", pointer(builder, address, I64), n, "seq_cst")
+
+
+@op(types.void, types.int64)
+def prefetch(builder, address):
+    """Prefetch the cache line at an address; any address is allowed."""
+    emit.prefetch(builder, address)

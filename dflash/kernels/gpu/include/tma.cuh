@@ -28,10 +28,3 @@ __device__ __forceinline__ void bulk_copy(u32 smem, const void* global, int n_by
                  "l"(global), "r"(n_bytes), "r"(barrier)
                  : "memory");
 }
-
-// Fetch `n_bytes`, a multiple of 16, into the L2 cache. Does nothing before Hopper.
-__device__ __forceinline__ void bulk_prefetch_l2(u64 global, u32 n_bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(n_bytes) : "memory");
-#endif
-}

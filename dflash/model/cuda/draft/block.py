@@ -12,7 +12,7 @@ from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
+from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
@@ -139,7 +139,6 @@ class DraftBlock:
 
         self._head = head(vocabulary, vocabulary.columns())
         self._common = [head(of, of.parts) for of in common]
-        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [*self._common, self._head][:1])
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
         self.out = draft_arrays(n_texts)
         self._gate: DecodeLinear | None = None

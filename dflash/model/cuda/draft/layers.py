@@ -170,7 +170,7 @@ class DraftFeedForward:
 class Layer:
     """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both.
 
-    `behind` is the norm that follows the layer; `multiplies` are the launches that read its weights, without convolutions.
+    `behind` is the norm that follows the layer.
     """
 
     def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms, behind: Norm) -> None:
@@ -179,7 +179,6 @@ class Layer:
         self.attn_conv, self.ffn_conv = (ConvPair(parts, part) if has_convs else None for part in ("attn", "ffn"))
         self.attention = Attention(parts, norms)
         self.ffn = DraftFeedForward(parts, norms.ffn, behind)
-        self.multiplies = [self.attention.project, self.attention.attn_output, self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int, n_sequences: int) -> None:
         """Launch for `n` rows of `n_sequences` blocks."""

@@ -12,7 +12,7 @@ from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.ops import Ops
-from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of, prefetch_weights
+from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
 
@@ -101,9 +101,6 @@ class LayerDecode(_Chain):
         super().__init__(devices, stages)
         head = weights[0].matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = stages[0].ops.linear(self.layers.space.wanted, [head], [self.logits])
-        for i, stage in enumerate(stages):
-            with devices[i]:
-                prefetch_weights([block.multiplies for block in stage.layers.blocks], experts=bool(config.experts))
         self._ends = Graphs(self._launch_end, stages[0].batch.clear)
 
     def __call__(

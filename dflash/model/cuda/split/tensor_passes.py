@@ -15,7 +15,7 @@ from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.ops import scratch_bytes
-from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of, prefetch_weights
+from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
 from dflash.model.cuda.split.shard_ops import ShardOps, ShardPlace
@@ -120,8 +120,6 @@ class TensorDecode(_Ranks):
                 rows = self._shards[rank].rows(config.n_vocab)
                 head = _head(parts, rank, rows)
                 launch = ops.linear(layers.space.wanted, [head], [self.logits[:, rows]])
-                multiplies = [[getattr(each, "launch", each) for each in block.multiplies] for block in layers.blocks]
-                prefetch_weights(multiplies, launch, experts=bool(config.experts))
                 self._ops.append(ops)
                 self._all.append(layers)
                 self._heads.append(launch)
