@@ -1,13 +1,12 @@
 """The demo model against recorded greedy tokens, and against tensors of Transformers if the large file is available."""
 
-import json
 import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from demo_text import recorded_prompts
+from demo_text import greedy_prompts, recorded_prompts
 from golden import chain, prefill, step
 
 from dflash.model.batch import Span
@@ -95,5 +94,5 @@ class TestLargeFile:
 
     def test_greedy(self):
         model = load(FOLDER / "demo-bf16.gguf", "f32")
-        for prompt in json.loads((DATA / "greedy.json").read_text(encoding="utf-8"))["prompts"]:
+        for prompt in greedy_prompts():
             check_greedy(model, prompt["prompt_ids"], prompt["output_ids"], prompt["margins"], 1e-3, prompt["prompt"][:20])

@@ -21,6 +21,11 @@ def recorded_prompts():
     return json.loads(_text("q4_k_m.json.xz"))["prompts"]
 
 
+def greedy_prompts():
+    """Return the prompts with their greedy outputs on the weights before quantization, and the margins of these."""
+    return json.loads(_text("greedy.json.xz"))["prompts"]
+
+
 def recorded_acceptance():
     """Return the accepted lengths of steps on the same prompts."""
     return json.loads(_text("acceptance.json.xz"))

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from demo_text import DATA, demo_metadata, demo_tokenizer, recorded_prompts, tokenizer_json
+from demo_text import DATA, demo_metadata, demo_tokenizer, greedy_prompts, recorded_prompts, tokenizer_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
@@ -66,8 +66,8 @@ def test_golden(model):
 
 
 def test_demo_prompts():
-    tokenizer, greedy = demo_tokenizer(), json.loads((DATA / "demo" / "greedy.json").read_text(encoding="utf-8"))["prompts"]
-    for prompt in [*recorded_prompts(), *greedy]:
+    tokenizer = demo_tokenizer()
+    for prompt in [*recorded_prompts(), *greedy_prompts()]:
         assert tokenizer.encode(prompt["prompt"]) == prompt["prompt_ids"]
         assert tokenizer.decode(prompt["prompt_ids"]) == prompt["prompt"]
         assert tokenizer.decode(prompt["output_ids"]) == prompt["output"]
