@@ -6,8 +6,9 @@ import gguf
 import numpy as np
 import pytest
 
+from dflash.kernels.cpu.jit import CACHE
 from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS, Matrix
-from dflash.kernels.formats.cpu import ROWS, step_bytes, unpack_function
+from dflash.kernels.formats.cpu import ROWS, dot_function, step_bytes, unpack_function
 from dflash.kernels.formats.reference import unpack
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
@@ -75,3 +76,11 @@ def test_other_types_unpack_through_gguf(kind):
     matrix = Matrix(raw, kind)
     assert not matrix.native
     assert (matrix.unpacked() == values).all()
+
+
+@pytest.mark.parametrize("make", [unpack_function, dot_function])
+def test_compiled_functions_are_in_the_cache_of_this_version(make):
+    """Numba's own cache would keep code of older decoders, as it looks at one source file only."""
+    tokens = () if make is unpack_function else (1,)
+    assert [make.__wrapped__("Q8_0", *tokens).cache_hits for _ in range(2)][1] == 1
+    assert list(CACHE.folder.glob(f"{make.__name__}.locals.*"))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import caching, compiler, serialize
+from numba import types
+from numba.core import caching, ccallback, compiler, serialize
 
 from dflash.kernels.code_cache import CodeCache
 
@@ -30,14 +31,23 @@ def check_numba() -> str:
 
     Costs microseconds; called when kernels are declared.
     """
-    probe = numba.njit(_probe)
-    lacking = [] if isinstance(getattr(probe, "_cache", None), caching.NullCache) else ["Dispatcher._cache"]
+    probes = {"Dispatcher": numba.njit(_probe), "CFunc": ccallback.CFunc(_probe, ((), types.void), {}, {})}
+    caches = {name: getattr(one, "_cache", None) for name, one in probes.items()}
+    lacking = [f"{name}._cache" for name, one in caches.items() if not isinstance(one, caching.NullCache)]
     lacking += [f"CompileResult.{name}" for name in _RESULT if not hasattr(compiler.CompileResult, name)]
     if not hasattr(serialize, "dumps"):
         lacking.append("serialize.dumps")
     known = {name for name in vars(KernelCache) if not name.startswith("__")}
     lacking += [f"a cache with {name}" for name in sorted(caching._Cache.__abstractmethods__ - known)]
     return ", ".join(lacking)
+
+
+def compiled_c_function(function: Callable[..., Any], args: tuple[types.Type, ...], store: CodeCache) -> Any:
+    """Compile a function to a C function without a result, or load it from a cache."""
+    made: Any = ccallback.CFunc(function, (args, types.void), {}, {})
+    made._cache = KernelCache(function, store)
+    made.compile()
+    return made
 
 
 class KernelCache(caching._Cache):

@@ -110,6 +110,19 @@ def _plain(kind: types.Type) -> types.Type:
     return types.int64 if kind == types.uint64 else kind
 
 
+def c_function(*args: types.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function that kernels call by its `address`; it has no result, and is compiled where it is decorated."""
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        if _lacking():
+            return numba.cfunc(types.void(*args))(function)
+        from dflash.kernels.cpu.cache import compiled_c_function
+
+        return compiled_c_function(function, args, CACHE)
+
+    return compiled
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorate an entry point whose `numba.prange` loops run on all threads; no fast-math, so that sums keep their order."""
     return _kept(numba.njit(nogil=True, error_model="numpy", parallel=True)(function))

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 
-from dflash.kernels.cpu import jit  # noqa: F401  (sets the cache folder)
+from dflash.kernels.cpu.jit import c_function
 from dflash.kernels.cpu.simd.emit import F32V, I64, call, constant, load, loop, prefetch, store
 from dflash.kernels.formats.blocks import FORMATS
 from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, vector_lanes
@@ -123,7 +123,7 @@ def unpack_function(name: str) -> Any:
     """
     kind = _NAMES.index(name)
 
-    @cfunc(types.void(*(types.int64,) * 5), cache=True)
+    @c_function(*(types.int64,) * 5)
     def unpack(source, stride, n, out, out_stride):
         _unpack(kind, source, stride, n, out, out_stride)
 
@@ -139,7 +139,7 @@ def dot_function(name: str, tokens: int) -> Any:
     """
     kind, count = _NAMES.index(name), tokens
 
-    @cfunc(types.void(*(types.int64,) * 7), cache=True)
+    @c_function(*(types.int64,) * 7)
     def dot(source, stride, x, x_stride, n, out, out_stride):
         _dot(kind, count, source, stride, x, x_stride, n, out, out_stride)
 
