@@ -14,6 +14,7 @@
 // / PARTS. Every wait ends with an error after two seconds.
 #include "../dflash/kernels/gpu/include/pdl.cuh"
 #include "../dflash/kernels/gpu/include/ptx.cuh"
+#include "../dflash/kernels/gpu/include/published.cuh"
 #include "../dflash/kernels/gpu/include/tma.cuh"
 
 #define EDGE 0
@@ -54,18 +55,6 @@ __device__ __forceinline__ void wait(u32 barrier, u32 parity, u64 start) {
         check_time(start, turns);
     }
 }
-
-__device__ __forceinline__ uint4 load_relaxed(const u16* from) {
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from)
-                 : "memory");
-    return v;
-}
-
-// Nonzero if a half of the word is 0xffff.
-__device__ __forceinline__ u32 unwritten(u32 w) { return (~w - 0x00010001) & w & 0x80008000; }
 
 __device__ __forceinline__ void produce(const u8* weights, u8* ring, Barriers& barriers, int stages, u64 start) {
     for (int s = 0; s < stages; ++s) {
@@ -128,13 +117,13 @@ __device__ __forceinline__ void read(u16* x, const u16* results, const u32* coun
         named_barrier_sync<GROUP>(1);
     }
     UNROLL for (int r = 0; r < ROUNDS; ++r) {
-        if (r * GROUP + thread < PIECES) v[r] = load_relaxed(from + (r * GROUP + thread) * 8);
+        if (r * GROUP + thread < PIECES) v[r] = load_published_16(from + (r * GROUP + thread) * 8);
     }
     if (WAIT && POLLS) {
         UNROLL for (int r = 0; r < ROUNDS; ++r) {
             if (r * GROUP + thread >= PIECES) continue;
-            while (unwritten(v[r].x) | unwritten(v[r].y) | unwritten(v[r].z) | unwritten(v[r].w)) {
-                v[r] = load_relaxed(from + (r * GROUP + thread) * 8);
+            while (!all_halves_written(v[r])) {
+                v[r] = load_published_16(from + (r * GROUP + thread) * 8);
                 check_time(start, turns);
             }
         }
