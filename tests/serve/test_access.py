@@ -4,37 +4,25 @@ import asyncio
 import gzip
 from types import MappingProxyType
 
-import httpx
 import pytest
-from serve_fakes import ScriptedEngine
+from in_process import sent
 
 from dflash.cli.serve import main
 from dflash.errors import RequestError
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve import limits
 from dflash.serve.access import KEY, is_loopback, local_hosts, read_key
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.parsing import body as bodies
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Sends one request to an app over a scripted engine."""
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
 
     def send(*, method="POST", path="/v1/completions", base="http://localhost:8000", **request):
         access = {name: request.pop(name) for name in ("api_key", "hosts", "origins") if name in request}
-        app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), **access)
+        return sent(app_of("hello", **access), method, path, base=base, **request)
 
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
-                return await client.request(method, path, **request)
-
-        return asyncio.run(run())
-
-    yield send
-    engine_thread.close()
+    return send
 
 
 BODY = b'{"prompt": "a"}'

@@ -2,36 +2,26 @@
 
 import asyncio
 
-import httpx
 import pytest
-from serve_fakes import ScriptedEngine
+from in_process import sent
 from starlette.routing import Route
 
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve import limits
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
 IS_JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
-def post(lm):
+def post(app_of):
     """Posts to an app over a scripted engine; returns the response. ``post.paths`` are all paths that take a body."""
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, []))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"], limits=Limits(1024)), api_key="secret")
+    app = app_of(limits=Limits(1024), api_key="secret")
 
     def send(path, content, headers=IS_JSON):
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                return await client.post(path, content=content, headers={"x-api-key": "secret", **headers})
-
-        return asyncio.run(run())
+        return sent(app, "POST", path, content=content, headers={"x-api-key": "secret", **headers})
 
     send.paths = [route.path for route in app.routes if isinstance(route, Route) and "POST" in route.methods]
-    yield send
-    engine_thread.close()
+    return send
 
 
 async def slow():

@@ -3,10 +3,10 @@
 import asyncio
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from api_failures import APIS, check_failure
 from hang_guard import wait_until
+from in_process import client_of
 from toy import Toy
 
 from dflash.decode.engine import MAX_FAILURES, Engine
@@ -39,8 +39,7 @@ def served(lm):
 
 def ask(served, path, *, stream=False, **settings):
     async def send():
-        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://app", timeout=None) as client:
+        async with client_of(served.app, raise_app_exceptions=False) as client:
             if path == "/health":
                 return await client.get(path)
             return await client.post(path, json={**APIS[path][0], "stream": stream, **settings})

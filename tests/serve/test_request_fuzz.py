@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import api_bodies
-import httpx
 import numpy as np
 import pytest
+from in_process import client_of
 from toy import Toy
 
 from dflash.decode.engine import Engine
@@ -279,9 +279,8 @@ def test_any_body_is_answered_or_refused(toy_server):
         return memory() - before
 
     async def both():
-        transport = httpx.ASGITransport(app)
         async with (
-            httpx.AsyncClient(transport=transport, base_url="http://app", timeout=None) as client,
+            client_of(app) as client,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(neighbour.stay())
@@ -360,7 +359,7 @@ def test_damaged_bodies_of_all_apis(lm):
     async def run(app):
         stop = asyncio.Event()
         async with (
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client,
+            client_of(app) as client,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(steady(client, stop, texts))

@@ -1,10 +1,7 @@
 """Strategies and recoveries that a request or a flag asks for; without them nothing is different."""
 
-import asyncio
-
-import httpx
 import pytest
-from hang_guard import GUARD
+from in_process import sent
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
@@ -198,12 +195,7 @@ def test_fields_that_say_nothing():
 def asked_of(server, defaults, *bodies):
     """Return the response of a server with these defaults."""
     app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
-
-    async def ask():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=GUARD) as http:
-            return [(await http.post("/v1/chat/completions", json=body)).json() for body in bodies]
-
-    return asyncio.run(ask())
+    return [sent(app, "POST", "/v1/chat/completions", json=body).json() for body in bodies]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """``/v1/messages`` over an engine with scripted output."""
 
-import asyncio
 import json
 import threading
 from types import SimpleNamespace
@@ -8,14 +7,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from hang_guard import GUARD
+from in_process import sent
 from message_stream import fold
 from serve_fakes import ScriptedEngine
 
 from dflash.cli.serve import main
 from dflash.errors import KernelError, QueueFull
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.http_errors import INTERNAL
 from dflash.serve.limits import Limits
 
@@ -62,26 +59,15 @@ class Cached(ScriptedEngine):
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Sends one request to an app over a scripted engine."""
-    workers = []
 
     def send(*script, engine=Ending, path="/v1/messages?beta=true", headers=None, context=8192, server=None, **fields):
-        worker = EngineThread(engine(lm.tokenizer, script))
-        workers.append(worker)
-        backend = Backend(worker, lm.tokenizer, lm.template, ["demo"], limits=Limits(context))
-        app = build_app(backend, **(server or {}))
+        app = app_of(*script, engine=engine, limits=Limits(context), **(server or {}))
+        body = {name: value for name, value in {**BODY, **fields}.items() if value is not None}
+        return sent(app, "POST", path, json=body, headers=headers)
 
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                body = {name: value for name, value in {**BODY, **fields}.items() if value is not None}
-                return await client.post(path, json=body, headers=headers)
-
-        return asyncio.run(run())
-
-    yield send
-    for worker in workers:
-        worker.close()
+    return send
 
 
 def events_of(answer):
@@ -188,16 +174,15 @@ def test_tokens_from_the_prefix_cache_are_counted_apart(ask, stream):
     assert usage["input_tokens"] == counted - 7
 
 
-def test_a_silent_stream_pings(lm, serving, monkeypatch):
+def test_a_silent_stream_pings(app_of, serving, monkeypatch):
     monkeypatch.setattr("dflash.serve.limits.HEARTBEAT_SECONDS", 0.01)
-    engine = Held(lm.tokenizer, ["</think>\n\nTwo"])
     lines, body = [], {**BODY, "stream": True}
-    app = build_app(Backend(EngineThread(engine), lm.tokenizer, lm.template, ["demo"]))
+    app = app_of("</think>\n\nTwo", engine=Held)
     with serving(app) as url, httpx.stream("POST", f"{url}/v1/messages", json=body, timeout=GUARD) as answer:
         for line in answer.iter_lines():
             lines.append(line)
             if lines.count("event: ping") == 3:
-                engine.go.set()
+                app.engine_thread.engine.go.set()
     names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
     assert names[:4] == ["message_start", "ping", "ping", "ping"]
     assert names[-1] == "message_stop"

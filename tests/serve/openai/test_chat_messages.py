@@ -1,17 +1,12 @@
 """Chat messages as clients send them, up to the prompt; and reasoning, calls and constraints in responses."""
 
-import asyncio
 import json
 
-import httpx
 import pytest
 from chat_stream import events_of, folded
-from serve_fakes import ScriptedEngine
+from in_process import sent
 
 from dflash.decode.drafters import Strategy
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.preparing.completions import ReadRequest
@@ -42,20 +37,19 @@ def prompt(lm, read):
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Answers a chat request by a script; returns the whole message, its streamed form and the finish reasons."""
-    workers = []
 
     def send(*script, context=8192, **body):
-        def app():
-            workers.append(EngineThread(ScriptedEngine(lm.tokenizer, script)))
-            return build_app(Backend(workers[-1], lm.tokenizer, lm.template, ["demo"], limits=Limits(context)))
-
-        async def post(**more):
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app()), base_url="http://app") as client:
-                return await client.post("/v1/chat/completions", json={"messages": [USER], **body, **more})
-
-        whole, streamed = asyncio.run(post()), asyncio.run(post(stream=True))
+        whole, streamed = (
+            sent(
+                app_of(*script, limits=Limits(context)),
+                "POST",
+                "/v1/chat/completions",
+                json={"messages": [USER], **body, **more},
+            )
+            for more in ({}, {"stream": True})
+        )
         if whole.status_code != 200:
             assert streamed.status_code == whole.status_code
             assert streamed.json() == whole.json()
@@ -68,9 +62,7 @@ def ask(lm):
         assert (message, reason) == (choice["message"], choice["finish_reason"])
         return message, reason
 
-    yield send
-    for worker in workers:
-        worker.close()
+    return send
 
 
 CALLS = (
