@@ -29,6 +29,11 @@ async def slow():
     await asyncio.Event().wait()
 
 
+async def long():
+    for _ in range(2):
+        yield b" " * Limits(1024).body_bytes
+
+
 @pytest.mark.parametrize(
     ("content", "headers", "status", "words"),
     [
@@ -38,18 +43,41 @@ async def slow():
         (b'{"a": ' + b"1" * (limits.MAX_DIGITS + 1) + b"}", IS_JSON, 400, "a number of more than"),
         (b'{"a": NaN}', IS_JSON, 400, "is not valid JSON"),
         (b'{"a": "\xff"}', IS_JSON, 400, "is not valid JSON"),
+        (b'{"a": "\\ud800"}', IS_JSON, 400, "unpaired surrogate"),
+        (b"", IS_JSON, 400, "is not valid JSON"),
+        (b"{", IS_JSON, 400, "is not valid JSON"),
         (b"5", IS_JSON, 400, "must be a JSON object"),
+        (b"[]", IS_JSON, 400, "must be a JSON object"),
         (b'{"a": "' + b"a" * Limits(1024).body_bytes + b'"}', IS_JSON, 413, "longer than"),
+        (long, IS_JSON, 413, "longer than"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "must be application/json"),
         (b"{}", {**IS_JSON, "x-api-key": "wrong"}, 401, "the API key is missing or wrong"),
-        (None, IS_JSON, 408, "did not arrive within"),
+        (slow, IS_JSON, 408, "did not arrive within"),
     ],
-    ids=["deep", "containers", "values", "digits", "nan", "utf-8", "no object", "long", "type", "key", "slow"],
+    ids=[
+        "deep",
+        "containers",
+        "values",
+        "digits",
+        "nan",
+        "utf-8",
+        "surrogate",
+        "empty",
+        "open",
+        "5",
+        "[]",
+        "long",
+        "chunks",
+        "type",
+        "key",
+        "slow",
+    ],
 )
 def test_a_body_beyond_a_limit(post, monkeypatch, content, headers, status, words):
-    monkeypatch.setattr(limits, "BODY_SECONDS", 0.05 if content is None else limits.BODY_SECONDS)
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.05 if content is slow else limits.BODY_SECONDS)
     assert len(post.paths) >= 8
     for path in post.paths:
-        answer = post(path, slow() if content is None else content, headers)
+        answer = post(path, content() if callable(content) else content, headers)
         assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), (path, answer.text)
+        assert answer.json()["error"].get("code") in (None, "body_too_large") or status != 413
         assert (answer.json().get("type") == "error") == path.startswith("/v1/messages")

@@ -1,12 +1,9 @@
 """``/v1/messages`` over an engine with scripted output."""
 
 import json
-import threading
 from types import SimpleNamespace
 
-import httpx
 import pytest
-from hang_guard import GUARD
 from in_process import sent
 from message_stream import fold
 from serve_fakes import ScriptedEngine
@@ -35,18 +32,6 @@ class Full(ScriptedEngine):
 
     def add_all(self, sessions):
         raise QueueFull(f"{len(sessions)} sequences are too many; try again later")
-
-
-class Held(ScriptedEngine):
-    """Makes no step before `go` is set."""
-
-    def __init__(self, tokenizer, script):
-        super().__init__(tokenizer, script)
-        self.go = threading.Event()
-
-    def step(self):
-        assert self.go.wait(GUARD)
-        return super().step()
 
 
 class Cached(ScriptedEngine):
@@ -172,20 +157,6 @@ def test_tokens_from_the_prefix_cache_are_counted_apart(ask, stream):
     usage = (fold(events_of(answer)) if stream else answer.json())["usage"]
     assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (7, 0)
     assert usage["input_tokens"] == counted - 7
-
-
-def test_a_silent_stream_pings(app_of, serving, monkeypatch):
-    monkeypatch.setattr("dflash.serve.limits.HEARTBEAT_SECONDS", 0.01)
-    lines, body = [], {**BODY, "stream": True}
-    app = app_of("</think>\n\nTwo", engine=Held)
-    with serving(app) as url, httpx.stream("POST", f"{url}/v1/messages", json=body, timeout=GUARD) as answer:
-        for line in answer.iter_lines():
-            lines.append(line)
-            if lines.count("event: ping") == 3:
-                app.engine_thread.engine.go.set()
-    names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
-    assert names[:4] == ["message_start", "ping", "ping", "ping"]
-    assert names[-1] == "message_stop"
 
 
 def test_a_prompt_beyond_the_context_is_counted_and_refused(ask):

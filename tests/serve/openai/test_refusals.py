@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from dflash.errors import RequestError
 from dflash.serve.http_errors import Problem
-from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.openai.completion_request import parse_completion
 from dflash.serve.parsing.body import parse_json
 
 HI = {"role": "user", "content": "hi"}
 MESSAGES = [HI]
-IS_JSON = {"Content-Type": "application/json"}
 
 
 def refused(http, path, status, **request):
@@ -150,31 +148,10 @@ def test_a_prompt_beyond_the_context(http, client):
         client.completions.create(model="demo", prompt=[1] * 40000, stream=True)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"nope", b"\xff\xfe", b'{"a": NaN}', b'{"a": "\\ud800"}', b"[" * 100000, b"[]", b"5"]
-)
-def test_bodies_that_are_no_object(http, body):
-    refused(http, "/v1/chat/completions", 400, content=body, headers=IS_JSON)
-
-
-def test_a_body_beyond_the_limit(http):
-    content = b'{"prompt": "' + b"a" * Limits(32768).body_bytes + b'"}'
-    for sent in (content, iter([content])):  # with its length announced, and in chunks
-        error = refused(http, "/v1/completions", 413, content=sent, headers=IS_JSON)
-        assert error["code"] == "body_too_large"
-
-
 def test_every_model_name_is_served(http, client):
     for name in ("demo-again", "gpt-4"):
         assert client.completions.create(model=name, prompt="a", max_tokens=1).model == name
     assert http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).json()["model"] == "demo"
-
-
-def test_no_such_route(http):
-    refused(http, "/v1/nothing", 404, json={})
-    answer = http.get("/v1/chat/completions")
-    assert answer.status_code == 405
-    assert "GET" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
