@@ -76,13 +76,6 @@ class Stream:
 def finish_all(engine_thread: EngineThread, completions: Sequence[Completion]) -> list[Generation]:
     """Decode several completions together and wait for all.
 
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Engine thread to run them.
-    completions : sequence of Completion
-        Completions, not started yet.
-
     Raises
     ------
     DFlashError

@@ -124,13 +124,7 @@ class MtpHead:
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def state(self) -> State:
-        """Begin a sequence.
-
-        Raises
-        ------
-        PoolExhausted
-            If every slot is in use.
-        """
+        """Begin a sequence; see `TargetModel.state`."""
         return State(self.pools, nothing_to_flush)
 
     def join(self, parts: Sequence[Floats]) -> Floats:

@@ -19,13 +19,6 @@ from dflash.model.protocols.target import TargetModel
 def check(model: TargetModel, session: Session) -> None:
     """Raise an error if a session can never run, and set its `max_length`.
 
-    Parameters
-    ----------
-    model : TargetModel
-        The model of the engine.
-    session : Session
-        A session that was not added to an engine before.
-
     Raises
     ------
     RequestError

@@ -34,14 +34,7 @@ def step_length(session: Session) -> int:
 
 
 def reserve(session: Session, n_ahead: int = 0) -> None:
-    """Take the memory for a session's next step that decodes, of the target and of its drafter.
-
-    Parameters
-    ----------
-    session : Session
-        Running.
-    n_ahead : int
-        Tokens beyond those of the next step.
+    """Take the memory of target and drafter for a session's next step that decodes, and for `n_ahead` tokens beyond it.
 
     Raises
     ------

@@ -49,12 +49,7 @@ class OverlappedStep:
         session.state.mark_read(_ROOT, prefill=False)
 
     def take(self, active: Sequence[Session]) -> list[BatchPart]:
-        """Return the parts of sessions that are still active; none if the model or a state was used otherwise meanwhile.
-
-        Parameters
-        ----------
-        active : sequence of Session
-        """
+        """Return the parts of sessions that are still active; none if the model or a state was used otherwise meanwhile."""
         continuing = [part for part in self._parts if part.session in active]
         if self._model.latest is self.out and all(part.span.state.pending == _ROOT for part in continuing):
             return continuing

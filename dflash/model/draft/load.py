@@ -109,12 +109,6 @@ def load_draft(
 def fitted(config: DraftConfig, source: Source, target: "Model | DeviceModel") -> DraftConfig:
     """Check that a draft model belongs to a target.
 
-    Parameters
-    ----------
-    config : DraftConfig
-    source : Source
-    target : Model or DeviceModel
-
     Returns
     -------
     DraftConfig

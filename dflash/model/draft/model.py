@@ -115,12 +115,7 @@ class BlockDraft:
         return self._rings.size
 
     def state(self, begin: int = 0) -> DraftState:
-        """Begin a sequence.
-
-        Parameters
-        ----------
-        begin : int
-            First position that will be read.
+        """Begin a sequence, of which positions from `begin` on will be read.
 
         Raises
         ------

@@ -106,12 +106,6 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
     """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None.
 
-    Parameters
-    ----------
-    target : Model or DeviceModel
-    n : int, optional
-        See `vocabulary`.
-
     Raises
     ------
     RequestError
@@ -128,10 +122,6 @@ def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
 
 def common(target: "Model | DeviceModel") -> tuple[Vocabulary, ...]:
     """Return subsets of the vocabulary that cover texts of the most common languages.
-
-    Parameters
-    ----------
-    target : Model or DeviceModel
 
     Returns
     -------

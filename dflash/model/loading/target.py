@@ -164,13 +164,6 @@ def split_overview(
 ) -> dict[str, Any]:
     """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        Open.
-    device, devices, split, context, sequences, kv
-        See `load_model`.
-
     Returns
     -------
     dict

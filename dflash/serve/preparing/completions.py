@@ -81,11 +81,6 @@ class ReadRequest:
     def completions(self, strategy: Strategy) -> list[Completion]:
         """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
 
-        Parameters
-        ----------
-        strategy : Strategy
-            Prepared strategy.
-
         Raises
         ------
         FieldError

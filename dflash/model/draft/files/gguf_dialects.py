@@ -47,14 +47,7 @@ DIALECTS = {
 
 
 def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read the configuration of a draft model.
-
-    Parameters
-    ----------
-    metadata : Mapping of str to Value
-        Metadata of the file.
-    shapes : Mapping of str to tuple of int
-        Shapes of its tensors, by canonical name; the names determine the kind.
+    """Read the configuration of a draft model from the metadata of its file and the shapes of its tensors by canonical name.
 
     Raises
     ------
