@@ -61,10 +61,6 @@ def start(
     **settings
         Keyword arguments of `load_model`.
 
-    Returns
-    -------
-    Loaded, EngineThread
-
     Raises
     ------
     RequestError

@@ -105,12 +105,7 @@ class Generation(GenerationRecord):
         return [] if self.output is None else list(self.output.tool_calls)
 
     def plot(self) -> "Figure":
-        """Plot the tokens and milliseconds of each step.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
+        """Plot the tokens and milliseconds of each step."""
         from dflash.generation.display import plot
 
         return plot(self)

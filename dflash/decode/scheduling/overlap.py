@@ -25,15 +25,8 @@ _ROOT = (-1,)
 class OverlappedStep:
     """A forward over one more token of each session, launched before the token is known on the host.
 
-    The drafters observe the present step first, since this forward overwrites its outputs.
-
-    Parameters
-    ----------
-    model : OverlappingModel
-    parts : list of BatchPart
-        Parts of the present step, whose tokens this forward reads.
-    out : Forward
-        Forward of the present step.
+    `parts` and `out` are those of the present step, whose tokens this forward reads. The drafters observe that step first,
+    since this forward overwrites its outputs.
     """
 
     def __init__(self, model: OverlappingModel, parts: list[BatchPart], out: Forward) -> None:

@@ -28,10 +28,6 @@ class GuidanceVocabulary:
 
     Added tokens (``<tool_call>``, ``<|im_end|>``) are legal only where a grammar names them, never as a part of text.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-
     Attributes
     ----------
     ends : frozenset of int

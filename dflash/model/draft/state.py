@@ -142,13 +142,6 @@ class DraftSnapshot:
 class DraftState:
     """Context of one sequence.
 
-    Parameters
-    ----------
-    rings : Rings
-        Provides the slot.
-    begin : int
-        First position that will be read.
-
     Attributes
     ----------
     length : int

@@ -30,10 +30,6 @@ def parse_messages(body: object, *, keep_billing_header: bool = False, counting:
     counting : bool
         The body is for counting tokens: it needs no ``max_tokens``.
 
-    Returns
-    -------
-    ChatRequest
-
     Raises
     ------
     FieldError

@@ -14,15 +14,7 @@ from dflash.serve.requests import ChatRequest
 
 
 class ChatFormat:
-    """Format of one chat completion. Reasoning is in ``reasoning_content``, as in DeepSeek's API and llama.cpp.
-
-    Parameters
-    ----------
-    request : ChatRequest
-        The request.
-    head : AnswerHead
-        Facts about the response.
-    """
+    """Format of one chat completion. Reasoning is in ``reasoning_content``, as in DeepSeek's API and llama.cpp."""
 
     def __init__(self, request: ChatRequest, head: AnswerHead) -> None:
         self._chunks = Chunks(

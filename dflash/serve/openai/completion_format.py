@@ -13,15 +13,7 @@ from dflash.serve.requests import CompletionRequest
 
 
 class CompletionFormat:
-    """Format of one response to a completion request.
-
-    Parameters
-    ----------
-    request : CompletionRequest
-        The request.
-    head : AnswerHead
-        Facts about the response.
-    """
+    """Format of one response to a completion request."""
 
     def __init__(self, request: CompletionRequest, head: AnswerHead) -> None:
         self._chunks = Chunks(head, request.options, prefix="cmpl", kind="text_completion", chunk_kind="text_completion")

@@ -18,10 +18,6 @@ DEFAULT_COMPLETION_TOKENS = 16
 def parse_completion(body: object) -> CompletionRequest:
     """Read a completion body.
 
-    Returns
-    -------
-    CompletionRequest
-
     Raises
     ------
     FieldError
