@@ -80,8 +80,6 @@ class MtpHead:
         Configuration of the file that holds the block.
     file : GGUFFile, optional
         The file that holds the block, if it is not the trunk's; closed with the head.
-    known : Vocabulary
-        Draft vocabulary.
 
     Attributes
     ----------

@@ -22,8 +22,6 @@ def prepare_draft(engine_thread: EngineThread, defaults: Defaults) -> None:
 
     Parameters
     ----------
-    engine_thread : EngineThread
-        Engine thread of the model.
     defaults : Defaults
         Defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
 

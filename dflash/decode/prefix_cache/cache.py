@@ -134,7 +134,6 @@ class PrefixCache:
 
         Parameters
         ----------
-        model : TargetModel
         session : Session
             Is about to start. `count` follows once it has started.
 
@@ -248,8 +247,6 @@ class PrefixCache:
 
         Parameters
         ----------
-        model : TargetModel
-        saved : SavedState
         drafter : Drafter
             See `SavedState.restore`.
 

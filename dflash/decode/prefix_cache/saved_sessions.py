@@ -27,7 +27,6 @@ class SavedSessions:
 
     Parameters
     ----------
-    loaded : Loaded
     cache : PrefixCache, optional
         None if the model has no prefix cache; then every call raises an error.
     call : callable

@@ -86,9 +86,6 @@ def admit(
 
     Parameters
     ----------
-    model : TargetModel
-    session : Session
-    cache : PrefixCache, optional
     active : sequence of Session
         The running sessions.
     headroom : int, optional

@@ -73,7 +73,6 @@ def reserve_step(
     ----------
     active : sequence of Session
         All running sessions, the oldest first.
-    cache : PrefixCache, optional
     preempt : callable
         ``preempt(session)`` moves the state of a session to the host and removes it from `active`.
     fail : callable

@@ -60,7 +60,6 @@ def launch_next(
     ----------
     model : TargetModel
         Its last forward read `parts`, and sampling of their tokens was launched.
-    parts : list of BatchPart
     active : sequence of Session
         All running sessions.
     out : Forward

@@ -33,10 +33,8 @@ def grammars(
 
     Parameters
     ----------
-    params : GrammarParams
     prompts : sequence of (sequence of int, bool)
         Token ids of each prompt, and True if the chat template made them.
-    tokenizer : Tokenizer
     template : ChatTemplate, optional
         Chat template of the model; it shows the form of tool calls.
     tools : sequence of mapping

@@ -77,7 +77,6 @@ class GuidanceGrammar:
 
     Parameters
     ----------
-    vocabulary : GuidanceVocabulary
     source : str
         Grammar in Lark or in llguidance's JSON form.
     name : str

@@ -47,9 +47,6 @@ def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: 
 
     Parameters
     ----------
-    config : DraftConfig
-    source : Source
-    vocabulary : Vocabulary
     slots : int
         Most requests at a time.
     min_confidence : float

@@ -50,10 +50,8 @@ class BlockDraft:
 
     Parameters
     ----------
-    config : DraftConfig
     source : Source
         Weights of the same file; they stay packed and mapped.
-    tables : Tables
     slots : int
         Sequences that may be open at a time.
     size : int

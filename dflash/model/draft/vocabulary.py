@@ -75,8 +75,6 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 
     Parameters
     ----------
-    source : Source
-    target : Model or DeviceModel
     n : int, optional
         Use only the first `n` tokens, and the special tokens at the end. Tokens of a byte-pair encoding are in the order of
         its merges, which is roughly the order of their frequency.

@@ -61,8 +61,6 @@ def n_pages(
 
     Parameters
     ----------
-    config : Config
-        Sizes of the model.
     context : int, optional
         Tokens that one sequence must be able to have; by default the model's own limit, or less if that does not fit.
     sequences : int

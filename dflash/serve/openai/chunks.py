@@ -21,10 +21,6 @@ class Chunks:
 
     Parameters
     ----------
-    head : AnswerHead
-        Facts about the response.
-    options : Options
-        Settings of the request.
     prefix : str
         Beginning of the response's id.
     kind : str

@@ -98,8 +98,6 @@ def causality(kind: str, windows: tuple[int, ...], given: bool | None) -> tuple[
 
     Parameters
     ----------
-    kind : str
-    windows : tuple of int
     given : bool or None
         Value in the file, for all layers. If None, no layer of a DFlash 2 draft is causal; of other drafts, the layers with
         a window are.

@@ -70,7 +70,6 @@ def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
 
     Parameters
     ----------
-    config : DraftConfig
     n_vocab : int
         Vocabulary size of the target.
     n_head : int
