@@ -44,7 +44,7 @@ def test_calls_run_in_the_engines_thread_and_hand_errors_back(lm):
         lm.call(lambda: 1 // 0)
 
 
-def test_interrupting_the_one_who_waits_frees_what_runs(lm, pools, monkeypatch):
+def test_interrupting_a_caller_frees_its_sequences(lm, pools, monkeypatch):
     class Interrupted(queue.SimpleQueue):
         def get(self, **_):
             Interrupted.get = queue.SimpleQueue.get

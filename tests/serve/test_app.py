@@ -21,7 +21,7 @@ def test_a_failure_of_the_engine_is_a_500(app_of, caplog):
     assert "said no" in caplog.text
 
 
-def test_a_failure_of_our_own_is_not_told_in_detail(app_of, caplog):
+def test_details_of_an_internal_failure_are_only_logged(app_of, caplog):
     answer = sent(app_of(ZeroDivisionError("secret path")), "POST", "/v1/completions", json={"prompt": "a"})
     assert answer.status_code == 500
     assert "secret path" not in answer.text

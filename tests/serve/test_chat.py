@@ -152,7 +152,7 @@ def test_a_text_that_ends_inside_a_character_ends_before_it(client, server, stre
     assert sum(len(chunk.choices[0].logprobs.tokens) for chunk in chunks if chunk.choices[0].logprobs) == 3
 
 
-def test_bias_and_penalties_are_heard(client, server):
+def test_bias_and_penalties_have_an_effect(client, server):
     token = server.loaded.tokenizer.encode("The")[0]
     assert not ask(client, logit_bias={str(token): -100}).choices[0].message.content.startswith("The")
     plain = client.completions.create(model="demo", prompt="a a a a", max_tokens=12).choices[0].text

@@ -156,7 +156,7 @@ def test_streams_of_a_closing_server_end(app_of):
     assert last["error"]["code"] == "shutting_down"
 
 
-def test_a_slow_reader_holds_nobody_and_gets_everything(app_of):
+def test_a_slow_reader_delays_no_other_and_gets_everything(app_of):
     """The stream's client takes nothing after the first event, until the engine has finished and another was answered."""
     app = app_of("</think>\n\nx", *["y"] * 500)
     body, sent = [json.dumps(CHAT).encode()], []

@@ -152,7 +152,7 @@ class _Bomb:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no user ids")
 @pytest.mark.parametrize("trap", ["folder for all", "file for all", "no checksum"])
-def test_nothing_of_somebody_elses_is_unpickled(warm, tmp_path, caplog, trap):
+def test_nothing_of_another_user_is_unpickled(warm, tmp_path, caplog, trap):
     path, exploded = entry_of(warm.folder), tmp_path / "exploded"
     bomb = pickle.dumps(_Bomb(str(exploded)))
     if trap == "no checksum":

@@ -94,7 +94,7 @@ def test_an_error_names_file_and_line(cache):
     assert not cache.exists()
 
 
-def test_a_folder_that_takes_no_files_is_said_once(cache, tmp_path, caplog):
+def test_a_folder_that_takes_no_files_is_logged_once(cache, tmp_path, caplog):
     cache.parent.write_text("in the way")
     (tmp_path / "tmp").rmdir()
     (tmp_path / "tmp").write_text("in the way, too")

@@ -135,7 +135,7 @@ def test_ids_beyond_the_vocabulary_and_empty_prompts(http):
     assert "99999" in refused(http, "/v1/completions", 400, json={"prompt": ["a", [99999]], "stream": True})["message"]
 
 
-def test_a_bound_is_told_to_the_last_digit(http):
+def test_an_error_gives_a_bound_to_the_last_digit(http):
     error = refused(http, "/v1/completions", 400, json={"prompt": "a", "max_tokens": 2**31})
     assert error["message"] == "max_tokens: must be a whole number from 1 to 2147483647, got 2147483648"
 
