@@ -98,12 +98,7 @@ def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:
 
 
 def _prefix_cache(
-    loaded: Loaded,
-    wanted: bool | int,
-    folder: str | os.PathLike[str] | None,
-    disk_capacity: int | None,
-    *,
-    exact: bool,
+    loaded: Loaded, wanted: bool | int, folder: str | os.PathLike[str] | None, disk_capacity: int | None, *, exact: bool
 ) -> PrefixCache | None:
     if not wanted:
         return None

@@ -9,11 +9,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.serve.strategy_choice import Defaults, named
 
-_WORDS = {
-    "dflash": {"dflash", "dspark", "ddtree"},
-    "mtp": {"mtp", "mtp-tree"},
-    "draft-model": {"draft-model"},
-}
+_WORDS = {"dflash": {"dflash", "dspark", "ddtree"}, "mtp": {"mtp", "mtp-tree"}, "draft-model": {"draft-model"}}
 """Kind of draft file to the names of strategies that use it."""
 
 

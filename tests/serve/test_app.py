@@ -78,8 +78,7 @@ def test_a_model_without_a_template_can_not_chat(app_of):
 
 
 @pytest.mark.parametrize(
-    ("model", "name"),
-    [("demo", "demo"), ("/models/big-Q4_K_M.gguf", "big-Q4_K_M"), ("hf:org/repo:q4", "org/repo:q4")],
+    ("model", "name"), [("demo", "demo"), ("/models/big-Q4_K_M.gguf", "big-Q4_K_M"), ("hf:org/repo:q4", "org/repo:q4")]
 )
 def test_what_a_model_is_called(model, name):
     assert default_name(model) == name

@@ -40,10 +40,7 @@ class Gate:
 
 @pytest.mark.parametrize(
     ("path", "body", "silence"),
-    [
-        (CHAT_PATH, CHAT, '"delta":{"content":""}'),
-        ("/v1/completions", {"prompt": "a", "stream": True}, '"text":""'),
-    ],
+    [(CHAT_PATH, CHAT, '"delta":{"content":""}'), ("/v1/completions", {"prompt": "a", "stream": True}, '"text":""')],
 )
 def test_a_stream_opens_at_once_and_is_never_silent(app_of, serving, monkeypatch, path, body, silence):
     """Heartbeats come while the prompt is read, and again inside the arguments of a call."""

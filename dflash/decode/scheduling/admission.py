@@ -239,10 +239,7 @@ def _check_swap(active: Sequence[Session], session: Session, max_swap: int | Non
 
 
 def _check_whole(
-    model: TargetModel,
-    session: Session,
-    prefix: SessionSnapshot | SequenceSnapshot | None,
-    cache: PrefixCache | None,
+    model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
 ) -> None:
     """Raise PoolExhausted if a session that runs alone could not reach its end, since callers hold snapshots."""
     missing = n_pages(session.max_length - 1) - (_sequence_of(prefix).length // PAGE if prefix is not None else 0)

@@ -110,11 +110,7 @@ def _must_call(
 
 
 def _json(
-    start: str,
-    params: GrammarParams,
-    tokenizer: Tokenizer,
-    template: ChatTemplate | None,
-    functions: Sequence[Function],
+    start: str, params: GrammarParams, tokenizer: Tokenizer, template: ChatTemplate | None, functions: Sequence[Function]
 ) -> Grammar:
     rules = [f"{start}value", f"value: {json_rule(params.schema)}"]
     if functions:  # the model may call a tool instead

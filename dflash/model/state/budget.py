@@ -49,13 +49,7 @@ class Need(NamedTuple):
 
 
 def n_pages(
-    config: Config,
-    *,
-    context: int | None,
-    sequences: int,
-    kv: str,
-    room: int | None = None,
-    kv_bytes: int | None = None,
+    config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None, kv_bytes: int | None = None
 ) -> tuple[int, int]:
     """Choose the number of KV pages to allocate.
 

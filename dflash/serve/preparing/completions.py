@@ -49,11 +49,7 @@ class ReadRequest:
 
     @classmethod
     def of(
-        cls,
-        request: ChatRequest | CompletionRequest,
-        tokenizer: Tokenizer,
-        template: ChatTemplate | None,
-        limits: Limits,
+        cls, request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
     ) -> "ReadRequest":
         """Tokenize the prompts of a request.
 

@@ -114,10 +114,7 @@ def test_launches_what_was_bound(calls):
     bound = ready_kernel().bind((2, 3), 64, (None, 5, 0.5), shared=100)
     bound(STREAM)
     bound(STREAM, grid=9, n=6)
-    assert calls == [
-        ([2, 3, 1], [64, 1, 1], 100, 0, 42, [0, 5, 0.5]),
-        ([9, 1, 1], [64, 1, 1], 100, 0, 42, [0, 6, 0.5]),
-    ]
+    assert calls == [([2, 3, 1], [64, 1, 1], 100, 0, 42, [0, 5, 0.5]), ([9, 1, 1], [64, 1, 1], 100, 0, 42, [0, 6, 0.5])]
 
 
 def test_attributes_are_set_where_they_are_asked_for(calls):

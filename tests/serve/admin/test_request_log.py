@@ -91,10 +91,7 @@ def test_paths_and_queries_of_clients_are_not_logged(http, lines):
     http.get(f"/{SECRET}?key={KEY}")
     http.get(f"/v1/models/{SECRET}")
     wait_until(lambda: len(lines()) == 2)
-    assert [line.split()[:3] for line in lines()] == [
-        ["GET", "unmatched", "404"],
-        ["GET", "/v1/models/{name:path}", "404"],
-    ]
+    assert [line.split()[:3] for line in lines()] == [["GET", "unmatched", "404"], ["GET", "/v1/models/{name:path}", "404"]]
     assert not any(SECRET in line or KEY in line for line in lines())
 
 

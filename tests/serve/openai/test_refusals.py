@@ -155,8 +155,7 @@ def test_every_model_name_is_served(http, client):
 
 
 @pytest.mark.parametrize(
-    ("path", "is_anthropic"),
-    [("/chat/completions", False), ("/v1/response", False), ("/v1/messages/batches", True)],
+    ("path", "is_anthropic"), [("/chat/completions", False), ("/v1/response", False), ("/v1/messages/batches", True)]
 )
 def test_an_unknown_path_gets_the_list_of_paths_in_the_shape_of_its_api(http, server, path, is_anthropic):
     answer = http.get(path)
@@ -191,8 +190,7 @@ NAMES = """
 """
 MESSAGE = st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "name"]), JSON, max_size=4)
 BODY = JSON | st.fixed_dictionaries(
-    {"messages": JSON | st.lists(MESSAGE, max_size=2), "prompt": JSON},
-    optional=dict.fromkeys(NAMES.split(), JSON),
+    {"messages": JSON | st.lists(MESSAGE, max_size=2), "prompt": JSON}, optional=dict.fromkeys(NAMES.split(), JSON)
 )
 
 

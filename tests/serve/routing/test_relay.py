@@ -133,8 +133,7 @@ def test_a_broken_stream_ends_with_the_error_of_its_api(path):
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [("/v1/chat/completions", 503, "server_error"), ("/v1/messages", 529, "overloaded_error")],
+    ("path", "status", "kind"), [("/v1/chat/completions", 503, "server_error"), ("/v1/messages", 529, "overloaded_error")]
 )
 def test_without_any_replica_the_error_is_of_the_api(path, status, kind):
     replicas = Replicas(served(), dict.fromkeys(range(9), ReplicaLost()))
