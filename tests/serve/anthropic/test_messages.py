@@ -1,12 +1,12 @@
 """``/v1/messages`` over an engine with scripted output."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
 from in_process import sent
 from message_stream import fold
 from serve_fakes import ScriptedEngine
+from streams import named_events
 
 from dflash.cli.serve import main
 from dflash.errors import KernelError, QueueFull
@@ -55,18 +55,6 @@ def ask(app_of):
     return send
 
 
-def events_of(answer):
-    """Return the events of a stream; asserts that each is named by its type."""
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    events = []
-    for part in answer.text.split("\n\n")[:-1]:
-        name, data = part.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
-
-
 def without_ids(message):
     """Return a message without the identifiers that differ from response to response."""
     content = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
@@ -89,7 +77,7 @@ SCRIPTS = {
 def test_a_folded_stream_is_the_whole_message(ask, name):
     script, reason = SCRIPTS[name]
     whole = ask(*script).json()
-    events = events_of(ask(*script, stream=True))
+    events = named_events(ask(*script, stream=True))
     assert without_ids(fold(events)) == without_ids(whole)
     assert whole["stop_reason"] == reason
     assert whole["stop_sequence"] is None
@@ -104,14 +92,14 @@ def test_a_call(ask):
     assert text["text"].strip() == "I look."
     assert (call["type"], call["name"]) == ("tool_use", "ls")
     assert call["input"] == {"path": "src/é", "n": 1.0}
-    events = events_of(ask(*SCRIPTS["call"][0], stream=True))
+    events = named_events(ask(*SCRIPTS["call"][0], stream=True))
     pieces = [event["delta"]["partial_json"] for event in events if event.get("delta", {}).get("type") == "input_json_delta"]
     assert len(pieces) > 1
     assert "".join(pieces) == '{"path": "src/é", "n": 1.0}'
 
 
 def test_a_cut_call_is_not_mended(ask):
-    events = events_of(ask(*SCRIPTS["cut call"][0], stream=True))
+    events = named_events(ask(*SCRIPTS["cut call"][0], stream=True))
     written = "".join(event["delta"].get("partial_json", "") for event in events if event["type"] == "content_block_delta")
     assert written == '{"path": "src/é", "n": 1.'
     assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
@@ -134,7 +122,7 @@ def test_only_one_call_if_the_client_wants_one(ask):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_sequence_is_named(ask, stream):
     answer = ask("</think>\n\nOne END two", stop_sequences=["STOP", "END"], stream=stream)
-    message = fold(events_of(answer)) if stream else answer.json()
+    message = fold(named_events(answer)) if stream else answer.json()
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     assert message["content"][-1]["text"] == "One "
 
@@ -145,7 +133,7 @@ def test_token_counts(ask):
     assert counted == {"input_tokens": usage["input_tokens"]}
     assert usage["input_tokens"] > 100
     assert usage["cache_read_input_tokens"] == 0
-    start = events_of(ask("Two", stream=True))[0]["message"]
+    start = named_events(ask("Two", stream=True))[0]["message"]
     assert start["usage"]["input_tokens"] == usage["input_tokens"]
     assert (start["content"], start["stop_reason"]) == ([], None)
 
@@ -154,7 +142,7 @@ def test_token_counts(ask):
 def test_tokens_from_the_prefix_cache_are_counted_apart(ask, stream):
     counted = ask(path="/v1/messages/count_tokens").json()["input_tokens"]
     answer = ask("Two", engine=Cached, stream=stream)
-    usage = (fold(events_of(answer)) if stream else answer.json())["usage"]
+    usage = (fold(named_events(answer)) if stream else answer.json())["usage"]
     assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (7, 0)
     assert usage["input_tokens"] == counted - 7
 
@@ -171,7 +159,7 @@ def test_a_prompt_beyond_the_context_is_counted_and_refused(ask):
 
 
 def test_an_error_in_the_middle_of_a_stream_is_its_last_event(ask, caplog):
-    events = events_of(ask("</think>\n\n", *CALL, KernelError("the device said no"), stream=True))
+    events = named_events(ask("</think>\n\n", *CALL, KernelError("the device said no"), stream=True))
     assert events[-1]["error"] == {"type": "api_error", "message": INTERNAL}
     types = [event["type"] for event in events]
     assert types.count("error") == 1

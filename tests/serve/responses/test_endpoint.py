@@ -8,6 +8,7 @@ import pytest
 from openai.types.responses import Response
 from pydantic import BaseModel
 from responses_stream import folded
+from streams import named_events
 
 STRING = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False}
 READ = {"type": "function", "name": "read_file", "parameters": STRING}
@@ -19,14 +20,7 @@ FILE = [{"role": "user", "content": "Read the file src/main.py."}]
 
 
 def events_of(http, **body):
-    answer = http.post("/v1/responses", json={**NOW, **body, "stream": True})
-    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
-    events = []
-    for block in answer.text.removesuffix("\n\n").split("\n\n"):
-        name, data = block.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
+    return named_events(http.post("/v1/responses", json={**NOW, **body, "stream": True}))
 
 
 def without_ids(items):
