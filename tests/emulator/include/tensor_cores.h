@@ -104,11 +104,13 @@ struct WarpgroupOperands {
     bool accumulate, a_in_registers, b_transposed;
 };
 
-// An element of an operand in shared memory with the 128-byte swizzle; see the matrix descriptor in the PTX manual.
+// An element of an operand in shared memory, with the 128-byte swizzle or none; see the matrix descriptor in the PTX manual.
 inline float element(u64 descriptor, int row, int k, bool transposed) {
     const u32 start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
     const u32 stride = (descriptor >> 32 & 0x3fff) << 4;
-    if (descriptor >> 62 != 1) emu_fail("wgmma: only the 128-byte swizzle is emulated");
+    if (descriptor >> 62 == 0 && !transposed)
+        return half_value(*(const u16*)emu_at(start + row / 8 * stride + row % 8 * 16 + k / 8 * leading + k % 8 * 2));
+    if (descriptor >> 62 != 1) emu_fail("wgmma: a swizzle other than that of 128 bytes");
     const u32 plain = transposed ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
                                  : start + row / 8 * stride + row % 8 * 128 + 2 * k;
     return half_value(*(const u16*)emu_at(swizzle(plain)));
