@@ -15,7 +15,7 @@ import dflash
 from dflash.kernels.ragged import PAGE
 
 ROOT = Path(__file__).resolve().parents[1]
-TYPES = "f32", "f16", "q8_0", "f16/q8_0", "q8_0/f16"
+TYPES = "f32", "f16", "q8_0", "f16/q8_0", "q8_0/f16", "q8_0/q4_0", "q4_0"
 
 
 def texts(lm, n_tokens, count):

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-KV_NAMES = "f32", "f16", "q8_0"
+KV_NAMES = "f32", "f16", "q8_0", "q4_0"
 """Names in `dflash.kernels.kv_types.KV_TYPES`, which is imported only once a command runs."""
 
 

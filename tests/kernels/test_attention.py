@@ -15,8 +15,8 @@ from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import angles, rotate
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
-CACHES = (np.uint16, np.float32, np.int8)
-SHAPES = [(4, 2, 256, np.uint16), (3, 1, 64, np.float32), (4, 2, 256, np.int8), (3, 1, 32, np.int8)]
+CACHES = (np.uint16, np.float32, np.int8, np.uint8)
+SHAPES = [(4, 2, 256, np.uint16), (3, 1, 64, np.float32), (4, 2, 256, np.int8), (3, 1, 32, np.int8), (3, 1, 64, np.uint8)]
 
 
 def caches(rows, kv, width, kind, seed=5):
@@ -50,7 +50,7 @@ def run(q, k, v, rows, gate=None, window=0):
 @pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
 def test_attend(case, kind):
     name, sequences, heads, kv, width = case
-    width += -width % BLOCK if kind == np.int8 else 0
+    width += -width % BLOCK if kind in (np.int8, np.uint8) else 0
     rows = batch(sequences)
     k, v = caches(rows, kv, width, kind)
     q, gate = queries(rows, heads, width)
@@ -70,7 +70,7 @@ def test_attend(case, kind):
 @pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
 def test_window(case, window, kind):
     name, sequences, heads, kv, width = case
-    width += -width % BLOCK if kind == np.int8 else 0
+    width += -width % BLOCK if kind in (np.int8, np.uint8) else 0
     rows = batch(sequences)
     k, v = caches(rows, kv, width, kind)
     q, gate = queries(rows, heads, width)
@@ -207,8 +207,11 @@ def test_a_later_row_never_shows():
         k, v = caches(rows, 1, 64, np.float32)
 
 
-@pytest.mark.parametrize(("keys", "values"), [(np.int8, np.int8), (np.int8, np.uint16), (np.uint16, np.int8)])
-def test_q8_0_has_the_bits_of_its_values_in_float16(keys, values):
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [(np.int8, np.int8), (np.int8, np.uint16), (np.uint16, np.int8), (np.uint8, np.uint8), (np.int8, np.uint8)],
+)
+def test_quantized_caches_have_the_bits_of_their_values_in_float16(keys, values):
     rows = batch([(250, 16, "chain"), (700, 20, "tree"), (30, 70, "prefill")])
     k, v = caches(rows, 2, 128, keys)[0], caches(rows, 2, 128, values)[1]
     q, gate = queries(rows, 6, 128)

@@ -9,12 +9,12 @@ from batches import chain, fill, ragged, stored, tree
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
-from dflash.kernels.kv_types import BLOCK, numbers
+from dflash.kernels.kv_types import BLOCK, mixed, numbers
 from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import angles, reference, rotate, turn
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
-CACHES = (np.uint16, np.float32, np.int8)
+CACHES = (np.uint16, np.float32, np.int8, np.uint8)
 
 
 def some(rng, *shape):
@@ -78,6 +78,7 @@ def test_angles():
 def test_rotate(case, kind):
     name, sequences, heads, kv, width, rotated, gated = case
     width += -width % BLOCK if kind == np.int8 else 0
+    width = max(BLOCK, 1 << (width - 1).bit_length()) if kind == np.uint8 else width
     rng = np.random.default_rng(3)
     rows = ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
     args = inputs(rows, heads, kv, width, rotated, gated)
@@ -92,7 +93,7 @@ def test_rotate(case, kind):
         name,
         numbers(k)[written],
         numbers(want_k)[written],
-        3e-7 if kind == np.float32 else 5e-4 if kind == np.uint16 else 2e-3,
+        {np.float32: 3e-7, np.uint16: 5e-4, np.int8: 2e-3, np.uint8: 2e-2}[kind],
     )
     assert np.isnan(numbers(k)[~written]).all()
     for again, before in zip(run(args, rows, heads, kv, width, kind), (q, k, v), strict=True):
@@ -113,6 +114,13 @@ def test_turn(n, heads, width, rotated):
     q, k, v = outputs(rows, heads, heads, width, np.float32)
     rotate(query, key, value, gain, gain, cos, sin, rows, eps=1e-6, q=q[:-1], k=k, v=v)
     assert_same_bits("as rotate", x, k[rows.pages[0, 0], 5 : 5 + n])
+    if width & width - 1 == 0:
+        x, before = key.reshape(n, heads, width).copy(), x
+        turn(x, gain, cos, sin, eps=1e-6, mixes=True)
+        assert_close("mixed", x, mixed(before.astype(np.float64)), 3e-7)
+    else:
+        with pytest.raises(KernelError, match="keys of q4_0 need heads of 32, 64, 128 or 256 values, got 48"):
+            turn(x, gain, cos, sin, eps=1e-6, mixes=True)
     with pytest.raises(KernelError, match="turn: x must be"):
         turn(x[..., :15], gain, cos, sin, eps=1e-6)
     with pytest.raises(KernelError, match="turn: cos: wanted"):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dflash.kernels.kv_types import SCALES, quantize
+from dflash.kernels.kv_types import KV_TYPES, quantize
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 
 
@@ -12,21 +12,21 @@ def chain(n):
 
 
 def fill(kind, shape):
-    """Cache of NaN, as float32, as the bits of halves, or as q8_0 whose scales are NaN."""
-    if kind == np.int8:
-        return np.full(shape, 0x7E, np.int8)
+    """Cache of NaN, as float32, as the bits of halves, or as q8_0 or q4_0 whose scales are NaN."""
+    if kind in (np.int8, np.uint8):
+        return np.full(shape, 0x7E, kind)
     return np.full(shape, 0x7E00, np.uint16) if kind == np.uint16 else np.full(shape, np.nan, np.float32)
 
 
 def stored(kind, width):
     """Elements of a stored head of `width` values."""
-    return width + SCALES if kind == np.int8 else width
+    return {np.int8: KV_TYPES["q8_0"], np.uint8: KV_TYPES["q4_0"]}.get(kind, KV_TYPES["f16"]).head_elements(width)
 
 
 def as_stored(kind, values):
     """Float32 values as a cache holds them."""
-    if kind == np.int8:
-        return quantize(values)
+    if kind in (np.int8, np.uint8):
+        return quantize(values, "q8_0" if kind == np.int8 else "q4_0")
     return values.astype(np.float16).view(np.uint16) if kind == np.uint16 else values
 
 

@@ -12,10 +12,10 @@ from dflash.kernels.kv_types import head_size
 from dflash.kernels.ragged import PAGE, Ragged
 
 Floats = NDArray[np.float32]
-Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
+Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8] | NDArray[np.uint8]
 
 _F32 = np.dtype(np.float32)
-_CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8)
+_CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8), np.dtype(np.uint8)
 
 
 def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Floats | None = None, window: int = 0) -> None:
@@ -25,9 +25,10 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
     ----------
     q : float32 (N, H, D)
         Queries after norm and rotation, not scaled; D is a multiple of 16.
-    k, v : uint16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
-        Keys and values of one layer; uint16 holds the bits of float16, int8 is q8_0 (`dflash.kernels.kv_types`). The two
-        types may differ. Query head h reads head ``h // (H / KV)``. The keys and values of the rows are in it already.
+    k, v : uint16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
+        Keys and values of one layer; uint16 holds the bits of float16, int8 is q8_0, uint8 q4_0, for which queries and keys
+        are mixed (`dflash.kernels.kv_types`). The two types may differ. Query head h reads head ``h // (H / KV)``. The keys
+        and values of the rows are in it already.
     rows : Ragged
         Description of the rows.
     out : float32 (N, H * D)
@@ -46,8 +47,8 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
     -----
     ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)`` if given. Sums run by position within a page of PAGE
     positions, then page by page. So a row has the same bits alone, in a chain, in a tree, in a prefill of any chunks, and on
-    any number of threads. A q8_0 cache gives the bits of a float16 cache with the same values. Memory-bound for few rows:
-    ``2 * length * KV * D`` elements of the cache, or those of the pages that the window touches.
+    any number of threads. A quantized cache gives the bits of a float16 cache with the same values. Memory-bound for few
+    rows: ``2 * length * KV * D`` elements of the cache, or those of the pages that the window touches.
 
     References
     ----------
@@ -76,8 +77,8 @@ def compact(k: Cache, v: Cache, *, pages: NDArray[np.int32], length: int, path: 
 
     Parameters
     ----------
-    k, v : uint16, float32 or int8 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
-        Caches as for `attend`, changed in place; q8_0 moves as it is.
+    k, v : uint16, float32, int8 or uint8 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
+        Caches as for `attend`, changed in place; quantized ones move as they are.
     pages : int32 (P,)
         Pages of the sequence: one row of ``Ragged.pages``.
     length : int
@@ -103,7 +104,7 @@ def _check_cache(k: Cache, v: Cache) -> None:
         if cache.dtype not in _CACHES or cache.ndim not in (4, 5) or cache.shape[-3] != PAGE or cache.shape[-1] % 16:
             raise KernelError(
                 f"attend: a cache must be float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, or int8 "
-                f"(pages, {PAGE}, KV, D + 16), got {cache.dtype} {cache.shape}"
+                f"(pages, {PAGE}, KV, D + 16) or uint8 (pages, {PAGE}, KV, D / 2 + 16), got {cache.dtype} {cache.shape}"
             )
     if v.shape[:-1] != k.shape[:-1] or head_size(v) != head_size(k):
         raise KernelError(f"attend: v is {v.dtype} {v.shape}, k {k.dtype} {k.shape}")

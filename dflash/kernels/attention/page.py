@@ -17,20 +17,20 @@ NOTHING = np.float32(-np.inf)
 @inline
 def _score(k, places, head, width, queries, counts, first, last, scores):
     """Compute the scores of queries first .. last - 1; a query sees ``counts[query]`` places, a later query no fewer."""
-    stride, lines, offset, j = 4 * width, width // 16, head * k.shape[3], first
+    stride, lines, j = 4 * width, width // 16, first
     while j < last:
         many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
         q, out = queries + stride * j, scores + 4 * PAGE * j
         most = counts[j + many - 1]
         if many == 4:
             for i in range(0, most, 4):
-                tiles.scores_4x4(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+                tiles.scores_4x4(k, places + 8 * i, head, q, stride, lines, out + 4 * i)
         elif many == 2:
             for i in range(0, most, 8):
-                tiles.scores_8x2(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+                tiles.scores_8x2(k, places + 8 * i, head, q, stride, lines, out + 4 * i)
         else:
             for i in range(0, most, 16):
-                tiles.scores_16x1(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+                tiles.scores_16x1(k, places + 8 * i, head, q, stride, lines, out + 4 * i)
         j += many
 
 
@@ -54,48 +54,48 @@ def _soften(scores, count, width, record):
 
 
 @inline
-def _blend_some(v, places, offset, width, many, n, weights, out, stride):
+def _blend_some(v, places, head, width, many, n, weights, out, stride):
     """Add the weighted values of `n` places to the records of `many` (1, 2 or 4) queries."""
     i = 0
     if many == 4:
         while i + 64 <= width:
-            tiles.blend_4x4(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_4x4(v, places, head, i, n, weights, out + 4 * i, stride)
             i += 64
         while i < width:
-            tiles.blend_4x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_4x1(v, places, head, i, n, weights, out + 4 * i, stride)
             i += 16
     elif many == 2:
         while i + 128 <= width:
-            tiles.blend_2x8(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_2x8(v, places, head, i, n, weights, out + 4 * i, stride)
             i += 128
         while i < width:
-            tiles.blend_2x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_2x1(v, places, head, i, n, weights, out + 4 * i, stride)
             i += 16
     else:
         while i + 128 <= width:
-            tiles.blend_1x8(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_1x8(v, places, head, i, n, weights, out + 4 * i, stride)
             i += 128
         while i < width:
-            tiles.blend_1x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_1x1(v, places, head, i, n, weights, out + 4 * i, stride)
             i += 16
 
 
 @inline
 def _blend(v, places, head, width, counts, first, last, scores, records):
     """Sum the values of queries first .. last - 1; places that only some queries of a tile see are added one by one."""
-    stride, offset, j = 4 * (width + 32), head * v.shape[3], first
+    stride, j = 4 * (width + 32), first
     while j < last:
         many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
         shared = counts[j]
         for e in range(j, j + many):
             for i in range(0, width, 16):
                 simd.store_f32(records + stride * e + 4 * i, simd.zeros())
-        _blend_some(v, places, offset, width, many, shared, scores + 4 * PAGE * j, records + stride * j, stride)
+        _blend_some(v, places, head, width, many, shared, scores + 4 * PAGE * j, records + stride * j, stride)
         for e in range(j + 1, j + many):
             rest = counts[e] - shared
             if rest > 0:
                 weights, out = scores + 4 * (PAGE * e + shared), records + stride * e
-                _blend_some(v, places + 8 * shared, offset, width, 1, rest, weights, out, stride)
+                _blend_some(v, places + 8 * shared, head, width, 1, rest, weights, out, stride)
         j += many
 
 

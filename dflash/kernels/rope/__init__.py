@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
-from dflash.kernels.kv_types import head_size
+from dflash.kernels.kv_types import head_elements
 from dflash.kernels.ragged import PAGE, Ragged
 from dflash.kernels.rope import cpu
 
 Floats = NDArray[np.float32]
-Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
+Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8] | NDArray[np.uint8]
 
 _F32, _I32 = np.dtype(np.float32), np.dtype(np.int32)
-_CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8)
+_CACHES = _F32, np.dtype(np.uint16), np.dtype(np.int8), np.dtype(np.uint8)
 
 
 def angles(
@@ -88,9 +88,10 @@ def rotate(
         Added to the mean square.
     q : float32 (N, H, D)
         Receives the queries, not scaled.
-    k, v : uint16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
-        Keys and values of one layer; uint16 holds the bits of float16, rounded to nearest even. int8 is q8_0, quantized as
-        `dflash.kernels.kv_types.quantize` defines. The two types may differ.
+    k, v : uint16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
+        Keys and values of one layer; uint16 holds the bits of float16, rounded to nearest even. int8 is q8_0, uint8 q4_0,
+        quantized as `dflash.kernels.kv_types.quantize` defines. With q4_0 keys, queries and keys are `mixed` after the
+        rotation; D is a power of two then. The two types may differ.
 
     Raises
     ------
@@ -109,7 +110,8 @@ def rotate(
         if q.ndim != 3 or cache.ndim != 4 or cache.dtype not in _CACHES or cache.shape[1] != PAGE or cache.shape[3] % 16:
             raise KernelError(
                 f"rotate: q must be (N, H, D) and a cache float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, "
-                f"or int8 (pages, {PAGE}, KV, D + 16), got {q.shape} and {cache.dtype} {cache.shape}"
+                f"int8 (pages, {PAGE}, KV, D + 16) or uint8 (pages, {PAGE}, KV, D / 2 + 16), got {q.shape} and "
+                f"{cache.dtype} {cache.shape}"
             )
     n, heads, width = q.shape
     if n != rows.row_starts[-1]:
@@ -126,11 +128,12 @@ def rotate(
     check("rotate: sin", sin, cos.shape)
     check("rotate: q", q, q.shape)
     for name, cache in (("k", k), ("v", v)):
-        check(f"rotate: {name}", cache, (*k.shape[:3], cache.shape[3] + width - head_size(cache)), cache.dtype)
+        check(f"rotate: {name}", cache, (*k.shape[:3], head_elements(cache, width)), cache.dtype)
+    _check_mixing(k.dtype == np.uint8, width)
     cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v)
 
 
-def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> None:
+def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float, mixes: bool = False) -> None:
     """Norm and rotate heads in place: `rotate` without a cache.
 
     Parameters
@@ -143,6 +146,8 @@ def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> No
         Tables from `angles`. Pair j consists of elements j and j + R of a head; elements from ``2 * R`` on are not rotated.
     eps : float
         Added to the mean square.
+    mixes : bool
+        Mix the heads at last, as queries for keys of q4_0.
 
     Raises
     ------
@@ -162,4 +167,10 @@ def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> No
     check("turn: norm", norm, (width,))
     check("turn: cos", cos, (n, cos.shape[-1]))
     check("turn: sin", sin, cos.shape)
-    cpu.turn(x, norm, cos, sin, eps=eps)
+    _check_mixing(mixes, width)
+    cpu.turn(x, norm, cos, sin, eps=eps, mixes=mixes)
+
+
+def _check_mixing(mixes: bool, width: int) -> None:
+    if mixes and width & width - 1:
+        raise KernelError(f"rotate: keys of q4_0 need heads of 32, 64, 128 or 256 values, got {width}")

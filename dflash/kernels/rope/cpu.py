@@ -5,7 +5,7 @@ from numba import prange
 
 from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.kv_types import BLOCK, MAX_SCALE, SCALES
+from dflash.kernels.kv_types import BLOCK, MAX_SCALE, MAX_SCALE_4, SCALES
 from dflash.kernels.ragged import PAGE
 
 _SERIAL = 1 << 14
@@ -26,9 +26,9 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
 
 
-def turn(x, norm, cos, sin, *, eps):
+def turn(x, norm, cos, sin, *, eps, mixes=False):
     """See the package."""
-    _turn_rows(x, norm, cos, sin, np.float32(eps))
+    _turn_rows(x, norm, cos, sin, np.float32(eps), mixes)
 
 
 @inline
@@ -90,13 +90,50 @@ def _quantize(source, width, target):
 
 
 @inline
+def _quantize_4(source, width, target):
+    """Write a head of `width` float32 as q4_0."""
+    most = np.float32(MAX_SCALE_4)
+    for i in range(0, width, BLOCK):
+        scale = simd.store_q4_0(target + i // 2, simd.load_f32(source + 4 * i), simd.load_f32(source + 4 * i + 64))
+        simd.write_f16(target + width // 2 + i // BLOCK * 2, min(max(scale, -most), most))
+    for i in range(width // BLOCK * 2, SCALES, 2):
+        simd.write_f16(target + width // 2 + i, np.float32(0))
+
+
+@inline
+def _is_q4_0(cache, width):
+    """Return whether heads of `width` values are q4_0 in a cache."""
+    return cache.itemsize == 1 and 2 * (cache.shape[3] - SCALES) == width
+
+
+@inline
+def _mix(head, width):
+    """Multiply a head at an address by the Hadamard matrix of `dflash.kernels.kv_types.mixed`."""
+    half = 1
+    while half < width:
+        for start in range(0, width, 2 * half):
+            for i in range(start, start + half):
+                x, y = simd.read_f32(head + 4 * i), simd.read_f32(head + 4 * (i + half))
+                simd.write_f32(head + 4 * i, x + y)
+                simd.write_f32(head + 4 * (i + half), x - y)
+        half *= 2
+    scale = np.float32(1.0 / np.sqrt(width))
+    for i in range(width):
+        simd.write_f32(head + 4 * i, simd.read_f32(head + 4 * i) * scale)
+
+
+@inline
 def write_row(source, n, cache, place):
-    """Write `n` float32 at address `source` to row `place` of a cache: as float16 if the cache is uint16, q8_0 if int8."""
+    """Write `n` float32 at an address to row `place` of a cache: uint16 is float16, int8 is q8_0, uint8 is q4_0."""
     if cache.itemsize == 1:
         heads, stored = cache.shape[2], cache.shape[3]
+        width = n // heads
         for head in range(heads):
             target = cache.ctypes.data + stored * (heads * place + head)
-            _quantize(source + 4 * head * (stored - SCALES), stored - SCALES, target)
+            if _is_q4_0(cache, width):
+                _quantize_4(source + 4 * head * width, width, target)
+            else:
+                _quantize(source + 4 * head * width, width, target)
         return
     target = cache.ctypes.data + cache.itemsize * n * place
     for i in range(0, n, 16):
@@ -109,15 +146,21 @@ def write_row(source, n, cache, place):
 @inline
 def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
     heads, width, half = q.shape[1], q.shape[2], cos.shape[1]
-    many = k.shape[2]
+    many, mixes = k.shape[2], _is_q4_0(k, q.shape[2])
     c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
     step = query.shape[1] // heads
     for head in range(heads):
         source = query.ctypes.data + 4 * (query.shape[1] * row + step * head)
-        _turn(source, q_norm.ctypes.data, eps, width, c, s, half, q.ctypes.data + 4 * width * (heads * row + head))
+        out = q.ctypes.data + 4 * width * (heads * row + head)
+        _turn(source, q_norm.ctypes.data, eps, width, c, s, half, out)
+        if mixes:
+            _mix(out, width)
     for head in range(many):
         source = key.ctypes.data + 4 * width * (many * row + head)
-        _turn(source, k_norm.ctypes.data, eps, width, c, s, half, keys.ctypes.data + 4 * width * head)
+        out = keys.ctypes.data + 4 * width * head
+        _turn(source, k_norm.ctypes.data, eps, width, c, s, half, out)
+        if mixes:
+            _mix(out, width)
     of = sequence[row]
     index = length[of] + row - first[of]
     place = np.int64(pages[of, index // PAGE]) * PAGE + index % PAGE
@@ -141,20 +184,22 @@ def rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, le
 
 
 @inline
-def _turn_row(x, norm, cos, sin, eps, row):
+def _turn_row(x, norm, cos, sin, eps, mixes, row):
     heads, width, half = x.shape[1], x.shape[2], cos.shape[1]
     c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
     for head in range(heads):
         at = x.ctypes.data + 4 * width * (heads * row + head)
         _turn(at, norm.ctypes.data, eps, width, c, s, half, at)
+        if mixes:
+            _mix(at, width)
 
 
 @kernel
-def _turn_rows(x, norm, cos, sin, eps):
+def _turn_rows(x, norm, cos, sin, eps, mixes):
     n = len(x)
     if x.size < _SERIAL:
         for row in range(n):
-            _turn_row(x, norm, cos, sin, eps, row)
+            _turn_row(x, norm, cos, sin, eps, mixes, row)
     else:
         for row in prange(n):
-            _turn_row(x, norm, cos, sin, eps, row)
+            _turn_row(x, norm, cos, sin, eps, mixes, row)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dflash.kernels.kv_types import quantize
+from dflash.kernels.kv_types import mixed, quantize
 from dflash.kernels.ragged import PAGE
 
 
@@ -22,20 +22,24 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     n, heads, width = q.shape
     q[:] = turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)
     keys, values = turned(key.reshape(n, -1, width), k_norm, eps, cos, sin), value.reshape(n, -1, width)
+    if k.dtype == np.uint8:
+        q[:], keys = mixed(turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)), mixed(keys)
     index = rows.length[rows.sequence] + np.arange(n) - rows.row_starts[rows.sequence]
     page = rows.pages[rows.sequence, index // PAGE]
     for cache, rows_of_it in ((k, keys), (v, values)):
         if cache.dtype == np.uint16:
             cache.view(np.float16)[page, index % PAGE] = rows_of_it.astype(np.float32)
-        elif cache.dtype == np.int8:
-            cache[page, index % PAGE] = quantize(rows_of_it.astype(np.float32))
+        elif cache.dtype in (np.int8, np.uint8):
+            kv = "q8_0" if cache.dtype == np.int8 else "q4_0"
+            cache[page, index % PAGE] = quantize(rows_of_it.astype(np.float32), kv)
         else:
             cache[page, index % PAGE] = rows_of_it
 
 
-def turn(x, norm, cos, sin, *, eps):
+def turn(x, norm, cos, sin, *, eps, mixes=False):
     """Norm and rotate heads in place."""
-    x[:] = turned(x, norm, eps, cos, sin)
+    rotated = turned(x, norm, eps, cos, sin)
+    x[:] = mixed(rotated) if mixes else rotated
 
 
 def turned(x, weight, eps, cos, sin):

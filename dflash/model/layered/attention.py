@@ -50,7 +50,7 @@ class LayeredAttention:
         self.project(n)
         if self.attn_k_norm is None:
             query = s.query.reshape(n, self.sizes.heads, size)
-            turn(query, self.attn_q_norm, cos, sin, eps=self.eps)
+            turn(query, self.attn_q_norm, cos, sin, eps=self.eps, mixes=self.k.dtype == np.uint8)
         else:
             query = s.rotated
             if self.keys_are_values:

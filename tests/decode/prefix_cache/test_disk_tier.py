@@ -28,7 +28,7 @@ ONE_STATE = 8 << 20
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n    return a * b\n\n" * 16
 
 
-@pytest.fixture(scope="module", params=["f16", "f32", "q8_0"])
+@pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q4_0"])
 def each_kv(request):
     return load_model("demo", device="cpu", threads=1, context=1024, sequences=3, kv=request.param)
 

@@ -24,7 +24,7 @@ from dflash.model.draft.files.safetensors import SafeTensors
 TEMPORARY = ".writing-"
 """First characters of the names of files that are being written."""
 
-_TYPES = {"F32": np.float32, "F16": np.uint16, "I64": np.int64, "I32": np.int32, "I8": np.int8}
+_TYPES = {"F32": np.float32, "F16": np.uint16, "I64": np.int64, "I32": np.int32, "I8": np.int8, "U8": np.uint8}
 _NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
 _CHECKSUM = "sha256"
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
@@ -40,7 +40,7 @@ def write_file(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, NDA
     path : Path
         A file there is replaced.
     arrays : dict of str to array
-        Arrays of float32, int32, int64, or uint16, which holds the bits of float16.
+        Arrays of float32, int32, int64, int8, uint8, or uint16, which holds the bits of float16.
 
     Raises
     ------

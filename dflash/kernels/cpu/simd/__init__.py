@@ -21,7 +21,7 @@ from dflash.kernels.cpu.simd.memory import (
     store_f32,
     write_f32,
 )
-from dflash.kernels.cpu.simd.quantize import store_q8_0, write_f16
+from dflash.kernels.cpu.simd.quantize import store_q4_0, store_q8_0, write_f16
 
 __all__ = [
     "LANES",
@@ -50,6 +50,7 @@ __all__ = [
     "splat",
     "store_f16",
     "store_f32",
+    "store_q4_0",
     "store_q8_0",
     "sub",
     "write_f16",
