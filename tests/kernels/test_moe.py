@@ -8,7 +8,6 @@ from compare import assert_close, assert_same_bits
 from experts import random_experts
 
 from dflash.kernels.formats import BLOCKS, Matrix
-from dflash.kernels.gelu.reference import gelu
 from dflash.kernels.moe import Experts, Moe, SigmoidRouting, cpu, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels" / "moe.npz"
@@ -129,12 +128,7 @@ def test_gelu_factors_and_another_input_of_the_router(tokens, down):
     x, router_x = RNG.standard_normal((2, tokens, 256)).astype(np.float32)
     factors, out, want = RNG.uniform(0.5, 2, 8).astype(np.float32), np.zeros_like(x), np.zeros(x.shape)
     Moe(x, weights, out, router_x=router_x, factors=factors, gelu=True)(tokens)
-    gate, up, down = (part.unpacked().astype(np.float64) for part in (weights.gate, weights.up, weights.down))
-    chosen, shares = np.empty((tokens, 3), np.int32), np.empty((tokens, 3))
-    reference.route(router_x.astype(np.float64) @ weights.router.unpacked().astype(np.float64).T, 3, chosen, shares)
-    for t in range(tokens):
-        for e, share in zip(chosen[t], shares[t], strict=True):
-            want[t] += share * factors[e] * (down[e] @ (gelu(gate[e] @ x[t]) * (up[e] @ x[t])))
+    reference.experts(x, weights, want, router_x=router_x, factors=factors, gelu=True)
     assert_close("experts", out, want, 1e-5)
 
 
