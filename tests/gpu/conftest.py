@@ -1,8 +1,9 @@
 """Skips where there is no GPU, loudly if its kernels are unproven; where there is one, writes down what ran on it.
 
 ``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
-With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs in turn; tests of several GPUs are skipped then. Start
-many workers with ``OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1``, as the references of each would take all cores.
+An emulated GPU (`tests/emulator`) leaves it as it is. With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs
+in turn; tests of several GPUs are skipped then. Start many workers with ``OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1``, as
+the references of each would take all cores.
 """
 
 import datetime
@@ -86,8 +87,8 @@ def _merged(old, new, target):
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
-    if WORKER:
-        return  # the main process counts the tests of all
+    if WORKER or (CUPY and CUPY.__version__.endswith("emulated")):
+        return  # the main process counts the tests of all workers
     if REASON:
         if json.loads(RECORD.read_text())["kernels"] != kernel_hash():
             terminalreporter.write_sep("!", "CUDA SOURCES CHANGED SINCE tests/gpu LAST RAN ON A GPU", red=True, bold=True)

@@ -6,6 +6,7 @@ cuda = pytest.importorskip("dflash.kernels.linear.cuda")
 slices_of = pytest.importorskip("dflash.kernels.linear.tile_config").slices_of
 
 most_tokens = pytest.importorskip("dflash.kernels.linear.tile_config").most_tokens
+tile_bytes = pytest.importorskip("dflash.kernels.formats.cuda").tile_bytes
 H200 = cuda.Chip(132, 227, clusters=True)
 UNCLUSTERED = {
     "3090": cuda.Chip(82, 99, clusters=False),
@@ -57,7 +58,7 @@ def check_space(types, chip, sizes, widths):
                 for n, one in zip(cuda.BUCKETS, shapes(tiles, 256 * columns, types, chip, gated=gated), strict=False):
                     warps, slices = one["K_SLICES"] * one["ROW_UNITS"], one["K_SLICES"] * one["CLUSTER"]
                     tokens = one["K_SLICES"] * one["X_STAGES"] * n * row
-                    stage = warps * one["MT"] * max(cuda.tile_bytes(kind) for kind in types)
+                    stage = warps * one["MT"] * max(tile_bytes(kind) for kind in types)
                     case = tiles, columns, gated, n, one
                     assert tokens + stage <= one["SMEM_BYTES"] <= (chip.shared - 3) * 1024, case
                     assert 1 <= warps <= 32, case
@@ -78,7 +79,7 @@ def test_a_part_fits_and_has_the_slices_of_the_whole(tiles, width, types, parts)
             slices = one["K_SLICES"] * one["CLUSTER"]
             assert slices == slices_of(tiles, width, types, H200, gated=gated), one
             warps = one["K_SLICES"] * one["ROW_UNITS"]
-            stage = warps * one["MT"] * max(cuda.tile_bytes(kind) for kind in types)
+            stage = warps * one["MT"] * max(tile_bytes(kind) for kind in types)
             assert one["K_SLICES"] * one["X_STAGES"] * n * row + stage <= one["SMEM_BYTES"] <= 224 * 1024, one
             assert 1 <= warps <= 32, one
 
@@ -112,7 +113,7 @@ def test_a_small_matrix_uses_the_whole_gpu(name):
     slices = one["K_SLICES"] * one["CLUSTER"]
     columns = -(-width // (256 * slices))
     assert columns <= 2
-    largest = max(cuda.tile_bytes(kind) for kind in types if kind != "F16")
+    largest = max(tile_bytes(kind) for kind in types if kind != "F16")
     weights = one["K_SLICES"] * one["ROW_UNITS"] * one["MT"] * columns * largest
     tokens = one["K_SLICES"] * one["X_STAGES"] * 8 * 608
     assert weights + tokens <= one["SMEM_BYTES"] <= 224 * 1024

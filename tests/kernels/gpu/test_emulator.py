@@ -1,0 +1,61 @@
+"""CUDA kernels run without a GPU, on the emulator of `tests/emulator`: tests of `tests/gpu` pass, and faults are found."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not shutil.which("g++") or platform.machine() != "x86_64" or sys.platform != "linux",
+    reason="the emulator needs g++ on Linux and x86-64",
+)
+
+SELECTED = {
+    "norm": "graph or company",
+    "embed": "narrow or factor",
+    "rope": "saturates or angles",
+    "linear": "every_format and (6-Q4_K or 13-Q6_K or 64-Q8_0)",
+    "wide": "every_format and Q6_K",
+    "attention": "compact or unpack",
+    "moe": "every_format and Q4_K",
+}
+"""Of each file ``test_gpu_NAME.py`` the tests that run here, as ``-k`` of pytest selects them: one or more of each kind of
+kernel, with matrix multiplies of warps and warpgroups, asynchronous copies, clusters and launches in graphs."""
+
+FAULTS = {
+    "none": "640.0",
+    "beyond an array": "ILLEGAL_ADDRESS",
+    "a barrier that not all reach": "32 of warp 0 at a barrier",
+    "a misaligned copy": "misaligned",
+    "too many arrivals": "more arrivals than expected",
+}
+
+
+def run(*command):
+    """Output of a Python command in a process that sees emulated GPUs."""
+    variables = {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "EMULATOR_PROCESSORS": "16"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | variables
+    done = subprocess.run(
+        [sys.executable, *command], cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_on_an_emulated_gpu(name):
+    options = ["-p", "emulator", "-p", "no:benchmark", "-p", "no:cacheprovider", "-k", SELECTED[name]]
+    code, output = run("-m", "pytest", *options, f"tests/gpu/test_gpu_{name}.py")
+    assert code == 0, output
+    assert " passed" in output
+    assert " skipped" not in output
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_ends_the_launch(fault):
+    _, output = run(TESTS / "emulator" / "faults.py", fault)
+    assert FAULTS[fault] in output
