@@ -106,9 +106,9 @@ def test_routing_by_sigmoid(tokens, down):
         data = RNG.integers(0, 256, (8, 256, BLOCKS["IQ3_S"].n_bytes), np.uint8)
         data[..., :2] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
         weights = weights._replace(down=Matrix(data, "IQ3_S"))
-    bias = RNG.standard_normal(8).astype(np.float32)
-    weights = weights._replace(routing=SigmoidRouting(bias, 2.5))
     x = RNG.standard_normal((tokens, 256)).astype(np.float32)
+    bias = -2 * (weights.router.unpacked() @ x[0])  # other experts for the first token than without a bias
+    weights = weights._replace(routing=SigmoidRouting(bias, 2.5))
     out, want, unbiased = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
     Moe(x, weights, out)(tokens)
     reference.experts(x, weights, want)

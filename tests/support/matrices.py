@@ -7,9 +7,9 @@ from dflash.kernels.formats import BLOCKS, Matrix
 RNG = np.random.default_rng(5)
 
 
-def random_matrix(rows, width, kind="Q4_K", divisor=1.0, rng=RNG):
+def random_matrix(rows, width, kind="Q4_K", divisor=1.0, rng=None):
     """Random bits with small finite scales; those of quantized blocks are divided by `divisor`."""
-    block = BLOCKS[kind]
+    rng, block = rng or RNG, BLOCKS[kind]
     if block.elements == 1:
         values = (rng.standard_normal((rows, width)) / np.sqrt(width)).astype(np.float32)
         if kind == "BF16":
