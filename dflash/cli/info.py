@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from dflash.cli.model_arguments import add_model, device_settings, kv_type
@@ -38,7 +39,7 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         with GGUFFile.open(path) as file:
             kv, device = kv_type(arguments), "cuda" if arguments.devices else arguments.device
-            about = overview(file, kv=kv, threads=arguments.threads, device=device) | _names()
+            about = overview(file, kv=kv, threads=arguments.threads, device=device) | _names() | _parsers(file.metadata)
             if arguments.devices:
                 about["plan"] = split_overview(file, kv=kv, **device_settings(arguments))
     lay_out = draft_as_text if "draft" in about else as_text
@@ -55,6 +56,17 @@ def _names() -> dict[str, list[str]]:
 
     strategies = [form for entry in DRAFTERS.values() for form in entry.forms]
     return {"strategies": strategies, "recoveries": [form for entry in entries() for form in entry.forms]}
+
+
+def _parsers(metadata: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
+    """Return the names of the parsers that the chat template chooses; nothing without a template."""
+    import dflash.generation.parsers  # noqa: F401  registers names
+    from dflash.generation.parsers.registry import matching
+
+    source = metadata.get("tokenizer.chat_template")
+    if not isinstance(source, str):
+        return {}
+    return {"parsers": {"reasoning": matching("reasoning", source), "tool": matching("tool", source)}}
 
 
 def draft_as_text(about: dict[str, Any]) -> str:
@@ -119,6 +131,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
         ("chat template", _template(about["template"])),
+        *([("", _parsed(about["parsers"], about["template"]))] if about.get("parsers") else []),
         ("device", _device(device)),
     ]
     if "limit" in about:
@@ -173,6 +186,17 @@ def _windows(windows: dict[str, int]) -> str:
 
 def _mix(kind: str, part: dict[str, int], kernels: dict[str, str]) -> str:
     return f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}   {kernels[kind]}"
+
+
+def _parsed(parsers: dict[str, str | None], template: dict[str, Any]) -> str:
+    """Return the formats of reasoning and tool calls, of a template that has some."""
+    kinds = (("reasoning", "reasoning", "thinking"), ("tool calls", "tool", "tools"))
+    parts = [
+        f"{kind} parsed as {parsers[role]}" if parsers[role] else f"no parser for its {kind} (left as text)"
+        for kind, role, ability in kinds
+        if parsers[role] or template.get(ability)
+    ]
+    return ", ".join(parts) or "no reasoning or tool calls"
 
 
 def _template(template: dict[str, Any] | None) -> str:

@@ -216,6 +216,19 @@ def test_info(capsys):
     assert as_text(about) == text.rstrip("\n")
 
 
+def test_info_shows_the_parsers(capsys):
+    """Also that none knows the tool calls of a template that has some."""
+    assert main(["info", "demo", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["parsers"] == {"reasoning": "qwen3", "tool": "qwen3-coder"}
+    assert "reasoning parsed as qwen3, tool calls parsed as qwen3-coder\n" in as_text(about)
+    text = as_text(about | {"parsers": {"reasoning": "qwen3", "tool": None}})
+    assert "reasoning parsed as qwen3, no parser for its tool calls (left as text)\n" in text
+    plain = about["template"] | {"tools": False, "thinking": False}
+    text = as_text(about | {"parsers": {"reasoning": None, "tool": None}, "template": plain})
+    assert "no reasoning or tool calls\n" in text
+
+
 def test_info_shows_the_cache(capsys):
     for words, shown in (([], "f16, 4.0 KiB per token"), (["--kv", "q8_0"], "q8_0, 2.1 KiB per token, 2.1 MiB for 1,000")):
         assert main(["info", "demo", *words]) == 0

@@ -8,7 +8,6 @@ from compare import assert_close, assert_same_bits
 from experts import random_experts
 
 from dflash.kernels.formats import BLOCKS, Matrix
-from dflash.kernels.gelu.reference import gelu
 from dflash.kernels.moe import Experts, Moe, SigmoidRouting, cpu, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels" / "moe.npz"
@@ -107,9 +106,9 @@ def test_routing_by_sigmoid(tokens, down):
         data = RNG.integers(0, 256, (8, 256, BLOCKS["IQ3_S"].n_bytes), np.uint8)
         data[..., :2] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
         weights = weights._replace(down=Matrix(data, "IQ3_S"))
-    bias = RNG.standard_normal(8).astype(np.float32)
-    weights = weights._replace(routing=SigmoidRouting(bias, 2.5))
     x = RNG.standard_normal((tokens, 256)).astype(np.float32)
+    bias = -2 * (weights.router.unpacked() @ x[0])  # other experts for the first token than without a bias
+    weights = weights._replace(routing=SigmoidRouting(bias, 2.5))
     out, want, unbiased = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
     Moe(x, weights, out)(tokens)
     reference.experts(x, weights, want)
@@ -129,12 +128,7 @@ def test_gelu_factors_and_another_input_of_the_router(tokens, down):
     x, router_x = RNG.standard_normal((2, tokens, 256)).astype(np.float32)
     factors, out, want = RNG.uniform(0.5, 2, 8).astype(np.float32), np.zeros_like(x), np.zeros(x.shape)
     Moe(x, weights, out, router_x=router_x, factors=factors, gelu=True)(tokens)
-    gate, up, down = (part.unpacked().astype(np.float64) for part in (weights.gate, weights.up, weights.down))
-    chosen, shares = np.empty((tokens, 3), np.int32), np.empty((tokens, 3))
-    reference.route(router_x.astype(np.float64) @ weights.router.unpacked().astype(np.float64).T, 3, chosen, shares)
-    for t in range(tokens):
-        for e, share in zip(chosen[t], shares[t], strict=True):
-            want[t] += share * factors[e] * (down[e] @ (gelu(gate[e] @ x[t]) * (up[e] @ x[t])))
+    reference.experts(x, weights, want, router_x=router_x, factors=factors, gelu=True)
     assert_close("experts", out, want, 1e-5)
 
 

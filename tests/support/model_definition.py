@@ -5,7 +5,7 @@ import numpy as np
 from dflash.kernels.delta.reference import gates, unit
 from dflash.kernels.gelu.reference import gelu
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.reference import experts, route
+from dflash.kernels.moe.reference import experts
 from dflash.model.rope import inverse_frequencies
 from dflash.model.weights import Weights, experts_of
 
@@ -88,15 +88,8 @@ def experts_beside(block, config, x):
     """Selected experts of a router that reads another norm of the rows than they do."""
     routed_by = norm(x, block.vector("ffn_gate_inp.scale"), config.norm_eps) * config.width**-0.5
     h = norm(x, block.vector("pre_ffw_norm_2.weight"), config.norm_eps)
-    chosen, shares = np.empty((len(x), config.experts_used), np.int32), np.empty((len(x), config.experts_used))
-    route(routed_by @ block("ffn_gate_inp.weight").T, config.experts_used, chosen, shares)
-    shares *= block.vector("ffn_down_exps.scale")[chosen]
-    parts = experts_of(block.weights, config, router=block.weights.matrix)
-    gate, up, down = (part.unpacked().astype(np.float64) for part in (parts.gate, parts.up, parts.down))
-    out = np.zeros_like(x)
-    for i, row in enumerate(h):
-        for e, share in zip(chosen[i], shares[i], strict=True):
-            out[i] += share * (down[e] @ (gelu(gate[e] @ row) * (up[e] @ row)))
+    out, weights = np.zeros_like(x), experts_of(block.weights, config, router=block.weights.matrix)
+    experts(h, weights, out, router_x=routed_by, factors=block.vector("ffn_down_exps.scale"), gelu=True)
     return out
 
 

@@ -5,6 +5,7 @@ PYTHONPATH. What such a file says is noise, but its speed is that of a real file
 """
 
 import argparse
+import zlib
 
 import gguf
 import numpy as np
@@ -63,26 +64,31 @@ def type_of(name, shape, kind):
     return "F16" if shape[-1] % BLOCKS[kind].elements else kind
 
 
-def random_tensor(name, shape, kind):
-    """Packed random weights of a tensor; a matrix keeps the size of a row."""
-    rng = np.random.default_rng(len(name) + sum(map(ord, name)))
+def random_tensor(name, shape, kind, *, unscaled=False):
+    """Packed random weights of a tensor, the same in every process; a matrix keeps the size of a row.
+
+    Where the model does not scale scores of attention by the head size, the gains of queries do.
+    """
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
     if name.endswith("ssm_a"):
         return -rng.uniform(0.05, 4, shape).astype(np.float32)
     if kind == "F32" and len(shape) == 1:
-        return ("norm" in name or name.endswith(".scale")) + rng.normal(0, 0.1, shape).astype(np.float32)
+        around = 1 if "norm" in name or name.endswith((".scale", "_scale.weight")) else 0
+        values = around + rng.normal(0, 0.1, shape).astype(np.float32)
+        return values * shape[0] ** -0.5 if unscaled and name.endswith("attn_q_norm.weight") else values
     if kind == "F32":
         return rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
     rows, width = int(np.prod(shape[:-1])), shape[-1]
-    pattern = random_matrix(min(rows, PATTERN_ROWS), width, kind)
+    pattern = random_matrix(min(rows, PATTERN_ROWS), width, kind, rng=rng)
     if BLOCKS[kind].elements > 1:
-        pattern = random_matrix(*pattern.shape, kind, pattern.unpacked().std() * width**0.5)
+        pattern = random_matrix(*pattern.shape, kind, pattern.unpacked().std() * width**0.5, rng)
     return np.resize(pattern.data, (rows, pattern.row_bytes))
 
 
 def write(path, architecture, n_vocab, keys, kind, fused=()):
     """Write a model whose matrices have one type; `fused` are names in a block of tensors that it has in place of others."""
     present = [f"blk.{i}.{name}" for i in range(keys["block_count"]) for name in fused]
-    _, shapes = config_of(architecture, n_vocab, keys, present)
+    config, shapes = config_of(architecture, n_vocab, keys, present)
     writer = gguf.GGUFWriter(path, architecture)
     add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}
     add |= {np.ndarray: lambda name, values: writer.add_array(name, values.tolist())}
@@ -99,7 +105,7 @@ def write(path, architecture, n_vocab, keys, kind, fused=()):
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for name, shape in shapes.items():
-        writer.write_tensor_data(random_tensor(name, shape, types[name]))
+        writer.write_tensor_data(random_tensor(name, shape, types[name], unscaled=config.blocks.unscaled))
     writer.close()
 
 

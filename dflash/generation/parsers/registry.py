@@ -43,6 +43,11 @@ def words(role: Role) -> tuple[str, ...]:
     return tuple(word for each, word in _TABLE if each == role)
 
 
+def matching(role: Role, source: str) -> str | None:
+    """Return the name of the format that the source of a chat template chooses; None if no format matches."""
+    return next((word for (each, word), kind in _TABLE.items() if each == role and kind.matches(source)), None)
+
+
 def find(role: Role, wanted: str | None, source: str) -> Any:
     """Return the class of a format.
 
@@ -66,7 +71,7 @@ def find(role: Role, wanted: str | None, source: str) -> Any:
         If there is no such name; the message lists the names.
     """
     if wanted is None:
-        return next((kind for (each, _), kind in _TABLE.items() if each == role and kind.matches(source)), None)
+        wanted = matching(role, source) or "none"
     if wanted == "none":
         return None
     if not isinstance(wanted, str) or (role, wanted) not in _TABLE:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from dflash.kernels.gelu.reference import gelu as tanh_gelu
+
 
 def route(logits, n_used, experts, weights):
     """Select the `n_used` most probable experts of each token in descending order; normalise their probabilities."""
@@ -20,24 +22,27 @@ def route_by_sigmoid(logits, routing, n_used, experts, weights):
     weights[:] = chosen / chosen.sum(axis=1, keepdims=True) * routing.scale
 
 
-def experts(x, weights, out):
+def experts(x, weights, out, *, router_x=None, factors=None, gelu=False):
     """Compute ``out += sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) * shared(x)``.
 
-    A shared expert without a router has a share of 1.
+    A shared expert without a router has a share of 1. For the other arguments see `dflash.kernels.moe.Moe`.
     """
     others = "n_used", "routing"
     given = {name: weight for name, weight in weights._asdict().items() if name not in others and weight is not None}
     unpacked = {name: weight.unpacked().astype(np.float64) for name, weight in given.items()}
     x = x.astype(np.float64)
     chosen, p = np.empty((len(x), weights.n_used), np.int32), np.empty((len(x), weights.n_used))
+    logits = (x if router_x is None else router_x.astype(np.float64)) @ unpacked["router"].T
     if weights.routing:
-        route_by_sigmoid(x @ unpacked["router"].T, weights.routing, weights.n_used, chosen, p)
+        route_by_sigmoid(logits, weights.routing, weights.n_used, chosen, p)
     else:
-        route(x @ unpacked["router"].T, weights.n_used, chosen, p)
+        route(logits, weights.n_used, chosen, p)
+    if factors is not None:
+        p *= factors[chosen]
 
     def ffn(t, gate, up, down):
         g = gate @ t
-        return down @ (g / (1 + np.exp(-g)) * (up @ t))
+        return down @ ((tanh_gelu(g) if gelu else g / (1 + np.exp(-g))) * (up @ t))
 
     for i, t in enumerate(x):
         if weights.shared_gate is not None:
