@@ -12,6 +12,7 @@ from dflash.kernels.arrays import empty
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
+from dflash.kernels.joined import MAX_ROWS, Joined
 from dflash.kernels.kv_types import drafter_kv
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.norm import rms_norm
@@ -120,6 +121,10 @@ class MtpHead:
         self._norm = weights.vector(own_norm) if own_norm in weights else model.weights.vector("output_norm.weight")
         self._embedding = _own(weights, "nextn.embed_tokens.weight", model.embedding)
         output = _own(weights, "nextn.shared_head_head.weight", model.output)
+        self._few = Joined(config.norm_eps)
+        self._few.linear(self._eh_proj)
+        self._block.join(self._few)
+        self._few.rms_norm(space.all.stream, self._norm, space.all.hidden)
         self._head, self._targets = Head(output, slots, known.parts), known.targets
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
@@ -230,9 +235,12 @@ class MtpHead:
         rms_norm(hidden, self._hnorm, eps, out=s.normed)
         self._joined[:n, width:] = s.normed
         tabulate(positions, self._inv_freq, self._rope_gain, s)
-        self._eh_proj(n)
-        self._block(rows, n)
-        rms_norm(s.stream, self._norm, eps, out=s.hidden)
+        if n <= MAX_ROWS:
+            self._few(rows, n)
+        else:
+            self._eh_proj(n)
+            self._block(rows, n)
+            rms_norm(s.stream, self._norm, eps, out=s.hidden)
         for span in spans:
             span.state.mark_read(span.parents, prefill=True)
         return s.hidden

@@ -32,7 +32,8 @@ def turn(x, norm, cos, sin, *, eps):
 
 
 @inline
-def _angles_of_row(positions, inv_freq, height, width, cos, sin, row):
+def angles_of_row(positions, inv_freq, height, width, cos, sin, row):
+    """Compute the tables of one row."""
     for j in range(inv_freq.size):
         axis = 0
         if j % 3 == 1 and j < 3 * height:
@@ -48,10 +49,10 @@ def _angles(positions, inv_freq, height, width, cos, sin):
     n = positions.shape[1]
     if n < 4:
         for row in range(n):
-            _angles_of_row(positions, inv_freq, height, width, cos, sin, row)
+            angles_of_row(positions, inv_freq, height, width, cos, sin, row)
     else:
         for row in prange(n):
-            _angles_of_row(positions, inv_freq, height, width, cos, sin, row)
+            angles_of_row(positions, inv_freq, height, width, cos, sin, row)
 
 
 @inline
