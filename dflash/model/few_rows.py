@@ -19,6 +19,18 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 
+DIVIDED = 2048
+"""Rows times tokens of the longest sequence above which all threads share the pages of a KV head.
+
+Reading that many keys takes about as long as the extra launches.
+"""
+
+
+def divides(rows: Ragged, n: int) -> bool:
+    """Return whether the threads should share the pages of a KV head, between launches."""
+    return n * int(rows.length.max()) > DIVIDED
+
+
 class FewRows:
     """Runs rows of `stream` through all layers, the last norm and the LM head.
 
@@ -44,7 +56,8 @@ class FewRows:
 
     Notes
     -----
-    Results have the bits of the separate ops. The order of ops for each set of captured layers is planned once.
+    Results have the bits of the separate ops. The ops are planned once for each set of captured layers, and for long and
+    short sequences.
     """
 
     def __init__(
@@ -63,20 +76,21 @@ class FewRows:
         self._embedding, self._inv_freq = embedding, inv_freq
         self._logits = empty(self.most, output.shape[0])
         self._head = PackedLinear(space.all.hidden[: self.most], [output], [self._logits], name="head")
-        self._planned: dict[tuple[int, ...], Joined] = {}
+        self._planned: dict[tuple[tuple[int, ...], bool], Joined] = {}
         self._captured: dict[int, Floats] = {}
 
     def __call__(
         self, rows: Ragged, n: int, tokens: Ints, positions: Ints, capture: tuple[int, ...]
     ) -> tuple[dict[int, Floats], Floats]:
         """Return copies of `stream` after the layers `capture`, and the logits (n, V), valid until the next call."""
-        if capture not in self._planned:
-            self._planned[capture] = self._plan(capture)
+        key = capture, divides(rows, n)
+        if key not in self._planned:
+            self._planned[key] = self._plan(*key)
         self._captured = {}
-        self._planned[capture](rows, n, tokens, positions)
+        self._planned[key](rows, n, tokens, positions)
         return self._captured, self._logits[:n]
 
-    def _plan(self, capture: tuple[int, ...]) -> Joined:
+    def _plan(self, capture: tuple[int, ...], divided: bool) -> Joined:
         a, joined = self._space.all, Joined(self._eps)
         if self._embedding is not None:
             joined.embed(self._embedding, a.stream)
@@ -84,7 +98,7 @@ class FewRows:
             joined.angles(self._inv_freq, a.cos, a.sin)
         for i, block in enumerate(self._blocks):
             if isinstance(block, Block):
-                block.join(joined)
+                block.join(joined, divided=divided)
             else:
                 joined.call(block)
             if i in capture:

@@ -1,6 +1,6 @@
 """The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,6 @@ from dflash.kernels import attention, conv, delta, norm, rope
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.joined import Joined
-from dflash.kernels.joined.attention import rotate_and_attend
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
@@ -84,34 +83,30 @@ class FullAttention:
         self.k, self.v = k, v
         self.gated = config.blocks.gated
         self.eps, self.space = config.norm_eps, space
-        self._fixed: dict[int, tuple[Any, ...]] = {}
 
-    def join(self, to: Joined) -> None:
-        """Add its ops, for the rows in `normed`."""
+    def join(self, to: Joined, *, divided: bool) -> None:
+        """Add its ops, for the rows in `normed`; `divided` if threads should share the pages of a KV head."""
+        a = self.space.all
         to.linear(self.project)
-        to.call(self._attend_few)
+        if divided:
+            to.call(self._attend)
+        else:
+            norms, tables = (self.attn_q_norm, self.attn_k_norm), (a.cos, a.sin)
+            to.rotate(a.query, a.key, a.value, norms, tables, q=a.rotated, k=self.k, v=self.v)
+            to.attend(a.rotated, self.k, self.v, out=a.attended, gate=a.query if self.gated else None)
         to.linear(self.attn_output)
-
-    def _attend_few(self, rows: Ragged, n: int) -> None:
-        """Rotate and attend in one call."""
-        if n not in self._fixed:
-            self._fixed[n] = self._arguments(n)
-        rotate_and_attend(rows.row_starts, rows.parent, rows.depth, rows.sequence, rows.length, rows.pages, *self._fixed[n])
-
-    def _arguments(self, n: int) -> tuple[Any, ...]:
-        """Return the arguments that are the same for every forward of `n` rows."""
-        s = self.space.first(n)
-        projected = s.query, s.key, s.value, self.attn_q_norm, self.attn_k_norm, s.cos, s.sin, float(self.eps)
-        return *projected, s.rotated, self.k, self.v, s.query if self.gated else np.empty((0, 0), np.float32), s.attended
 
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
-        s = self.space.first(n)
         self.project(n)
+        self._attend(rows, n)
+        self.attn_output(n)
+
+    def _attend(self, rows: Ragged, n: int) -> None:
+        s = self.space.first(n)
         norms = self.attn_q_norm, self.attn_k_norm
         rotate(s.query, s.key, s.value, *norms, s.cos, s.sin, rows, eps=self.eps, q=s.rotated, k=self.k, v=self.v)
         attend(s.rotated, self.k, self.v, rows, out=s.attended, gate=s.query if self.gated else None)
-        self.attn_output(n)
 
 
 class FeedForward:
@@ -164,11 +159,13 @@ class Block:
             self.ffn = FeedForward(weights, a.normed, a.inner, a.stream)
         self.eps, self.space = config.norm_eps, space
 
-    def join(self, to: Joined) -> None:
-        """Add its ops, as `__call__` runs them."""
+    def join(self, to: Joined, *, divided: bool) -> None:
+        """Add its ops, as `__call__` runs them; see `FullAttention.join`."""
         a = self.space.all
         to.rms_norm(a.stream, self.attn_norm, a.normed)
-        if isinstance(self.mixer, LinearAttention | FullAttention):
+        if isinstance(self.mixer, FullAttention):
+            self.mixer.join(to, divided=divided)
+        elif isinstance(self.mixer, LinearAttention):
             self.mixer.join(to)
         else:
             to.call(self.mixer)

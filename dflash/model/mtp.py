@@ -21,6 +21,7 @@ from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
 from dflash.model.draft.vocabulary import Vocabulary
+from dflash.model.few_rows import divides
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention
@@ -121,10 +122,7 @@ class MtpHead:
         self._norm = weights.vector(own_norm) if own_norm in weights else model.weights.vector("output_norm.weight")
         self._embedding = _own(weights, "nextn.embed_tokens.weight", model.embedding)
         output = _own(weights, "nextn.shared_head_head.weight", model.output)
-        self._few = Joined(config.norm_eps)
-        self._few.linear(self._eh_proj)
-        self._block.join(self._few)
-        self._few.rms_norm(space.all.stream, self._norm, space.all.hidden)
+        self._few = [self._plan(divided=divided) for divided in (False, True)]
         self._head, self._targets = Head(output, slots, known.parts), known.targets
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
@@ -214,6 +212,14 @@ class MtpHead:
         if self._file is not None:
             self._file.close()
 
+    def _plan(self, *, divided: bool) -> Joined:
+        """Return the ops of few rows after the concatenation; see `FullAttention.join`."""
+        joined, a = Joined(self.config.norm_eps), self._space.all
+        joined.linear(self._eh_proj)
+        self._block.join(joined, divided=divided)
+        joined.rms_norm(a.stream, self._norm, a.hidden)
+        return joined
+
     def _fill(self, found: list[Candidates], requests: list[MtpRequest], h: Floats, depth: int) -> None:
         """Find the candidates of position `depth` from hidden states `h` (n, D) of the position before."""
         self._head.rows(len(requests))[:] = h
@@ -236,7 +242,7 @@ class MtpHead:
         self._joined[:n, width:] = s.normed
         tabulate(positions, self._inv_freq, self._rope_gain, s)
         if n <= MAX_ROWS:
-            self._few(rows, n)
+            self._few[divides(rows, n)](rows, n)
         else:
             self._eh_proj(n)
             self._block(rows, n)

@@ -8,6 +8,8 @@ from golden import FILES, load
 from dflash.kernels.joined import MAX_ROWS
 from dflash.kernels.joined import cpu as joined_kernels
 from dflash.kernels.profile import profile
+from dflash.kernels.ragged import PAGE
+from dflash.model import few_rows
 from dflash.model.batch import Span
 from dflash.model.layers import Block, FullAttention
 
@@ -26,6 +28,8 @@ def forwards(model):
         out = model.forward(spans, capture=capture)
         results.extend(np.ravel(array).copy() for array in (out.logits, out.hidden, *out.captured.values()))
 
+    prompt = random.integers(0, model.n_vocab, PAGE - 3).astype(np.int32)  # the next rows reach a second page
+    model.forward([Span.chain(one, prompt, prefill=True, logits=False)])
     for n in (1, 1, 4, MAX_ROWS, 1):
         run(chain(one, n))
         one.commit(list(range((n + 1) // 2)))
@@ -56,8 +60,10 @@ def launches(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize(("kv", "threads"), [("f32", 1), ("f16", 2)])
-def test_joined_ops_change_no_bit(name, kv, threads, launches):
+@pytest.mark.parametrize(("kv", "threads", "divided"), [("f32", 1, False), ("f16", 2, False), ("f16", 2, True)])
+def test_joined_ops_change_no_bit(name, kv, threads, divided, launches, monkeypatch):
+    if divided:
+        monkeypatch.setattr(few_rows, "DIVIDED", 0)
     model = load(name, kv=kv, threads=threads)
     together, n_launches = forwards(model), launches[0]
     assert n_launches > 0
@@ -68,13 +74,17 @@ def test_joined_ops_change_no_bit(name, kv, threads, launches):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_dense_model_has_one_launch_more_than_full_attention_layers(name, launches):
+def test_a_dense_model_runs_in_one_launch(name, launches, monkeypatch):
     model = load(name)
     mixers = [block.mixer for block in model._blocks if isinstance(block, Block)]
     if len(mixers) < len(model._blocks) or model.config.experts or model.config.layers:
-        pytest.skip("its layers have other parts between launches")
+        pytest.skip("its layers have parts that run between launches")
     n_attention = sum(isinstance(mixer, FullAttention) for mixer in mixers)
     state = model.state()
-    model.forward([Span.chain(state, [1])])
+    for limit, wanted in ((few_rows.DIVIDED, 1), (0, 1 + n_attention)):
+        monkeypatch.setattr(few_rows, "DIVIDED", limit)
+        launches[0] = 0
+        model.forward([Span.chain(state, [1])])
+        state.commit([0])
+        assert launches[0] == wanted
     state.close()
-    assert launches[0] == 1 + n_attention

@@ -108,7 +108,8 @@ def write_row(source, n, cache, place):
 
 
 @inline
-def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
+def rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
+    """Rotate one row and write it to the caches; `keys` has room for its keys."""
     heads, width, half = q.shape[1], q.shape[2], cos.shape[1]
     many = k.shape[2]
     c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
@@ -134,11 +135,11 @@ def rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, le
     if n * (q.shape[1] * q.shape[2] + 2 * size) < _SERIAL:
         keys = np.empty(size, np.float32)
         for row in range(n):
-            _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+            rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
     else:
         for row in prange(n):
             keys = np.empty(size, np.float32)
-            _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+            rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
 
 
 @inline
