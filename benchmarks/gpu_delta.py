@@ -74,10 +74,7 @@ class Model:
     def __init__(self, shape, *, layers, slots, rows, sequences):
         self.shape, self.mixer, self.rows = shape, Mixer(*shape), rows
         self.memories = [
-            (
-                ConvMemory.empty(slots, 4, self.mixer.n_channels, device.zeros),
-                DeltaMemory.empty(slots, *shape, device.zeros),
-            )
+            (ConvMemory.empty(slots, 4, self.mixer.n_channels, device.zeros), DeltaMemory.empty(slots, *shape, device.zeros))
             for _ in range(layers)
         ]
         random = cupy.random.default_rng(1)

@@ -25,10 +25,7 @@ DELTA = {
     "gate & up": ((17408, 17408), 5120, {"gated": True}),
     "down": ((5120,), 17408, {"add": True, "scale": 64.0}),
 }
-ATTENTION = {
-    "q, k, v": ((12288, 1024, 1024), 5120, {}),
-    "out": ((5120,), 6144, {"add": True}),
-}
+ATTENTION = {"q, k, v": ((12288, 1024, 1024), 5120, {}), "out": ((5120,), 6144, {"add": True})}
 SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,)}
 RNG = np.random.default_rng(5)
 

@@ -53,10 +53,7 @@ def long_prompts(model, device, lengths, strategies):
             shared, seconds = (text * (length // len(text) + 1))[: length - 32], []
             for number in range(RUNS):
                 session = Session(
-                    shared + [number] * 32,
-                    strategy=Strategy.of(strategy),
-                    max_tokens=1,
-                    boundaries=(len(shared),),
+                    shared + [number] * 32, strategy=Strategy.of(strategy), max_tokens=1, boundaries=(len(shared),)
                 )
                 began = perf_counter()
                 for _ in engine.run([session]):

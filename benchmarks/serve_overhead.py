@@ -10,13 +10,18 @@ all streams.
 import argparse
 import asyncio
 import json
+import sys
 import time
+from pathlib import Path
 
 import dflash
 from dflash.decode.session import Step
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from serve_fakes import ScriptedEngine
 
 SHORT = [{"role": "user", "content": "Why is the sky blue?"}]
 FORMS = {
@@ -27,35 +32,14 @@ FORMS = {
 }
 
 
-class NoEngine:
+class NoEngine(ScriptedEngine):
     """Advances every session by one token of a text a step, without a model."""
 
     prefix_cache, n_preempted, errands = None, 0, ()
 
     def __init__(self, ids, n_steps):
-        self.ids, self.n_steps, self.sessions, self.waiting = ids, n_steps, {}, 0
-
-    @property
-    def busy(self):
-        """True while sessions run."""
-        return bool(self.sessions)
-
-    @property
-    def active(self):
-        """Number of sessions."""
-        return len(self.sessions)
-
-    def add_all(self, sessions):
-        """Start sessions."""
-        self.sessions.update(dict.fromkeys(sessions, 0))
-
-    def step(self):
-        """Return one step of each session."""
-        return [(session, self._advance(session)) for session in list(self.sessions)]
-
-    def close(self):
-        """Drop all sessions."""
-        self.sessions = {}
+        super().__init__(None, ())
+        self.ids, self.n_steps = ids, n_steps
 
     def _advance(self, session):
         number = self.sessions[session]
@@ -64,9 +48,7 @@ class NoEngine:
             ids = [self.ids[number % len(self.ids)]]
             session.observer(session, ids)
             return Step(ids)
-        del self.sessions[session]
-        session.finish_reason = "cancelled" if session.cancelled else "stop"
-        return Step([], finish=session.finish_reason)
+        return self._end(session, "cancelled" if session.cancelled else "stop")
 
 
 async def stream(app, path, body):

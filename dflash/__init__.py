@@ -166,10 +166,6 @@ def load(
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
-    Returns
-    -------
-    LM
-
     Raises
     ------
     NotFound

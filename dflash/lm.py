@@ -44,13 +44,6 @@ class LM:
 
     All methods may be called from any thread. Concurrent requests are batched into the same forwards.
 
-    Parameters
-    ----------
-    loaded : Loaded
-        Model, tokenizer and template; owned by the LM from now on.
-    engine_thread : EngineThread
-        Thread that runs the engine.
-
     Attributes
     ----------
     file : GGUFFile

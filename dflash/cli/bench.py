@@ -121,15 +121,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
 
 
 def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
-    """Format the results as Markdown tables.
-
-    Parameters
-    ----------
-    about : dict
-        From `dflash.model.describe.overview`.
-    results : dict
-        From `measure`.
-    """
+    """Format the results of `measure` as Markdown tables; `about` is that of `dflash.model.describe.overview`."""
     model, device = about["model"], about["device"]
     mix = next(iter(about["quantization"]))
     head = f"{model['name']} {mix}, {size(about['memory']['weights'])}, {model['parameters'] / 1e6:,.1f} M parameters\n"

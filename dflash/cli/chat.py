@@ -22,17 +22,7 @@ COMMANDS = """\
 
 
 class Chat:
-    """A conversation with a model.
-
-    Parameters
-    ----------
-    lm : LM
-        Model that answers.
-    system : str, optional
-        System message.
-    arguments : dict
-        Keyword arguments for `LM.stream`.
-    """
+    """A conversation with a model."""
 
     def __init__(self, lm: "LM", system: str | None, arguments: dict[str, Any]) -> None:
         self.lm, self.arguments = lm, arguments

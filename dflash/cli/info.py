@@ -58,13 +58,7 @@ def _names() -> dict[str, list[str]]:
 
 
 def draft_as_text(about: dict[str, Any]) -> str:
-    """Format the description of a draft model as text.
-
-    Parameters
-    ----------
-    about : dict
-        From `dflash.model.draft.describe.draft_overview`.
-    """
+    """Format the description of a draft model, as `dflash.model.draft.describe.draft_overview` returns it, as text."""
     draft, memory = about["draft"], about["memory"]
     heads, kv_heads, head_size = draft["heads"]
     lines = [

@@ -24,18 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load a model and serve it until a signal ends the server.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command-line arguments without the program's name; those of this process if None.
-
-    Returns
-    -------
-    int
-        0 after a shutdown, 1 after an error of dflash or a failure of the engine, 130 after Ctrl-C while loading.
-    """
+    """Load a model and serve it until a signal ends the server. Arguments and result are those of `dflash.__main__.main`."""
     try:
         _serve(parse(sys.argv[1:] if arguments is None else arguments))
     except DFlashError as error:
@@ -146,17 +135,7 @@ def _load_and_run(
 
 
 def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_prefix: str = "") -> "Backend":
-    """Load the model and start its engine thread.
-
-    Parameters
-    ----------
-    arguments : Namespace
-        Options of the server, checked.
-    defaults : Defaults
-        Result of `defaults_of`.
-    id_prefix : str
-        See `Backend`.
-    """
+    """Load the model and start its engine thread."""
     from dflash.generation.load import start
     from dflash.serve.admin.model_facts import ModelFacts
     from dflash.serve.draft_check import prepare_draft

@@ -89,9 +89,7 @@ def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m dflash.serve",
-        description="serve a model with the APIs of OpenAI and Anthropic",
-        allow_abbrev=False,
+        prog="python -m dflash.serve", description="serve a model with the APIs of OpenAI and Anthropic", allow_abbrev=False
     )
     add_model(parser, default=DEFAULT_MODEL)
     parser.add_argument("-m", "--model", dest="model_option", metavar="MODEL", help="the same as MODEL")
@@ -185,9 +183,7 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
         help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
     )
     parser.add_argument(
-        "--prefix-cache-folder",
-        metavar="FOLDER",
-        help="folder for states that leave the memory of the prefix cache (none)",
+        "--prefix-cache-folder", metavar="FOLDER", help="folder for states that leave the memory of the prefix cache (none)"
     )
     parser.add_argument(
         "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"

@@ -36,7 +36,6 @@ class Traffic(NamedTuple):
 
         Parameters
         ----------
-        file : GGUFFile
         config : Config
             Config of the same file.
         kv : str

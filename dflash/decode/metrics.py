@@ -10,13 +10,7 @@ Counts = list[tuple[int, int]]
 
 
 def counted(steps: Iterable[Step]) -> Counts:
-    """Count accepted draft tokens by position. In a tree, a position has a draft token if any node has that depth.
-
-    Parameters
-    ----------
-    steps : iterable of Step
-        Steps without a draft are ignored.
-    """
+    """Count accepted draft tokens by position: the depth in a tree. Steps without a draft are ignored."""
     offered: list[int] = []
     accepted: list[int] = []
     for step in steps:

@@ -16,11 +16,6 @@ _INT32_MAX = 2**31 - 1
 class PromptIds:
     """Ids of a prompt that several sessions may continue. The sessions share the array and the ints of the list.
 
-    Parameters
-    ----------
-    prompt : sequence of int
-        At least one token; N ids.
-
     Attributes
     ----------
     array : int32 (N,)

@@ -69,13 +69,6 @@ class TraceRecorder:
     they are empty. A pick has ``node``, the index of the draft token that it follows or -1, ``token``, the likeliest tokens
     ``top``, and the effect of each processor in ``rules``. The text of each token is its ``piece``, if the session has a
     tokenizer.
-
-    Parameters
-    ----------
-    dump : Dump
-        The file.
-    number : int
-        Number of the session in it.
     """
 
     def __init__(self, dump: Dump, number: int) -> None:

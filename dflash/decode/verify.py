@@ -129,10 +129,6 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     samples : Samples, optional
         Result of `sample_rows` for this session.
 
-    Returns
-    -------
-    Accepted
-
     Raises
     ------
     DFlashError

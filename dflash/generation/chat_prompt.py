@@ -41,17 +41,6 @@ def chat_text(
 ) -> str:
     """Render messages with the chat template.
 
-    Parameters
-    ----------
-    template : ChatTemplate or None
-        Chat template of the model, if it has one.
-    messages : sequence of mapping
-        Messages in OpenAI's format.
-    tools : sequence of mapping
-        Tools in OpenAI's format.
-    settings : mapping, optional
-        Variables of the template, as ``{"enable_thinking": False}``.
-
     Raises
     ------
     TemplateError

@@ -47,12 +47,8 @@ class Completion:
 
     Parameters
     ----------
-    tokenizer : Tokenizer
-        Tokenizer of the model.
     prompt : sequence of int or PromptIds
         Prompt token ids; completions of the same prompt may share one `PromptIds`.
-    sampling : Sampling
-        Sampling parameters.
     strategy : Strategy
         Drafter, draft shape and recoveries.
     max_tokens : int, optional

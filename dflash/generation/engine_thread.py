@@ -130,11 +130,6 @@ class EngineThread:
     def prepare(self, strategy: Strategy) -> None:
         """Load the files and kernels of a strategy, so that its requests start without delay.
 
-        Parameters
-        ----------
-        strategy : Strategy
-            Strategy of later requests.
-
         Raises
         ------
         DFlashError
@@ -167,12 +162,7 @@ class EngineThread:
         self.submit_all([(completion, sink)])
 
     def submit_all(self, work: Sequence[tuple[Completion, Sink]]) -> None:
-        """Start several completions, or none of them.
-
-        Parameters
-        ----------
-        work : sequence of (Completion, callable)
-            Completions and sinks as for `submit`.
+        """Start several completions with their sinks, or none of them; see `submit`.
 
         Raises
         ------

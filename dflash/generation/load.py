@@ -33,12 +33,10 @@ def start(
     swap_bytes: int | None = None,
     **settings: Any,
 ) -> tuple[Loaded, EngineThread]:
-    """Load a model, warm it up and start its engine thread.
+    """Load a model, warm it up and start its engine thread; `dflash.load` explains the other parameters.
 
     Parameters
     ----------
-    name : str or path
-        Path, ``demo``, or ``hf:org/repo:quant``.
     progress : callable, optional
         Called with the name of each stage before it starts.
     max_waiting : int, optional
@@ -46,24 +44,8 @@ def start(
     max_step_ms : bool or float
         Most milliseconds of a step in which prompts delay sequences that decode; True is `MAX_STEP_MS` of the device, False
         is unlimited.
-    prefix_cache : bool or int
-        Maximum bytes of the prefix cache; True is an eighth of the free memory of the model's device, False and 0 are none.
-    prefix_cache_folder : str or path, optional
-        Folder for states that the prefix cache evicts from memory.
-    prefix_cache_disk : int, optional
-        Maximum bytes of the files in that folder; None is `DEFAULT_CAPACITY`.
-    prefix_cache_exact : bool
-        Use only states that change no bit of a later output; see `PrefixCache`.
-    swap_bytes : int, optional
-        Bytes of KV pages of running sequences, without the oldest one, beyond which no other sequence starts: their
-        preemption would copy them to host memory. None is the size of the KV cache; on a GPU half of the host's free memory
-        if that is more.
     **settings
         Keyword arguments of `load_model`.
-
-    Returns
-    -------
-    Loaded, EngineThread
 
     Raises
     ------
@@ -102,12 +84,7 @@ def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:
 
 
 def _prefix_cache(
-    loaded: Loaded,
-    wanted: bool | int,
-    folder: str | os.PathLike[str] | None,
-    disk_capacity: int | None,
-    *,
-    exact: bool,
+    loaded: Loaded, wanted: bool | int, folder: str | os.PathLike[str] | None, disk_capacity: int | None, *, exact: bool
 ) -> PrefixCache | None:
     if not wanted:
         return None

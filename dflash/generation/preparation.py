@@ -88,13 +88,6 @@ class Preparation:
 
     Each job has a thread that downloads, opens and checks files and compiles kernels. Work on the state of the model runs in
     the engine thread, in short pieces between steps (`Engine.errands`).
-
-    Parameters
-    ----------
-    engine : Engine
-        Engine of the model.
-    wake : callable
-        Called after work was queued, to wake an idle engine thread.
     """
 
     def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:

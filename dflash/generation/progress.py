@@ -13,11 +13,6 @@ STAGES = 8
 def stages(shown: bool) -> Iterator[Callable[[str], None] | None]:
     """Draw a bar that advances with the stages of loading.
 
-    Parameters
-    ----------
-    shown : bool
-        Draw the bar; if False nothing is drawn.
-
     Yields
     ------
     callable or None

@@ -49,19 +49,6 @@ def encode(
 ) -> list[int]:
     """Convert one prompt to token ids.
 
-    Parameters
-    ----------
-    prompt : str, sequence of int or sequence of mapping
-        Text, token ids, or messages for the chat template.
-    tokenizer : Tokenizer
-        Tokenizer of the model.
-    template : ChatTemplate or None
-        Chat template of the model, if it has one.
-    tools : sequence of mapping, optional
-        Tools for the chat template.
-    settings : mapping, optional
-        Variables of the chat template, as ``{"enable_thinking": False}``.
-
     Raises
     ------
     RequestError

@@ -1,17 +1,14 @@
 """Result of a request: text, tokens, steps and timings."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode import metrics as acceptance
-from dflash.decode.drafting.drafter import Strategy
-from dflash.decode.recoveries.intervention import Intervention
-from dflash.decode.sampling.params import Sampling
-from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.decode.session import Session, TokenLogprobs
 from dflash.generation.parsers import ParsedOutput, ToolCall
+from dflash.generation.record import GenerationRecord
 from dflash.generation.timings import Timings, Usage
-from dflash.generation.token_texts import TokenText, token_texts
+from dflash.generation.token_texts import token_texts
 from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Generation:
+class Generation(GenerationRecord):
     """A finished completion. A notebook displays it as HTML; `print` writes the text.
 
     Parameters
@@ -62,24 +59,6 @@ class Generation:
     output : ParsedOutput or None
         Content, reasoning and tool calls that `text` consists of; None if the text was not parsed.
     """
-
-    prompt: list[int]
-    tokens: list[int]
-    text: str
-    finish_reason: str
-    seed: int
-    sampling: Sampling
-    strategy: Strategy
-    usage: Usage
-    timings: Timings
-    steps: list[Step]
-    pieces: list[str]
-    vocabulary: dict[int, TokenText]
-    logprobs: list[TokenLogprobs] | None = None
-    interventions: list[Intervention] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    draft_vocab_steps: dict[int, int] = field(default_factory=dict)
-    output: ParsedOutput | None = None
 
     @classmethod
     def of(
@@ -125,30 +104,8 @@ class Generation:
         """Tool calls in the order in which the model wrote them."""
         return [] if self.output is None else list(self.output.tool_calls)
 
-    @property
-    def tokens_per_step(self) -> float:
-        """Output tokens per step that produced tokens; 1 for plain decoding unless a recovery injects tokens."""
-        n_steps = sum(bool(step.tokens) for step in self.steps)
-        return len(self.tokens) / n_steps if n_steps else 0.0
-
-    @property
-    def acceptance(self) -> float | None:
-        """Acceptance rate: accepted draft tokens over all draft tokens; None if nothing was drafted."""
-        drafted = sum(step.drafted for step in self.steps)
-        return sum(step.accepted for step in self.steps) / drafted if drafted else None
-
-    @property
-    def acceptance_by_position(self) -> list[float]:
-        """Acceptance rate at each draft position; see `dflash.decode.metrics.counted`."""
-        return acceptance.shares(acceptance.counted(self.steps))
-
     def plot(self) -> "Figure":
-        """Plot the tokens and milliseconds of each step.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
+        """Plot the tokens and milliseconds of each step."""
         from dflash.generation.display import plot
 
         return plot(self)

@@ -22,27 +22,14 @@ Keep = Callable[[slice, NDArray[np.float32]], None]
 
 
 def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """Return the logits after each token of a text.
-
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Owner of the model.
-    model : TargetModel
-        What reads the text.
-    tokens : sequence of int
-        T ids.
-
-    Returns
-    -------
-    float32 (T, V)
+    """Return the logits after each token of a text, float32 (T, V); see `dflash.lm.LM.logits`.
 
     Raises
     ------
     RequestError
         If there are no tokens or one is not in the vocabulary.
     PoolExhausted
-        If there is no room for the text now.
+        If there is no memory for the text now.
     """
     ids = _checked(model, tokens, 1)
     out = np.empty((len(ids), model.n_vocab), np.float32)
@@ -55,27 +42,9 @@ def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int
 
 
 def log_probabilities(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float64]:
-    """Return the natural log-probability of each token but the first, without holding a (T, V) array.
+    """Return the natural log-probability of each token but the first, float64 (T - 1,), without holding a (T, V) array.
 
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Owner of the model.
-    model : TargetModel
-        What reads the text.
-    tokens : sequence of int
-        T ids, at least 2.
-
-    Returns
-    -------
-    float64 (T - 1,)
-
-    Raises
-    ------
-    RequestError
-        If there are fewer than 2 tokens or one is not in the vocabulary.
-    PoolExhausted
-        If there is no room for the text now.
+    Raises the errors of `logits`, and `RequestError` if there are fewer than 2 tokens.
     """
     ids = _checked(model, tokens, 2)
     following = ids[1:]

@@ -14,13 +14,6 @@ from dflash.generation.result import Generation
 class Stream:
     """Iterator over the steps of one completion. Closing or dropping it cancels the request and frees its memory.
 
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Engine thread to run it.
-    completion : Completion
-        Completion, not started yet.
-
     Raises
     ------
     RequestError, ContextOverflow, PoolExhausted
@@ -75,13 +68,6 @@ class Stream:
 
 def finish_all(engine_thread: EngineThread, completions: Sequence[Completion]) -> list[Generation]:
     """Decode several completions together and wait for all.
-
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Engine thread to run them.
-    completions : sequence of Completion
-        Completions, not started yet.
 
     Raises
     ------

@@ -23,17 +23,7 @@ class TokenText(NamedTuple):
 
 
 def token_texts(steps: Iterable[Step], tokenizer: Tokenizer) -> dict[int, TokenText]:
-    """Return the text of every output and draft token of some steps.
-
-    Parameters
-    ----------
-    steps : iterable of Step
-    tokenizer : Tokenizer
-
-    Returns
-    -------
-    dict of int to TokenText
-    """
+    """Return the text of every output and draft token of some steps."""
     ids: set[int] = set()
     for step in steps:
         ids.update(step.tokens, step.draft.tokens.tolist())

@@ -45,13 +45,6 @@ def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) 
 def check_rows(batch: Ragged, n: int) -> None:
     """Check that a batch describes `n` rows, and that no sequence has more than `PENDING` pending rows.
 
-    Parameters
-    ----------
-    batch : Ragged
-        Description of the rows.
-    n : int
-        Number of rows in the op's arrays.
-
     Raises
     ------
     KernelError
@@ -67,12 +60,6 @@ def check_rows(batch: Ragged, n: int) -> None:
 
 def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
     """Allocate an array of zeros whose pages take physical memory only once they are written.
-
-    Parameters
-    ----------
-    *shape : int
-    dtype : type
-        Element type.
 
     Notes
     -----

@@ -45,13 +45,7 @@ class Clock:
 
 
 def last_use(folder: Path, empty: float | None = None) -> float:
-    """Return when a file of a folder was last used, in seconds since 1970.
-
-    Parameters
-    ----------
-    folder : Path
-    empty : float, optional
-        Result for a folder without files; the folder's own stamp if left out.
+    """Return when a file of a folder was last used, in seconds since 1970; without files `empty`, or the folder's own stamp.
 
     Returns
     -------

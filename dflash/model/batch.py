@@ -197,27 +197,7 @@ def depths(parents: Ints) -> Ints:
 
 
 def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, max_rows: int) -> None:
-    """Check the arguments of a forward, and reserve KV pages for its tokens.
-
-    Parameters
-    ----------
-    spans : sequence of Span
-    capture : tuple of int
-        Layers to capture.
-    config : Config
-        Configuration of the model.
-    max_rows : int
-        Most rows of a forward.
-
-    Raises
-    ------
-    RequestError
-        If a token is not in the vocabulary or a layer does not exist.
-    PoolExhausted
-        If there are not enough pages for the tokens.
-    KernelError
-        If there are too many rows, a span is empty, or two spans belong to one sequence.
-    """
+    """Check the arguments of `Model.forward`, and reserve KV pages for its tokens. Raises the errors named there."""
     if len({state.slot for state in states_of(spans)}) < len(spans):
         raise KernelError("forward: two spans belong to one sequence")
     if not spans or min(len(span.tokens) for span in spans) < 1:

@@ -55,7 +55,6 @@ def fill(
     ----------
     found : sequence of Candidates
         Candidates of each sequence, whose position `at` is written.
-    at : int
     logits : float32 (B, V)
         Logits of the draft model, a row for each sequence.
     row_params : sequence of SampleParams

@@ -144,7 +144,6 @@ class Config:
 
         Parameters
         ----------
-        metadata : Mapping of str to Value
         tensors : Mapping of str to TensorInfo
             Determine the vocabulary size, whether the LM head is tied, and which MTP blocks exist.
 

@@ -74,15 +74,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
 
 
 def describe(device: str, threads: int | None = None) -> dict[str, Any]:
-    """Describe the device of the kernels: a processor with threads and SIMD, or a GPU with memory and architecture.
-
-    Parameters
-    ----------
-    device : str
-        See `overview`.
-    threads : int, optional
-        See `overview`.
-    """
+    """Describe the device of the kernels: a processor with threads and SIMD, or a GPU with memory and architecture."""
     trouble = None if device == "cpu" else gpu.trouble()
     if device != "cpu" and trouble is None:
         return gpu.description()

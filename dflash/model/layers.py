@@ -140,14 +140,7 @@ class Mixer(Protocol):
 class Block:
     """Norm, mix, add; norm, feed forward, add."""
 
-    def __init__(
-        self,
-        weights: Weights,
-        config: Config,
-        space: RowArrays,
-        mixer: Mixer,
-        scratch: list[MoeScratch],
-    ) -> None:
+    def __init__(self, weights: Weights, config: Config, space: RowArrays, mixer: Mixer, scratch: list[MoeScratch]) -> None:
         a = space.all
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(config.blocks.ffn_norm)
         self.mixer = mixer

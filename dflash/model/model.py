@@ -139,13 +139,7 @@ class Model:
         return self.config.n_vocab
 
     def state(self) -> State:
-        """Begin a sequence.
-
-        Raises
-        ------
-        PoolExhausted
-            If every slot is in use.
-        """
+        """Begin a sequence; see `TargetModel.state`."""
         return State(self.pools, self._flush)
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:

@@ -82,8 +82,6 @@ class MtpHead:
         Configuration of the file that holds the block.
     file : GGUFFile, optional
         The file that holds the block, if it is not the trunk's; closed with the head.
-    known : Vocabulary
-        Draft vocabulary.
 
     Attributes
     ----------
@@ -127,13 +125,7 @@ class MtpHead:
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def state(self) -> State:
-        """Begin a sequence.
-
-        Raises
-        ------
-        PoolExhausted
-            If every slot is in use.
-        """
+        """Begin a sequence; see `TargetModel.state`."""
         return State(self.pools, nothing_to_flush)
 
     def join(self, parts: Sequence[Floats]) -> Floats:

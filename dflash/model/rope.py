@@ -43,7 +43,6 @@ class RotaryTables:
 
     Parameters
     ----------
-    config : Config
     weights : Weights
         Read for ``rope_freqs.weight``, by which frequencies of layers without a window are divided where a file has it.
     """

@@ -19,12 +19,6 @@ MAX_GROUP = 64
 def refuse_sizes(config: Config, device: str) -> None:
     """Raise if the kernels do not support the sizes of a model.
 
-    Parameters
-    ----------
-    config : Config
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-
     Raises
     ------
     Unsupported

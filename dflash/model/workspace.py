@@ -16,11 +16,6 @@ from dflash.model.layered.sizes import LayerSizes
 class RowArrays:
     """Named arrays of `n_rows` rows; `first` returns views of fewer rows.
 
-    Parameters
-    ----------
-    n_rows : int
-    arrays : Mapping of str to array (n_rows, ...)
-
     Attributes
     ----------
     all : SimpleNamespace
@@ -43,13 +38,6 @@ class RowArrays:
 
 class ModelWorkspace(RowArrays):
     """Intermediate arrays of a target model.
-
-    Parameters
-    ----------
-    config : Config
-        Sizes of the model.
-    n_rows : int
-        Most rows of a forward.
 
     Attributes
     ----------

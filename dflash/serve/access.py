@@ -58,7 +58,6 @@ def check_key(request: Request, key: str | None) -> None:
 
     Parameters
     ----------
-    request : Request
     key : str, optional
         Keys of the server with commas between them; None accepts every request.
 

@@ -9,11 +9,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.serve.strategy_choice import Defaults, named
 
-_WORDS = {
-    "dflash": {"dflash", "dspark", "ddtree"},
-    "mtp": {"mtp", "mtp-tree"},
-    "draft-model": {"draft-model"},
-}
+_WORDS = {"dflash": {"dflash", "dspark", "ddtree"}, "mtp": {"mtp", "mtp-tree"}, "draft-model": {"draft-model"}}
 """Kind of draft file to the names of strategies that use it."""
 
 
@@ -22,8 +18,6 @@ def prepare_draft(engine_thread: EngineThread, defaults: Defaults) -> None:
 
     Parameters
     ----------
-    engine_thread : EngineThread
-        Engine thread of the model.
     defaults : Defaults
         Defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
 

@@ -24,13 +24,6 @@ class EventStream(Response):
     The opening events are sent at once, before the prompt is read. After `limits.HEARTBEAT_SECONDS` without an event a
     heartbeat is sent. A stream that fails ends with the failure events of its format. A client that takes nothing for
     `limits.SEND_SECONDS`, or until the request's time is over, counts as disconnected.
-
-    Parameters
-    ----------
-    running : Running
-        Completions of the request.
-    answer : AnswerFormat
-        Format of the events.
     """
 
     media_type = "text/event-stream"

@@ -18,10 +18,6 @@ MAX_CLOSING = 30.0
 def health_of(engine_thread: EngineThread) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body of a response about the engine's health.
 
-    Parameters
-    ----------
-    engine_thread : EngineThread
-
     Returns
     -------
     int

@@ -23,10 +23,6 @@ class Running:
 
     Parameters
     ----------
-    engine_thread : EngineThread
-        Engine thread to run them.
-    completions : sequence of Completion
-        Completions, not started yet.
     seconds : float
         Maximum seconds until all have ended.
 

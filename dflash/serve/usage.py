@@ -34,15 +34,7 @@ class TokenCounts:
 
     @classmethod
     def of(cls, completions: Sequence[Completion], n: int = 1) -> "TokenCounts":
-        """Count the tokens of completions, which are grouped by prompt.
-
-        Parameters
-        ----------
-        completions : sequence of Completion
-            Completions of all choices.
-        n : int
-            Choices per prompt.
-        """
+        """Count the tokens of completions, which are grouped by prompt, `n` for each."""
         sessions = [completion.session for completion in completions]
         return cls(
             prompt=sum(session.n_prompt for session in sessions[::n]),

@@ -334,7 +334,7 @@ def test_no_strategy_and_no_recovery_changes_an_answer(capsys, words):
     assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
 
 
-def test_a_recovery_is_told(capsys):
+def test_a_recovery_is_reported(capsys):
     assert main(["demo", PROMPT, "--no-think", "--json", "--recover", "min:12"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert len(answer["tokens"]) >= 12
@@ -350,7 +350,7 @@ def test_a_recovery_is_told(capsys):
         ("--recover min:x", "recover: 'min:x' is not one of"),
     ],
 )
-def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch, command, words, message):
+def test_unknown_names_are_refused_before_anything_is_loaded(capsys, monkeypatch, command, words, message):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
     assert main([command, "demo", *words.split()]) == 1
@@ -360,7 +360,7 @@ def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])
-def test_an_environment_that_makes_no_sense_is_told_before_anything_is_loaded(capsys, monkeypatch, command):
+def test_an_invalid_environment_is_refused_before_anything_is_loaded(capsys, monkeypatch, command):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setenv("DFLASH_MIN_TOKENS", "many")
@@ -410,7 +410,7 @@ def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, m
         ("--draft-vocab 9", "--draft-vocab 9: "),
     ],
 )
-def test_what_is_said_in_vain_about_a_draft(capsys, monkeypatch, command, words, message):
+def test_unused_draft_options_are_refused(capsys, monkeypatch, command, words, message):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setattr("dflash.model.loading.target.load_model", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))

@@ -72,7 +72,7 @@ def test_sessions_join_and_leave_between_steps():
     assert engine.step() == []
 
 
-def test_who_does_not_fit_waits_its_turn():
+def test_a_session_that_does_not_fit_waits():
     toy = Toy(pages=2, slots=8)
     engine = Engine(toy)
     sessions = [engine.add(Session(PROMPT, max_tokens=n)) for n in (250, 5, 300, 5)]
@@ -267,7 +267,7 @@ class _Counting:
 TOGETHER = []
 
 
-def test_one_drafter_is_asked_once_whatever_the_shapes():
+def test_one_drafter_proposes_once_for_all_shapes():
     TOGETHER.clear()
     engine = Engine(Toy())
     shapes = [Chain(2), Tree(8), None]

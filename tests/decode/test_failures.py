@@ -208,8 +208,7 @@ def failing(where):
 
 
 @pytest.mark.parametrize(
-    "where",
-    ["start", "propose", "observe", "close", "processor", "observer", "to accept, got 5", "ids are 0 to 12"],
+    "where", ["start", "propose", "observe", "close", "processor", "observer", "to accept, got 5", "ids are 0 to 12"]
 )
 def test_one_that_fails_fails_alone(where):
     toy = Toy()

@@ -35,7 +35,7 @@ def test_the_demo(prompt, name):
     assert_unit("cpu", prompt, name)
 
 
-def test_what_is_no_tie_is_told_from_one():
+def test_ties_are_told_from_differences():
     model, session = demo().model, Session(PROMPTS[0], max_tokens=5)
     (tokens,) = run(model, session)
     assert margin(model, session, 4, tokens[4]) < 1e-4

@@ -122,16 +122,7 @@ def test_drafts():
     assert strategy("adaptive", "d.gguf") == Strategy(Adaptive(DFlash("d.gguf"), PromptLookup()))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "fast",
-        "fast:3",
-        "Plain",
-        "first(lookup, fast)",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "fast", "fast:3", "Plain", "first(lookup, fast)"])
 def test_what_is_not_known(text):
     with pytest.raises(RequestError, match="is not known; there are plain, dflash"):
         strategy(text)

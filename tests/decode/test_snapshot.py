@@ -82,7 +82,7 @@ def run(toy, prompt, prefix, strategy=None, **settings):
 
 
 @pytest.mark.parametrize("n_steps", [1, 2, 3, 4, 9])
-def test_it_goes_on_with_the_same_tokens_and_the_same_guesses(n_steps):
+def test_a_session_continues_with_the_same_tokens_and_drafts(n_steps):
     toy, strategy = Toy(), Strategy(Learns())
     first, snapshot, text, n_told = broken_off(toy, strategy, n_steps)
     assert snapshot.token_ids == text[: snapshot.length]
@@ -146,7 +146,7 @@ def test_memory_that_is_not_there_is_not_kept():
 
 
 @pytest.mark.parametrize("drafter", [DFlash("demo-draft"), MTP(), PromptLookup()], ids=repr)
-def test_drafters_of_the_demo_go_on_with_the_same_guesses(drafter):
+def test_drafters_of_the_demo_continue_with_the_same_drafts(drafter):
     model = load_model("demo", device="cpu", threads=1, context=1024, sequences=2).model
     prompt = [int(token) for token in np.random.default_rng(2).integers(0, 16000, 160)] * 2
     strategy = Strategy(drafter)

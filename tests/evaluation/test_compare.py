@@ -62,7 +62,7 @@ def _first(row):
     return sum(next(len(step.tokens) for step in one.steps if step.tokens) for one in row.generations[:2])
 
 
-def test_another_text_is_told_loudly(comparison):
+def test_a_differing_text_is_reported(comparison):
     assert not comparison.same_text
     assert comparison["short"].differs == [("1", 1), ("2", 1)] * 2
     for shown in (repr(comparison), comparison._repr_html_()):
@@ -140,7 +140,7 @@ def test_unused_draft_options_are_refused(lm, strategies, options, message):
         dflash.compare(lm, "a", strategies, **options)
 
 
-def test_what_is_said_of_the_tokens_of_an_mtp_head(lm):
+def test_warning_about_the_draft_vocabulary_of_an_mtp_head(lm):
     found = dflash.compare(lm, "import os", ["plain", "mtp"], draft_vocab=300, max_tokens=4)
     assert found["mtp"].strategy == dflash.Strategy(dflash.MTP(draft_vocab=300))
 

@@ -1,28 +1,242 @@
-"""The thread that runs the loop: what happens when things go wrong around it."""
+"""The engine's thread: failures around it, and an end for all that wait: closing, forks, a thread that waits for itself."""
 
 import queue
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hang_guard import GUARD, wait_until
+from toy import Toy
 
+from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
-from dflash.errors import Cancelled, DFlashError
+from dflash.errors import Cancelled, DFlashError, EngineFailed, RequestError
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
+from dflash.generation.stream import Stream, finish_all
 
 
-def answer_of(lm, text="import os", **settings):
-    return Completion(lm.tokenizer, lm.tokenizer.encode(text), sampling=Sampling(), **settings)
+@pytest.fixture
+def toy(lm):
+    return Toy(lm.tokenizer.n_vocab, slots=4)
+
+
+@pytest.fixture
+def engine_thread(toy):
+    engine_thread = EngineThread(Engine(toy))
+    yield engine_thread
+    engine_thread.close(GUARD)
+    assert engine_thread.ended
+
+
+@pytest.fixture
+def held(toy):
+    """Stops the engine inside a forward; what is under way is `held.reached`, and `held.go` lets it go on."""
+    toy.reached, toy.go = threading.Event(), threading.Event()
+
+    def before_forward(_):
+        toy.reached.set()
+        assert toy.go.wait(GUARD)
+
+    toy.before_forward = before_forward
+    yield toy
+    toy.go.set()
+
+
+def answer_of(lm, **settings):
+    return Completion(lm.tokenizer, [1, 2, 3], sampling=Sampling(), **settings)
 
 
 def ended(deltas):
-    """Wait for the last delta and return its step."""
     while True:
-        step = deltas.get(timeout=GUARD).step
-        if step.finish is not None:
-            return step
+        delta = deltas.get(timeout=GUARD)
+        if delta.step.finish is not None:
+            return delta
+
+
+def dies(*_, **__):
+    raise SystemExit("killed")
+
+
+def test_all_get_an_end_though_the_sink_of_one_fails(lm, toy, engine_thread, held, monkeypatch, caplog):
+    def fails(_):
+        raise OSError("nobody there")
+
+    deltas = queue.SimpleQueue()
+    answers = [answer_of(lm) for _ in range(3)]
+    engine_thread.submit_all([(answers[0], fails), (answers[1], deltas.put), (answers[2], deltas.put)])
+    assert held.reached.wait(GUARD)
+    monkeypatch.setattr(engine_thread.engine, "_advance", dies)
+    held.go.set()
+    assert {ended(deltas).step.finish for _ in range(2)} == {"error"}
+    engine_thread.close(GUARD)
+    assert isinstance(answers[1].session.error, EngineFailed)
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_pending_calls_end_though_closing_fails(lm, toy, engine_thread, held, monkeypatch, caplog):
+    def fails():
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(engine_thread.engine, "close", fails)
+    engine_thread.submit(answer_of(lm), lambda _: None)
+    assert held.reached.wait(GUARD)
+    with ThreadPoolExecutor(2) as pool:
+        size = engine_thread._calls.qsize()
+        calls = [pool.submit(engine_thread.call, lambda: 5) for _ in range(2)]
+        while engine_thread._calls.qsize() < size + 2:
+            assert not any(call.done() for call in calls)
+        monkeypatch.setattr(engine_thread.engine, "_admit", dies)
+        monkeypatch.setattr(engine_thread, "_answer_calls", once_not(engine_thread._answer_calls))
+        held.go.set()
+        for call in calls:
+            with pytest.raises(EngineFailed, match="killed"):
+                call.result(GUARD)
+    assert "could not be closed" in caplog.text
+
+
+def once_not(function):
+    """The same function, but not the first time that it is called."""
+    calls = []
+
+    def later(**settings):
+        calls.append(1)
+        return function(**settings) if len(calls) > 1 else None
+
+    return later
+
+
+def test_an_answer_whose_text_fails_at_its_end_has_an_end(lm, engine_thread, monkeypatch, caplog):
+    answer, deltas = answer_of(lm, max_tokens=2), queue.SimpleQueue()
+
+    def fails(step):
+        raise ValueError("no text")
+
+    monkeypatch.setattr(answer, "delta", fails)
+    engine_thread.submit(answer, deltas.put)
+    assert ended(deltas).step.finish == "error"
+    assert isinstance(answer.session.error, ValueError)
+
+
+@pytest.mark.parametrize("wait", ["stream", "finish_all"])
+def test_waiting_ends_with_a_worker_that_dies_silently(lm, toy, engine_thread, held, monkeypatch, wait):
+    monkeypatch.setattr("dflash.generation.engine_thread._LOOK", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        if wait == "stream":
+            waiting = pool.submit(list, Stream(engine_thread, answer_of(lm)))
+        else:
+            waiting = pool.submit(finish_all, engine_thread, [answer_of(lm), answer_of(lm)])
+        assert held.reached.wait(GUARD)
+        monkeypatch.setattr(engine_thread, "_step", dies)
+        monkeypatch.setattr(engine_thread, "_finish", engine_thread.engine.close)
+        held.go.set()
+        with pytest.raises(EngineFailed, match="before this request ended"):
+            waiting.result(GUARD)
+
+
+@pytest.mark.parametrize("fails", ["step", "close"])
+def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, engine_thread, monkeypatch, fails):
+    """Clients that come in turn while the engine thread ends: each gets a text or an error, none waits for ever."""
+    results, stop = [], threading.Event()
+
+    def client():
+        while not stop.is_set():
+            try:
+                results.append(finish_all(engine_thread, [answer_of(lm, max_tokens=2)]))
+            except DFlashError as error:
+                results.append(error)
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(results) >= 20)
+    if fails == "step":
+        monkeypatch.setattr(engine_thread.engine, "_advance", dies)
+    else:
+        engine_thread.close(GUARD)
+    engine_thread._thread.join(GUARD)
+    n = len(results)
+    wait_until(lambda: len(results) >= n + 20)
+    stop.set()
+    for thread in threads:
+        thread.join(GUARD)
+        assert not thread.is_alive()
+    assert isinstance(results[-1], DFlashError)
+
+
+def test_answers_are_started_all_or_none(lm, engine_thread, toy):
+    deltas = queue.SimpleQueue()
+    good, bad = answer_of(lm, max_tokens=1), Completion(lm.tokenizer, [10**6], sampling=Sampling())
+    with pytest.raises(RequestError):
+        engine_thread.submit_all([(good, deltas.put), (bad, deltas.put)])
+    assert not engine_thread.holds(good)
+    assert not engine_thread.holds(bad)
+    engine_thread.submit(good, deltas.put)
+    assert ended(deltas).step.finish == "length"
+
+
+USES = {
+    "generate": lambda lm: lm.generate("a", max_tokens=1),
+    "stream": lambda lm: lm.stream("a", max_tokens=1),
+    "logits": lambda lm: lm.logits("a"),
+    "perplexity": lambda lm: lm.perplexity("a b"),
+    "call": lambda lm: lm.call(int),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_engines_thread_does_not_wait_for_itself(lm, pools, use):
+    with pytest.raises(DFlashError, match="from the engine thread"):
+        lm.call(lambda: USES[use](lm))
+
+
+def test_an_observer_that_asks_the_model_fails_alone(lm, pools):
+    answer = Completion(lm.tokenizer, lm.tokenizer.encode("a"), sampling=Sampling(), max_tokens=4)
+    answer.session.observer = lambda session, tokens: lm.generate("b", max_tokens=1)
+    with pytest.raises(DFlashError, match="from the engine thread"):
+        finish_all(lm._engine_thread, [answer])
+    assert lm.generate("a", max_tokens=1).usage.completion_tokens == 1
+
+
+def test_a_stream_that_is_closed_in_the_engines_thread_does_not_wait(lm, pools):
+    stream = lm.stream("import os", max_tokens=5000)
+    lm.call(stream.close)
+    wait_until(lambda: not lm._engine_thread.holds(stream._completion))
+
+
+FORK = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import dflash
+from dflash.errors import DFlashError
+
+lm = dflash.load("demo", device="cpu", threads=1, context=512)
+stream = lm.stream("import os", max_tokens=5)
+pid = os.fork()
+if not pid:
+    refused = []
+    for use in (
+        lambda: lm.generate("a", max_tokens=1), lambda: lm.logits("a"), lambda: lm.call(int), lambda: next(stream),
+        lambda: lm.stream("a"), lambda: lm.perplexity("a b"),
+    ):
+        try:
+            use()
+        except DFlashError as error:
+            refused.append("this is a fork" in str(error))
+    stream.close()
+    lm.close()
+    os._exit(0 if refused == [True] * 6 else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lm.generate("a", max_tokens=1).usage.completion_tokens)
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
+def test_a_forked_process_must_load_the_model_itself():
+    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=GUARD)
+    assert done.stdout.split() == ["0", "1"], done.stderr
 
 
 def test_a_sink_that_fails_ends_its_answer_alone(lm, pools, caplog):
@@ -32,7 +246,7 @@ def test_a_sink_that_fails_ends_its_answer_alone(lm, pools, caplog):
     deltas, good, bad = queue.SimpleQueue(), answer_of(lm, max_tokens=50), answer_of(lm, max_tokens=5000)
     lm._engine_thread.submit(bad, fail)
     lm._engine_thread.submit(good, deltas.put)
-    assert ended(deltas).finish == "length"
+    assert ended(deltas).step.finish == "length"
     wait_until(lambda: bad.session.finished)
     assert bad.session.finish_reason == "cancelled"
     assert "nobody there" in caplog.text
@@ -44,7 +258,7 @@ def test_calls_run_in_the_engines_thread_and_hand_errors_back(lm):
         lm.call(lambda: 1 // 0)
 
 
-def test_interrupting_the_one_who_waits_frees_what_runs(lm, pools, monkeypatch):
+def test_interrupting_a_caller_frees_its_sequences(lm, pools, monkeypatch):
     class Interrupted(queue.SimpleQueue):
         def get(self, **_):
             Interrupted.get = queue.SimpleQueue.get
@@ -82,7 +296,7 @@ def test_an_engine_that_fails_tells_everyone(lm, caplog):
     engine = Broken()
     engine_thread, deltas, answer = EngineThread(engine), queue.SimpleQueue(), answer_of(lm)
     engine_thread.submit(answer, deltas.put)
-    assert ended(deltas).finish == "error"
+    assert ended(deltas).step.finish == "error"
     engine_thread.close()
     assert engine.closed
     assert not engine_thread.alive

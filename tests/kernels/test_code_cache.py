@@ -151,7 +151,7 @@ def test_a_file_that_others_may_write_to_is_not_used(filled, caplog):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("what", [".", "a"])
-def test_what_belongs_to_somebody_else_is_not_used(filled, spare, caplog, what):
+def test_what_belongs_to_another_user_is_not_used(filled, spare, caplog, what):
     os.chown(filled / what, SOMEBODY, SOMEBODY)
     cache = CodeCache(filled)
     assert cache.get("a") is None
@@ -164,7 +164,7 @@ def test_what_belongs_to_somebody_else_is_not_used(filled, spare, caplog, what):
 
 @ON_UNIX
 @pytest.mark.parametrize("what", [".", "a"])
-def test_what_seems_to_belong_to_somebody_else_is_not_used(filled, caplog, monkeypatch, what):
+def test_what_seems_to_belong_to_another_user_is_not_used(filled, caplog, monkeypatch, what):
     """The test above with a faked owner, so that it also runs for users other than root."""
     inode = (filled / what).stat().st_ino
 
@@ -240,7 +240,7 @@ def test_a_read_only_folder_is_read_and_new_entries_go_elsewhere(filled, spare, 
 
 
 @ON_UNIX
-def test_a_spare_folder_of_somebody_else_changes_nothing(filled, spare, caplog, monkeypatch):
+def test_a_spare_folder_of_another_user_changes_nothing(filled, spare, caplog, monkeypatch):
     CodeCache(spare).put("b", CODE)
     spare.chmod(0o777)
     cache = CodeCache(filled)
@@ -330,7 +330,7 @@ def versions(tmp_path):
     return base
 
 
-def test_only_what_nobody_has_used_for_a_month_is_removed(versions, caplog):
+def test_only_what_was_unused_for_a_month_is_removed(versions, caplog):
     for name, days in (("unused", 40), ("used", 20), ("new-abandoned", 2), ("new-now", 0)):
         (versions / "v-current" / name).write_bytes(b"")
         aged(versions / "v-current" / name, days)

@@ -16,7 +16,7 @@ def normal(*shape):
 
 
 @pytest.mark.parametrize(("name", "texts", "each", "lead", "width", "rank"), CASES, ids=IDS)
-def test_trust(name, texts, each, lead, width, rank):
+def test_confidence(name, texts, each, lead, width, rank):
     n = texts * (each - lead)
     hidden, codes, weight = normal(n, width), normal(n, rank), normal(width + rank) / np.float32(np.sqrt(width))
     got = confidence(hidden, codes, weight, 0.3)

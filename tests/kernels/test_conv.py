@@ -108,7 +108,7 @@ def test_tree():
         assert_same_bits("tail", kept.tail, straight.tail)
 
 
-def test_any_company():
+def test_a_sequence_has_the_same_bits_in_every_batch():
     sequences, weight = BATCHES["everything"], random(4, 1000)
     rows = batch(sequences)
     x, memory = random(int(rows.row_starts[-1]), 1000, seed=1), random_memory(1000, 4)

@@ -57,7 +57,7 @@ def test_every_shape(name):
     compiled("delta/commit.cu", TAPS=4, BLOCK_V=64, **constants(*SHAPES[name]))
 
 
-def test_a_small_shape_and_other_taps():
+def test_a_small_shape_and_another_conv_width():
     small = constants((2, 6, 32, 32))
     assert compiled("delta/step.cu", TAPS=8, SPLIT=1, FUSE_NORM=1, ROWS_PER_THREAD=2, STAGE_INPUTS=1, **small) == 0
     compiled("delta/chunk_wy.cu", **small)

@@ -183,7 +183,7 @@ def test_tree(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_any_company(shape):
+def test_a_sequence_has_the_same_bits_in_every_batch(shape):
     sequences = BATCHES["everything"]
     rows = batch(sequences)
     arguments, memory = tokens(int(rows.row_starts[-1]), *shape), random_memory(*shape)

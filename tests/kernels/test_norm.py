@@ -57,7 +57,7 @@ def test_gated_rms_norm(name, n, width):
 
 
 @pytest.mark.parametrize("width", [7, 64, 130])
-def test_any_company(width):
+def test_a_row_has_the_same_bits_in_every_batch(width):
     x, z, weight = random(1030, 3, width), random(1030, 3 * width, seed=1), random(width, seed=2)
     out, gated = np.empty_like(x[:, 0]), np.empty_like(z)
     rms_norm(np.ascontiguousarray(x[:, 0]), weight, 1e-6, out=out)

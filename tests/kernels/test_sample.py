@@ -146,7 +146,7 @@ def test_gumbel(seed):
         assert np.isnan(out[257])
 
 
-def test_noise_is_of_the_token_not_of_the_company():
+def test_noise_of_a_token_does_not_depend_on_the_others():
     everyone = np.empty(1000, np.float32)
     sample.gumbel(5, 3, np.arange(1000, dtype=np.int32), out=everyone)
     for n in (1, 3, 16, 17, 500):
@@ -242,7 +242,7 @@ def test_the_first_candidate_is_the_token_that_the_target_would_draw(law):
     assert (np.exp(scores).sum(axis=1) < 1 + 1e-5).all()
 
 
-def test_candidates_are_of_the_row_not_of_the_company():
+def test_candidates_of_a_row_do_not_depend_on_the_others():
     logits = np.stack([row(3000) for _ in LAWS])
     ids, scores, _, _ = proposals(logits, LAWS, range(len(LAWS)), 12)
     for i in range(len(LAWS)):

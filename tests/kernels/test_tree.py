@@ -39,7 +39,7 @@ def test_grow(depth, width, n, dependent, fewer):
         assert len(tokens) == min(n, sum(width**length for length in range(1, depth + 1)))
 
 
-def test_the_candidate_before_matters_only_where_it_is_said_to():
+def test_equal_edges_give_the_tree_of_plain_scores():
     ids, scores, _ = candidates(5, 6, dependent=False)
     edges = np.repeat(scores[:, None], 6, axis=1)
     assert grown(grow, ids, scores, edges, 40) == grown(grow, ids, scores, None, 40)

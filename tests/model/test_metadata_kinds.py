@@ -34,13 +34,7 @@ KINDS = {
     "numbers": np.array([0.5, np.inf], np.float32),
     "flags": np.array([True, False]),
 }
-TEXTS = [
-    "general.architecture",
-    "general.name",
-    "tokenizer.ggml.model",
-    "tokenizer.ggml.pre",
-    "tokenizer.chat_template",
-]
+TEXTS = ["general.architecture", "general.name", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template"]
 
 
 def changed(file, **metadata):

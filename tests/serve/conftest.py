@@ -1,5 +1,6 @@
 """A real server on a free port of 127.0.0.1, with the demo model."""
 
+import inspect
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ import openai
 import pytest
 import uvicorn
 from hang_guard import GUARD, wait_until
+from serve_fakes import ScriptedEngine
 
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.load import start
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
@@ -37,6 +40,23 @@ def listening(app):
 def serving():
     """Serves an app in a thread: a context manager that yields its address."""
     return listening
+
+
+@pytest.fixture
+def app_of(lm):
+    """Makes an app over a scripted engine, with settings of `Backend` and `build_app`; `app.engine_thread` is its thread."""
+    engine_threads = []
+
+    def make(*script, engine=ScriptedEngine, template=lm.template, **settings):
+        access = {name: settings.pop(name) for name in inspect.signature(build_app).parameters if name in settings}
+        engine_threads.append(EngineThread(engine(lm.tokenizer, script)))
+        app = build_app(Backend(engine_threads[-1], lm.tokenizer, template, ["demo"], **settings), **access)
+        app.engine_thread = engine_threads[-1]
+        return app
+
+    yield make
+    for engine_thread in engine_threads:
+        engine_thread.close()
 
 
 @pytest.fixture(scope="session")

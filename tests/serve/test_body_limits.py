@@ -2,41 +2,36 @@
 
 import asyncio
 
-import httpx
 import pytest
-from serve_fakes import ScriptedEngine
+from in_process import sent
 from starlette.routing import Route
 
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve import limits
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
 IS_JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
-def post(lm):
+def post(app_of):
     """Posts to an app over a scripted engine; returns the response. ``post.paths`` are all paths that take a body."""
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, []))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"], limits=Limits(1024)), api_key="secret")
+    app = app_of(limits=Limits(1024), api_key="secret")
 
     def send(path, content, headers=IS_JSON):
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                return await client.post(path, content=content, headers={"x-api-key": "secret", **headers})
-
-        return asyncio.run(run())
+        return sent(app, "POST", path, content=content, headers={"x-api-key": "secret", **headers})
 
     send.paths = [route.path for route in app.routes if isinstance(route, Route) and "POST" in route.methods]
-    yield send
-    engine_thread.close()
+    return send
 
 
 async def slow():
     yield b"{"
     await asyncio.Event().wait()
+
+
+async def long():
+    for _ in range(2):
+        yield b" " * Limits(1024).body_bytes
 
 
 @pytest.mark.parametrize(
@@ -48,18 +43,41 @@ async def slow():
         (b'{"a": ' + b"1" * (limits.MAX_DIGITS + 1) + b"}", IS_JSON, 400, "a number of more than"),
         (b'{"a": NaN}', IS_JSON, 400, "is not valid JSON"),
         (b'{"a": "\xff"}', IS_JSON, 400, "is not valid JSON"),
+        (b'{"a": "\\ud800"}', IS_JSON, 400, "unpaired surrogate"),
+        (b"", IS_JSON, 400, "is not valid JSON"),
+        (b"{", IS_JSON, 400, "is not valid JSON"),
         (b"5", IS_JSON, 400, "must be a JSON object"),
+        (b"[]", IS_JSON, 400, "must be a JSON object"),
         (b'{"a": "' + b"a" * Limits(1024).body_bytes + b'"}', IS_JSON, 413, "longer than"),
+        (long, IS_JSON, 413, "longer than"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "must be application/json"),
         (b"{}", {**IS_JSON, "x-api-key": "wrong"}, 401, "the API key is missing or wrong"),
-        (None, IS_JSON, 408, "did not arrive within"),
+        (slow, IS_JSON, 408, "did not arrive within"),
     ],
-    ids=["deep", "containers", "values", "digits", "nan", "utf-8", "no object", "long", "type", "key", "slow"],
+    ids=[
+        "deep",
+        "containers",
+        "values",
+        "digits",
+        "nan",
+        "utf-8",
+        "surrogate",
+        "empty",
+        "open",
+        "5",
+        "[]",
+        "long",
+        "chunks",
+        "type",
+        "key",
+        "slow",
+    ],
 )
 def test_a_body_beyond_a_limit(post, monkeypatch, content, headers, status, words):
-    monkeypatch.setattr(limits, "BODY_SECONDS", 0.05 if content is None else limits.BODY_SECONDS)
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.05 if content is slow else limits.BODY_SECONDS)
     assert len(post.paths) >= 8
     for path in post.paths:
-        answer = post(path, slow() if content is None else content, headers)
+        answer = post(path, content() if callable(content) else content, headers)
         assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), (path, answer.text)
+        assert answer.json()["error"].get("code") in (None, "body_too_large") or status != 413
         assert (answer.json().get("type") == "error") == path.startswith("/v1/messages")

@@ -3,22 +3,21 @@
 import asyncio
 import json
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from chat_stream import events_of, folded
 from hang_guard import GUARD, wait_until
+from in_process import client_of, sent
 from serve_fakes import ScriptedEngine
 
 from dflash.decode.session import Step
 from dflash.errors import KernelError
 from dflash.generation.completion import Delta
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve import event_stream, limits
-from dflash.serve.app import build_app
 from dflash.serve.dialect import ServerEvent
-from dflash.serve.endpoints import Backend
 from dflash.serve.event_stream import EventStream
 
 CHAT_PATH = "/v1/chat/completions"
@@ -26,31 +25,6 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"propert
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL], "stream": True}
 CALL = "</think>\n\n<tool_call>\n<function=look>\n<parameter=at>\n"
 CLOSED = "\n</parameter>\n</function>\n</tool_call>"
-
-
-@pytest.fixture
-def app_of(lm):
-    """Makes an app over a scripted engine; `app.engine_thread` is its thread."""
-    workers = []
-
-    def make(*script, **settings):
-        worker = EngineThread(ScriptedEngine(lm.tokenizer, script, **settings))
-        workers.append(worker)
-        app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
-        app.engine_thread = worker
-        return app
-
-    yield make
-    for worker in workers:
-        worker.close()
-
-
-def post(app, body, path=CHAT_PATH):
-    async def send():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=GUARD) as client:
-            return await client.post(path, json=body)
-
-    return asyncio.run(send())
 
 
 class Gate:
@@ -66,10 +40,7 @@ class Gate:
 
 @pytest.mark.parametrize(
     ("path", "body", "silence"),
-    [
-        (CHAT_PATH, CHAT, '"delta":{"content":""}'),
-        ("/v1/completions", {"prompt": "a", "stream": True}, '"text":""'),
-    ],
+    [(CHAT_PATH, CHAT, '"delta":{"content":""}'), ("/v1/completions", {"prompt": "a", "stream": True}, '"text":""')],
 )
 def test_a_stream_opens_at_once_and_is_never_silent(app_of, serving, monkeypatch, path, body, silence):
     """Heartbeats come while the prompt is read, and again inside the arguments of a call."""
@@ -132,11 +103,12 @@ def test_silence_is_counted_from_the_last_event(monkeypatch):
 )
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_a_stream_has_one_reason_and_ends(app_of, cut, finish):
-    events = events_of(post(app_of(cut, finish=finish), CHAT).text)
+    app = app_of(cut, engine=partial(ScriptedEngine, finish=finish))
+    events = events_of(sent(app, "POST", CHAT_PATH, json=CHAT).text)
     message, reason = folded(events)
     called = bool(message.get("tool_calls"))
     assert reason == ("tool_calls" if called and finish == "stop" else finish)
-    whole = post(app_of(cut, finish=finish), {**CHAT, "stream": False}).json()["choices"][0]
+    whole = sent(app, "POST", CHAT_PATH, json={**CHAT, "stream": False}).json()["choices"][0]
     assert whole["finish_reason"] == reason
     assert whole["message"]["content"] == message["content"]
     if cut == CALL:
@@ -145,7 +117,7 @@ def test_a_stream_has_one_reason_and_ends(app_of, cut, finish):
 
 @pytest.mark.parametrize("text", ["", "Thinking", f"{CALL}a"])
 def test_a_stream_that_fails_says_so_and_ends(app_of, caplog, text):
-    answer = post(app_of(text, KernelError("the device said no")), CHAT)
+    answer = sent(app_of(text, KernelError("the device said no")), "POST", CHAT_PATH, json=CHAT)
     assert answer.status_code == 200
     *chunks, last = events_of(answer.text)
     assert last["error"]["type"] == "server_error"
@@ -156,7 +128,7 @@ def test_a_stream_that_fails_says_so_and_ends(app_of, caplog, text):
 def test_a_format_that_fails_ends_the_stream_and_the_run(app_of, monkeypatch, caplog):
     monkeypatch.setattr("dflash.serve.openai.chat_format.ChatFormat.delta", lambda *_: 1 // 0)
     app = app_of("a", *["b"] * 1000)
-    *_, last = events_of(post(app, CHAT).text)
+    *_, last = events_of(sent(app, "POST", CHAT_PATH, json=CHAT).text)
     assert last["error"]["type"] == "server_error"
     wait_until(lambda: not app.engine_thread.engine.busy)
     assert "ZeroDivisionError" in caplog.text
@@ -167,7 +139,7 @@ def test_streams_of_a_closing_server_end(app_of):
     app = app_of("Thinking", gate, *["more"] * 1000)
 
     async def run():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        async with client_of(app) as client:
             answer = asyncio.create_task(client.post(CHAT_PATH, json=CHAT))
             await asyncio.to_thread(gate.reached.wait, GUARD)
             closing = asyncio.create_task(asyncio.to_thread(app.engine_thread.close))
@@ -181,7 +153,7 @@ def test_streams_of_a_closing_server_end(app_of):
     assert last["error"]["code"] == "shutting_down"
 
 
-def test_a_slow_reader_holds_nobody_and_gets_everything(app_of):
+def test_a_slow_reader_delays_no_other_and_gets_everything(app_of):
     """The stream's client takes nothing after the first event, until the engine has finished and another was answered."""
     app = app_of("</think>\n\nx", *["y"] * 500)
     body, sent = [json.dumps(CHAT).encode()], []
@@ -204,7 +176,7 @@ def test_a_slow_reader_holds_nobody_and_gets_everything(app_of):
         slow = asyncio.create_task(app(scope, receive, send))
         while len(sent) < 3:
             await asyncio.sleep(0)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        async with client_of(app) as client:
             other = await client.post(CHAT_PATH, json={**CHAT, "stream": False})
         while app.engine_thread.engine.busy:
             await asyncio.sleep(0)

@@ -3,13 +3,13 @@
 import asyncio
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from api_failures import APIS, check_failure
 from hang_guard import wait_until
+from in_process import client_of
 from toy import Toy
 
-from dflash.decode.engine import MAX_FAILURES, Engine
+from dflash.decode.engine import Engine
 from dflash.errors import KernelError
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
@@ -39,8 +39,7 @@ def served(lm):
 
 def ask(served, path, *, stream=False, **settings):
     async def send():
-        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://app", timeout=None) as client:
+        async with client_of(served.app, raise_app_exceptions=False) as client:
             if path == "/health":
                 return await client.get(path)
             return await client.post(path, json={**APIS[path][0], "stream": stream, **settings})
@@ -67,34 +66,6 @@ def test_a_forward_that_fails_once(served, path, stream):
     served.model.before_forward = fails
     check_failure(ask(served, path, stream=stream), path)
     check_service(served)
-
-
-@every_api
-@streamed_or_not
-def test_forwards_that_always_fail(served, path, stream):
-    def fails(_):
-        raise KernelError("the device said no")
-
-    served.model.before_forward = fails
-    for _ in range(MAX_FAILURES):
-        check_failure(ask(served, path, stream=stream), path)
-    while served.engine_thread.alive:
-        check_failure(ask(served, path, stream=stream), path)
-    health = ask(served, "/health")
-    assert (health.status_code, health.json()["status"]) == (503, "failed")
-    assert ask(served, path, stream=stream).status_code in (503, 529, 500)
-
-
-@every_api
-@streamed_or_not
-def test_an_engine_thread_that_dies(served, path, stream, monkeypatch, caplog):
-    def dies():
-        raise SystemExit("killed")
-
-    monkeypatch.setattr(served.engine_thread.engine, "_advance", dies)
-    check_failure(ask(served, path, stream=stream), path)
-    assert ask(served, "/health").status_code == 503
-    check_failure(ask(served, path, stream=stream), path)
 
 
 @every_api

@@ -90,11 +90,16 @@ def check_service(held):
 
 def check_end(held):
     wait_until(lambda: held.http.get("/health").status_code == 503)
-    assert held.http.get("/health").json()["status"] == "failed"
+    health = held.http.get("/health").json()
+    assert health["status"] == "failed"
+    assert "the engine has failed" in health["error"]
     for path, stream in REQUESTS:
         answer = held.ask(path, stream)
         assert answer.status_code == (500 if path == "/v1/messages" else 503)
-        check_failure(answer, path)
+        error = check_failure(answer, path)
+        if path != "/v1/messages":
+            assert error["code"] == "engine_failed"
+            assert answer.headers["retry-after"]
 
 
 @pytest.mark.parametrize(
@@ -118,11 +123,12 @@ def test_forwards_that_always_fail(held, error, caplog):
     check_end(held)
 
 
-def test_an_engine_thread_that_is_killed(held, monkeypatch, caplog):
+@pytest.mark.parametrize("method", ["_admit", "_advance"])
+def test_an_engine_thread_that_is_killed(held, method, monkeypatch, caplog):
     def killed():
         raise SystemExit("killed")
 
-    monkeypatch.setattr(held.engine, "_admit", killed)
+    monkeypatch.setattr(held.engine, method, killed)
     held.go.set()
     assert n_failed(held.results()) == len(REQUESTS)
     check_end(held)

@@ -7,10 +7,9 @@ import threading
 from math import inf
 from pathlib import Path
 
-import httpx
 import pytest
 from hang_guard import GUARD, wait_until
-from serve_fakes import ScriptedEngine
+from in_process import client_of
 
 from dflash.decode import registry
 from dflash.decode.drafters import PromptLookup, Strategy
@@ -18,12 +17,9 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, RequestError
-from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar import limits as grammar_limits
 from dflash.generation.recovery.names import Language
 from dflash.serve import limits
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.parsing.body import parse_json
@@ -193,7 +189,7 @@ def test_choices_share_what_their_prompt_is_made_of():
         one.prompt_array[0] = 1
 
 
-def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
+def test_the_loop_goes_on_while_requests_are_read(app_of, monkeypatch):
     """Parsing waits for an event here; meanwhile another request is answered."""
     entered, go_on = threading.Event(), threading.Event()
     real = parse_json
@@ -205,11 +201,10 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
         return real(body, bounds)
 
     monkeypatch.setattr("dflash.serve.endpoints.parse_json", slow)
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    app = app_of("hello")
 
     async def run():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        async with client_of(app) as client:
             held = asyncio.create_task(client.post("/v1/completions", json={"prompt": "slow"}))
             await asyncio.to_thread(entered.wait, GUARD)
             quick = await client.post("/v1/completions", json={"prompt": "a"})
@@ -221,18 +216,16 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
         assert asyncio.run(run()) == (200, 200)
     finally:
         go_on.set()
-        engine_thread.close()
 
 
-def test_too_many_requests_at_a_time(lm, monkeypatch):
+def test_too_many_requests_at_a_time(app_of, monkeypatch):
     monkeypatch.setattr("dflash.serve.endpoints.MAX_PREPARING", 2)
     go_on = threading.Event()
     monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(GUARD) and {"prompt": "a"})
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    app = app_of("hello")
 
     async def run():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        async with client_of(app) as client:
             held = [asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"})) for _ in range(2)]
             while app.state.api.preparing < 2:
                 await asyncio.sleep(0)
@@ -244,18 +237,15 @@ def test_too_many_requests_at_a_time(lm, monkeypatch):
         refused, others = asyncio.run(run())
     finally:
         go_on.set()
-        engine_thread.close()
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
     assert refused.json()["error"]["code"] == "overloaded"
     assert others == [200, 200]
 
 
-def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
+def test_a_client_that_takes_nothing_is_gone(app_of, monkeypatch):
     monkeypatch.setattr(limits, "SEND_SECONDS", 0.01)
-    engine = ScriptedEngine(lm.tokenizer, ["hello"] * 100000)
-    engine_thread = EngineThread(engine)
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    app = app_of(*["hello"] * 100000)
 
     async def run():
         body, never = [{"type": "http.request", "body": b'{"prompt": "a", "stream": true}'}], asyncio.Event()
@@ -274,11 +264,8 @@ def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
         scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
         await app(scope, receive, send)
 
-    try:
-        asyncio.run(run())
-        wait_until(lambda: not engine.busy)
-    finally:
-        engine_thread.close()
+    asyncio.run(run())
+    wait_until(lambda: not app.engine_thread.engine.busy)
 
 
 def test_prompt_lookup_of_the_library_is_not_bounded():

@@ -7,11 +7,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from serve_fakes import ScriptedEngine
+from in_process import client_of
 
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
 LIMIT = 0.02
@@ -80,23 +77,17 @@ def longest_callback(found):
     found.append(most[0])
 
 
-@pytest.fixture
-def app(lm):
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"] * 20))
-    yield build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"], limits=Limits(1 << 18)))
-    engine_thread.close()
-
-
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="replaces a method of CPython's event loop")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("form", [chat, completion, responses, messages, counting, tokenizing])
-def test_no_callback_takes_long(app, form, stream):
+def test_no_callback_takes_long(app_of, form, stream):
+    app = app_of(*["hello"] * 20, limits=Limits(1 << 18))
     path, body = form(stream)
     request = httpx.Request("POST", f"http://app{path}", json=body)
     headers = {"Content-Type": "application/json"}
 
     async def send():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client:
+        async with client_of(app) as client:
             answer = await client.post(path, content=request.content, headers=headers)
             assert answer.status_code == 200, answer.text[:300]
 

@@ -149,7 +149,7 @@ def test_texts_go_on_while_a_draft_is_loaded(engine_thread, loads):
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, FirstOf, Adaptive], ids=["alone", "first", "adaptive"])
-def test_who_asks_at_the_same_time_waits_for_the_same(engine_thread, loads, wrap):
+def test_concurrent_requests_share_one_preparation(engine_thread, loads, wrap):
     jobs = [engine_thread.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
     assert loads.begun.wait(GUARD)
     jobs += [engine_thread.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
@@ -302,7 +302,7 @@ def test_no_more_than_so_many_at_a_time(engine_thread, loads, monkeypatch):
     engine_thread.prepare(Strategy(Loaded("more")))
 
 
-def test_who_gives_up_waiting_ends_nothing(engine_thread, loads):
+def test_a_request_that_gives_up_waiting_ends_nothing(engine_thread, loads):
     async def leave():
         waiting = [asyncio.ensure_future(engine_thread.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
         await asyncio.to_thread(loads.begun.wait, GUARD)
@@ -383,7 +383,7 @@ class Own(Drafter):
 
 
 @pytest.mark.parametrize("error", [None, NotFound("none"), KeyError("odd")], ids=["fine", "refused", "a bug"])
-def test_a_drafter_of_somebodys_own_is_prepared_by_the_engine(engine_thread, error):
+def test_a_custom_drafter_is_prepared_by_the_engine(engine_thread, error):
     own = Own(error)
     if error is None:
         engine_thread.prepare(Strategy(own))

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import api_bodies
-import httpx
 import numpy as np
 import pytest
+from in_process import client_of
 from toy import Toy
 
 from dflash.decode.engine import Engine
@@ -95,10 +95,7 @@ def piece(rng):
             lambda: ("response_format", {"type": rng.choice(["text", "json_object"])}),
             lambda: ("json_schema", rng.choice([{"type": "array"}, {"enum": [1] * n}, {"a": [[]] * n}, {"type": n}])),
             lambda: ("guided_choice", ["a" * rng.choice([1, 300])] * rng.choice([1, 1024, 1025, n])),
-            lambda: (
-                "structured_outputs",
-                {"regex": rng.choice(["a{1,9}", "(a|b)*" * min(n, 100), "(", "(a{9}){9}"])},
-            ),
+            lambda: ("structured_outputs", {"regex": rng.choice(["a{1,9}", "(a|b)*" * min(n, 100), "(", "(a{9}){9}"])}),
             lambda: ("grammar", rng.choice(['start: "a"', "start: /" + "a?" * n + "/", 'root ::= "a"', "("])),
             lambda: ("parallel_tool_calls", rng.choice([True, False, "no"])),
         ]
@@ -279,11 +276,7 @@ def test_any_body_is_answered_or_refused(toy_server):
         return memory() - before
 
     async def both():
-        transport = httpx.ASGITransport(app)
-        async with (
-            httpx.AsyncClient(transport=transport, base_url="http://app", timeout=None) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with client_of(app) as client, asyncio.TaskGroup() as group:
             group.create_task(neighbour.stay())
             grown = await run(client)
             neighbour.leave = True
@@ -359,10 +352,7 @@ def test_damaged_bodies_of_all_apis(lm):
 
     async def run(app):
         stop = asyncio.Event()
-        async with (
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with client_of(app) as client, asyncio.TaskGroup() as group:
             group.create_task(steady(client, stop, texts))
             for _ in range(N_DAMAGED // 4):
                 await asyncio.gather(*(one(client) for _ in range(4)))

@@ -1,10 +1,7 @@
 """Strategies and recoveries that a request or a flag asks for; without them nothing is different."""
 
-import asyncio
-
-import httpx
 import pytest
-from hang_guard import GUARD
+from in_process import sent
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
@@ -80,63 +77,6 @@ def test_stop_strings_do_not_count_before_so_many_tokens(http, strategy):
     assert later["choices"][0]["text"] == text[: text.index(stop, text.index(stop) + 1)]
 
 
-def test_a_stall_opens_the_tool_that_must_be_called(http):
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": name.replace("_", " "),
-                "parameters": {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]},
-            },
-        }
-        for name, key in (("query_database", "sql"), ("count_lines", "path"))
-    ]
-    body = {**CAPITAL, "messages": [{"role": "user", "content": "Compile Makefile."}], "tools": tools, "max_tokens": 80}
-    plain = post(http, body)["choices"][0]["message"]["content"]
-    assert plain.endswith(":")
-    for tool, name in zip(tools, ("query_database", "count_lines"), strict=True):
-        answer = post(http, body, recover=f"stall:{name}")
-        message = answer["choices"][0]["message"]
-        assert message["content"] == f"{plain}\n\n"
-        assert message["tool_calls"][0]["function"]["name"] == name
-        assert len(answer["interventions"]) == 1
-        choice = {"type": "function", "function": {"name": name}}
-        message = post(http, body, tool_choice=choice)["choices"][0]["message"]
-        assert [call["function"]["name"] for call in message["tool_calls"]] == [tool["function"]["name"]]
-    assert post(http, body, tool_choice="none", recover="stall")["choices"][0]["message"]["content"] == plain
-
-
-def test_a_text_in_circles(http):
-    body = {"prompt": "0, 1, 0, 1, 0, 1, 0, 1, 0, 1,", "max_tokens": 60}
-    circles = {"max_pattern_size": 8, "min_count": 4}
-    plain = post(http, body)
-    for strategy in ("plain", "lookup"):
-        cut = post(http, body, repetition_detection=circles, strategy=strategy)
-        assert cut["choices"][0]["finish_reason"] == "length"
-        assert cut["usage"]["completion_tokens"] < 60 == plain["usage"]["completion_tokens"]
-        assert plain["choices"][0]["text"].startswith(cut["choices"][0]["text"])
-        assert "LoopGuard" in cut["interventions"][0]
-
-
-@pytest.mark.parametrize("strategy", ["plain", "lookup", "mtp:3"])
-def test_reasoning_has_a_budget(http, strategy):
-    prompt = "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    body = {"prompt": prompt, "strategy": strategy, "max_tokens": 100}
-    plain, closing = post(http, body), "\n\nConsidering the limited time"
-    assert same(plain, post(http, body, thinking_token_budget=100))
-    for n, begin in ((3, "I need to"), (0, "")):
-        cut = post(http, body, thinking_token_budget=n)
-        text = cut["choices"][0]["text"]
-        kept, _, answer = text.partition("\n</think>\n\n")
-        assert kept.startswith(begin + closing)
-        assert answer
-        assert plain["choices"][0]["text"].startswith(begin)
-        assert cut["choices"][0]["finish_reason"] == "stop"
-        assert cut["interventions"] == [f"ThinkBudget: reasoning was closed after {n} tokens"]
-        assert same(cut, post(http, body, recover=f"think:{n}"))
-
-
 def test_a_stream_tells_interventions_with_its_end(client):
     body = {"min_tokens": 12, "chat_template_kwargs": CAPITAL["chat_template_kwargs"]}
     chunks = client.chat.completions.create(model="demo", messages=CAPITAL["messages"], stream=True, extra_body=body)
@@ -198,12 +138,7 @@ def test_fields_that_say_nothing():
 def asked_of(server, defaults, *bodies):
     """Return the response of a server with these defaults."""
     app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
-
-    async def ask():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=GUARD) as http:
-            return [(await http.post("/v1/chat/completions", json=body)).json() for body in bodies]
-
-    return asyncio.run(ask())
+    return [sent(app, "POST", "/v1/chat/completions", json=body).json() for body in bodies]
 
 
 @pytest.mark.parametrize(

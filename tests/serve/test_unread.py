@@ -141,7 +141,7 @@ def test_neighbours_and_the_engine_do_not_wait(start, path):
 
 
 @every_api
-def test_a_stream_that_nobody_reads_is_cut(start, path, monkeypatch, caplog):
+def test_an_unread_stream_is_cut(start, path, monkeypatch, caplog):
     served = start(TEXT)
     monkeypatch.setattr(limits, "SEND_SECONDS", 0.05)
     with silent(served, path, stream=True) as connection:
@@ -184,7 +184,7 @@ def test_a_slow_reader_gets_the_error(start, path):
 
 
 @every_api
-def test_a_whole_response_that_nobody_reads(start, path, monkeypatch):
+def test_an_unread_whole_response(start, path, monkeypatch):
     """Its sequence is free at once; its connection after `SEND_SECONDS`."""
     served = start(TEXT)
     with silent(served, path) as connection:

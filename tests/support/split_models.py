@@ -161,10 +161,7 @@ class _Gathered:
         config = self.config
         if not self.recurrent:
             return {"n": config.heads * config.head_size}
-        return {
-            "n": config.delta_value_heads * config.delta_size,
-            "groups": value_groups(config),
-        }
+        return {"n": config.delta_value_heads * config.delta_size, "groups": value_groups(config)}
 
     def _gather(self, n, parts, about):
         whole = np.full((n, about["n"]), np.nan, np.float32)

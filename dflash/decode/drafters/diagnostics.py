@@ -22,14 +22,6 @@ class DraftDiagnostics:
 
     A warning is added to `Session.warnings` of every session that it concerns. It is logged, and listed by `warnings_of`,
     once for a model and a drafter.
-
-    Parameters
-    ----------
-    session : SessionView
-    model : TargetModel
-        The target of the session.
-    name : str
-        Name of the drafter, for the message.
     """
 
     def __init__(self, session: SessionView, model: TargetModel, name: str) -> None:

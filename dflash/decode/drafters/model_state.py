@@ -54,8 +54,6 @@ class ModelDrafterState:
     ----------
     draft_model : Any
         Draft model, MTP head or small model.
-    session : SessionView
-    diagnostics : DraftDiagnostics
     draft_vocabs : sequence of Vocabulary
         Draft vocabularies, the smallest first.
     n_vocab : int

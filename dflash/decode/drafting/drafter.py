@@ -195,7 +195,6 @@ class Drafter(Protocol[D]):
 
         Parameters
         ----------
-        drafter_states : sequence of DrafterState
         drafts : sequence of Draft
             Drafts of the present step, of which it is not known yet how many tokens are accepted.
         """

@@ -13,7 +13,6 @@ def walk(matcher: Matcher, draft: Draft) -> Iterator[int]:
     ----------
     matcher : Matcher
         Position after the tokens above the draft. It stands at each visited node in turn, and at the root again in the end.
-    draft : Draft
 
     Yields
     ------

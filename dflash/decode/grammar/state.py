@@ -89,12 +89,6 @@ class GrammarState:
     def prepare(self, draft: Draft, n_vocab: int) -> dict[int, Words] | None:
         """Compute the masks of all nodes of a draft, while a device computes their logits.
 
-        Parameters
-        ----------
-        draft : Draft
-        n_vocab : int
-            Tokens of a row of logits.
-
         Returns
         -------
         dict or None
@@ -114,15 +108,7 @@ class GrammarState:
         self._masks = {}
 
     def fit(self, draft: Draft, max_draft: int) -> Draft:
-        """Return the legal part of a draft, or the tokens that the grammar forces, if the draft does not contain these.
-
-        Parameters
-        ----------
-        draft : Draft
-            Draft of the session's drafter, often empty.
-        max_draft : int
-            Most draft tokens.
-        """
+        """Return the legal part of a draft, or the tokens that the grammar forces, if the draft does not contain these."""
         try:
             draft = legal_part(self._matcher, draft)
             forced = list(self._matcher.forced()[: max(max_draft, 0)])

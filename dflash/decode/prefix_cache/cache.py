@@ -91,13 +91,7 @@ class PrefixCache:
     """
 
     def __init__(
-        self,
-        capacity: int,
-        page_bytes: int,
-        *,
-        exact: bool = True,
-        min_gain: int = MIN_GAIN,
-        disk: DiskTier | None = None,
+        self, capacity: int, page_bytes: int, *, exact: bool = True, min_gain: int = MIN_GAIN, disk: DiskTier | None = None
     ) -> None:
         if capacity < 0:
             raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
@@ -134,7 +128,6 @@ class PrefixCache:
 
         Parameters
         ----------
-        model : TargetModel
         session : Session
             Is about to start. `count` follows once it has started.
 
@@ -248,8 +241,6 @@ class PrefixCache:
 
         Parameters
         ----------
-        model : TargetModel
-        saved : SavedState
         drafter : Drafter
             See `SavedState.restore`.
 

@@ -27,7 +27,6 @@ class SavedSessions:
 
     Parameters
     ----------
-    loaded : Loaded
     cache : PrefixCache, optional
         None if the model has no prefix cache; then every call raises an error.
     call : callable
@@ -87,14 +86,7 @@ class SavedSessions:
     def load(self, path: Path, drafter: Drafter) -> int:
         """Add the state in a file to the prefix cache; return the number of its tokens.
 
-        Raises
-        ------
-        NotFound
-            If there is no such file.
-        FormatError
-            If the file is damaged.
-        RequestError
-            If it belongs to another model, KV type, device or version, can't be read, or does not fit the memory.
+        Raises the errors that `dflash.lm.LM.load_session` names.
         """
         try:
             saved = SavedState.read(path, self._identity, self._cache.capacity + _EXTRA)

@@ -21,13 +21,6 @@ class Decision(NamedTuple):
 def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     """Pass a step to the recoveries of a session, the innermost first; each sees the tokens that those before it left.
 
-    Parameters
-    ----------
-    session : Session
-        Receives interventions and tokens to inject.
-    accepted : Accepted
-        Result of `verify`.
-
     Raises
     ------
     DFlashError

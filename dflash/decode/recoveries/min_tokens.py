@@ -26,10 +26,7 @@ def _from_request(fields: RequestFields) -> MinTokens | None:
 
 
 @register(
-    "min",
-    Option("N", "n", required=True),
-    variable="DFLASH_MIN_TOKENS",
-    field=RequestField("min_tokens", _from_request),
+    "min", Option("N", "n", required=True), variable="DFLASH_MIN_TOKENS", field=RequestField("min_tokens", _from_request)
 )
 @dataclass(frozen=True)
 class MinTokens:

@@ -14,11 +14,6 @@ class History:
     Processors read it; only `verify` and the session change it. Between two calls of a processor it may have grown, or been
     truncated and grown again. A processor with a state of its own must account for that.
 
-    Parameters
-    ----------
-    prompt : sequence of int
-        Ids of the prompt.
-
     Attributes
     ----------
     token_ids : list of int
@@ -74,13 +69,7 @@ class History:
 
 
 class Counts:
-    """The distinct tokens of a sequence, and how often each occurs in the output.
-
-    Parameters
-    ----------
-    prompt : sequence of int
-        Ids of the prompt, which are not counted.
-    """
+    """The distinct tokens of a sequence, and how often each occurs in the output."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         first = dict.fromkeys(prompt)

@@ -41,8 +41,6 @@ class Sampler:
 
     Parameters
     ----------
-    sampling : Sampling
-        Parameters of the request.
     seed : int
         Key of the noise.
     processors : sequence of LogitsProcessor

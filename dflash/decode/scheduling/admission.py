@@ -19,13 +19,6 @@ from dflash.model.protocols.target import TargetModel
 def check(model: TargetModel, session: Session) -> None:
     """Raise an error if a session can never run, and set its `max_length`.
 
-    Parameters
-    ----------
-    model : TargetModel
-        The model of the engine.
-    session : Session
-        A session that was not added to an engine before.
-
     Raises
     ------
     RequestError
@@ -93,9 +86,6 @@ def admit(
 
     Parameters
     ----------
-    model : TargetModel
-    session : Session
-    cache : PrefixCache, optional
     active : sequence of Session
         The running sessions.
     headroom : int, optional
@@ -249,10 +239,7 @@ def _check_swap(active: Sequence[Session], session: Session, max_swap: int | Non
 
 
 def _check_whole(
-    model: TargetModel,
-    session: Session,
-    prefix: SessionSnapshot | SequenceSnapshot | None,
-    cache: PrefixCache | None,
+    model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
 ) -> None:
     """Raise PoolExhausted if a session that runs alone could not reach its end, since callers hold snapshots."""
     missing = n_pages(session.max_length - 1) - (_sequence_of(prefix).length // PAGE if prefix is not None else 0)

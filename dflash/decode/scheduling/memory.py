@@ -34,14 +34,7 @@ def step_length(session: Session) -> int:
 
 
 def reserve(session: Session, n_ahead: int = 0) -> None:
-    """Take the memory for a session's next step that decodes, of the target and of its drafter.
-
-    Parameters
-    ----------
-    session : Session
-        Running.
-    n_ahead : int
-        Tokens beyond those of the next step.
+    """Take the memory of target and drafter for a session's next step that decodes, and for `n_ahead` tokens beyond it.
 
     Raises
     ------
@@ -80,7 +73,6 @@ def reserve_step(
     ----------
     active : sequence of Session
         All running sessions, the oldest first.
-    cache : PrefixCache, optional
     preempt : callable
         ``preempt(session)`` moves the state of a session to the host and removes it from `active`.
     fail : callable

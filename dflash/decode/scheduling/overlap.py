@@ -25,15 +25,8 @@ _ROOT = (-1,)
 class OverlappedStep:
     """A forward over one more token of each session, launched before the token is known on the host.
 
-    The drafters observe the present step first, since this forward overwrites its outputs.
-
-    Parameters
-    ----------
-    model : OverlappingModel
-    parts : list of BatchPart
-        Parts of the present step, whose tokens this forward reads.
-    out : Forward
-        Forward of the present step.
+    `parts` and `out` are those of the present step, whose tokens this forward reads. The drafters observe that step first,
+    since this forward overwrites its outputs.
     """
 
     def __init__(self, model: OverlappingModel, parts: list[BatchPart], out: Forward) -> None:
@@ -49,12 +42,7 @@ class OverlappedStep:
         session.state.mark_read(_ROOT, prefill=False)
 
     def take(self, active: Sequence[Session]) -> list[BatchPart]:
-        """Return the parts of sessions that are still active; none if the model or a state was used otherwise meanwhile.
-
-        Parameters
-        ----------
-        active : sequence of Session
-        """
+        """Return the parts of sessions that are still active; none if the model or a state was used otherwise meanwhile."""
         continuing = [part for part in self._parts if part.session in active]
         if self._model.latest is self.out and all(part.span.state.pending == _ROOT for part in continuing):
             return continuing
@@ -72,7 +60,6 @@ def launch_next(
     ----------
     model : TargetModel
         Its last forward read `parts`, and sampling of their tokens was launched.
-    parts : list of BatchPart
     active : sequence of Session
         All running sessions.
     out : Forward

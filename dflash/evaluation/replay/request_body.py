@@ -14,13 +14,6 @@ _SYSTEM = ("system", "instructions")
 def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
     """Convert a request body to a turn.
 
-    Parameters
-    ----------
-    name : str
-        Name of the turn.
-    body : dict
-        Object with ``messages`` or ``input``.
-
     Raises
     ------
     RequestError

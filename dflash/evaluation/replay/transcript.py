@@ -17,11 +17,6 @@ def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
     never sees are skipped: notes, progress, errors of the API, and those of subagents unless the file holds nothing else.
     A transcript has neither the system prompt nor the tools.
 
-    Parameters
-    ----------
-    lines : sequence of Line
-        Records of the file.
-
     Raises
     ------
     RequestError

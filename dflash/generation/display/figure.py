@@ -7,7 +7,7 @@ import numpy as np
 
 from dflash.decode.step import Step
 from dflash.generation.display.palette import COLORS
-from dflash.generation.view import GenerationView
+from dflash.generation.record import GenerationRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ _STYLES = {
 _LEGEND = {"frameon": False, "ncols": 4, "fontsize": "small", "loc": "lower left", "bbox_to_anchor": (0, 1)}
 
 
-def plot(generation: GenerationView) -> "Figure":
+def plot(generation: GenerationRecord) -> "Figure":
     """Plot the bonus tokens, accepted and rejected draft tokens of each step, above its milliseconds.
 
     Returns

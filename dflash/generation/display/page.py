@@ -7,10 +7,10 @@ from dflash.generation.display.palette import COLORS, STYLE
 from dflash.generation.display.shaded_text import shaded
 from dflash.generation.display.step_chart import strip
 from dflash.generation.display.summary import draft_vocabulary
-from dflash.generation.view import GenerationView
+from dflash.generation.record import GenerationRecord
 
 
-def as_html(generation: GenerationView) -> str:
+def as_html(generation: GenerationRecord) -> str:
     """Return the text with the origin of each token, the step chart and tables of statistics as HTML.
 
     Returns
@@ -45,7 +45,7 @@ def position_bars(shares: Sequence[float]) -> str:
     return f'<svg width="{6 * len(shares)}" height="20" role="img">{bars}</svg>' if shares else ""
 
 
-def _numbers(generation: GenerationView) -> list[tuple[str, str, str]]:
+def _numbers(generation: GenerationRecord) -> list[tuple[str, str, str]]:
     """Return the rows of the table of numbers: name, value, unit."""
     usage, timings = generation.usage, generation.timings
     rows = [
@@ -69,7 +69,7 @@ def _numbers(generation: GenerationView) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _facts(generation: GenerationView) -> list[tuple[str, str]]:
+def _facts(generation: GenerationRecord) -> list[tuple[str, str]]:
     """Return the rows of the table of texts: plain-text name, value as HTML."""
     rows = [
         ("strategy", escape(repr(generation.strategy))),

@@ -1,12 +1,6 @@
 """Origins of tokens: names, colours, marks, and the style sheet of the HTML."""
 
-COLORS = {
-    "accepted": "#2b7fb8",
-    "bonus": "#808080",
-    "corrected": "#c07000",
-    "injected": "#b05aa0",
-    "rejected": "#808080",
-}
+COLORS = {"accepted": "#2b7fb8", "bonus": "#808080", "corrected": "#c07000", "injected": "#b05aa0", "rejected": "#808080"}
 """Colour of each origin, in the order of the legend; contrast of at least 3 (WCAG 2.2, 1.4.11) with white and with #111."""
 
 MEANING = {

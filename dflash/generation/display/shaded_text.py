@@ -52,14 +52,6 @@ class _Shown(NamedTuple):
 def shaded(text: str, steps: Sequence[Step], vocabulary: Mapping[int, TokenText]) -> str:
     """Return the legend and the text of the tokens as HTML.
 
-    Parameters
-    ----------
-    text : str
-        Text of the generation.
-    steps : sequence of Step
-    vocabulary : mapping of int to TokenText
-        Text of each id in `steps`.
-
     Returns
     -------
     str

@@ -17,12 +17,6 @@ SIZE = 8
 def strip(steps: Sequence[Step], pieces: Sequence[str]) -> str:
     """Draw one column for each step that produced or drafted tokens.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-    pieces : sequence of str
-        Text that each step added.
-
     Returns
     -------
     str

@@ -1,9 +1,9 @@
 """Summary of a generation for terminals."""
 
-from dflash.generation.view import GenerationView
+from dflash.generation.record import GenerationRecord
 
 
-def summary(generation: GenerationView) -> str:
+def summary(generation: GenerationRecord) -> str:
     """Return one line of token counts and rates, then one line for each intervention and warning."""
     usage, timings = generation.usage, generation.timings
     parts = [
@@ -21,6 +21,6 @@ def summary(generation: GenerationView) -> str:
     return "\n".join([*lines, *(f"warning: {each}" for each in generation.warnings)])
 
 
-def draft_vocabulary(generation: GenerationView) -> str:
+def draft_vocabulary(generation: GenerationRecord) -> str:
     """Return the draft vocabulary sizes with the number of steps of each, in words."""
     return " and ".join(f"{n:,} tokens in {steps:,} steps" for n, steps in generation.draft_vocab_steps.items())

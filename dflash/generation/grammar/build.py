@@ -33,10 +33,8 @@ def grammars(
 
     Parameters
     ----------
-    params : GrammarParams
     prompts : sequence of (sequence of int, bool)
         Token ids of each prompt, and True if the chat template made them.
-    tokenizer : Tokenizer
     template : ChatTemplate, optional
         Chat template of the model; it shows the form of tool calls.
     tools : sequence of mapping
@@ -112,11 +110,7 @@ def _must_call(
 
 
 def _json(
-    start: str,
-    params: GrammarParams,
-    tokenizer: Tokenizer,
-    template: ChatTemplate | None,
-    functions: Sequence[Function],
+    start: str, params: GrammarParams, tokenizer: Tokenizer, template: ChatTemplate | None, functions: Sequence[Function]
 ) -> Grammar:
     rules = [f"{start}value", f"value: {json_rule(params.schema)}"]
     if functions:  # the model may call a tool instead

@@ -13,7 +13,6 @@ def lark_source(grammar: str, name: str) -> str:
 
     Parameters
     ----------
-    grammar : str
     name : str
         Field of the request, for errors.
 

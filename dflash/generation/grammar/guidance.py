@@ -28,10 +28,6 @@ class GuidanceVocabulary:
 
     Added tokens (``<tool_call>``, ``<|im_end|>``) are legal only where a grammar names them, never as a part of text.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-
     Attributes
     ----------
     ends : frozenset of int
@@ -81,7 +77,6 @@ class GuidanceGrammar:
 
     Parameters
     ----------
-    vocabulary : GuidanceVocabulary
     source : str
         Grammar in Lark or in llguidance's JSON form.
     name : str

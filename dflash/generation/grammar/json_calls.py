@@ -7,15 +7,7 @@ from dflash.generation.grammar.lark import json_rule, quoted
 
 
 def json_body(functions: Sequence[Function], *, lenient: bool) -> list[str]:
-    """Return the rules of ``body``: the text between ``<tool_call>`` and ``</tool_call>``.
-
-    Parameters
-    ----------
-    functions : sequence of Function
-        Functions that may be called; at least one.
-    lenient : bool
-        Ignore keywords of schemas that can't be enforced, except for strict functions.
-    """
+    """Return the rules of ``body``, the text between ``<tool_call>`` and ``</tool_call>``; see `xml_body` for parameters."""
     rules = [f"body: {' | '.join(f'f{i}' for i in range(len(functions)))}"]
     for i, function in enumerate(functions):
         head = quoted(f'\n{{"name": {quoted(function.name)}, "arguments": ')

@@ -18,7 +18,6 @@ def json_rule(schema: Any, *, lenient: bool = False) -> str:
 
     Parameters
     ----------
-    schema : mapping or bool
     lenient : bool
         Ignore keywords that llguidance can't enforce; otherwise they are an error.
     """

@@ -36,7 +36,6 @@ def reasoning_after(prompt_ids: Sequence[int], tokenizer: Tokenizer, template: C
     ----------
     prompt_ids : sequence of int
         The prompt. Only its last turn counts, which begins after the last end token.
-    tokenizer : Tokenizer
     template : ChatTemplate or None
         Chat template that made the prompt; None for a plain text.
 

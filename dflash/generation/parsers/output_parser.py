@@ -35,12 +35,7 @@ class OutputParser:
     """
 
     def __init__(
-        self,
-        reasoning: ReasoningFormat | None,
-        tools: ToolFormat | None,
-        *,
-        prompt_end: str = "",
-        id_prefix: str = "call_",
+        self, reasoning: ReasoningFormat | None, tools: ToolFormat | None, *, prompt_end: str = "", id_prefix: str = "call_"
     ) -> None:
         self._reasoning, self._tools = reasoning, tools
         self._sink = EventSink(id_prefix)

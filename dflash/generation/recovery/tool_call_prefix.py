@@ -37,7 +37,6 @@ def opening(
 
     Parameters
     ----------
-    tokenizer : Tokenizer
     template : ChatTemplate
         Chat template of the model; renders an example call.
     tools : sequence of mapping

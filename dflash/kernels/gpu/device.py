@@ -79,12 +79,7 @@ def description() -> dict[str, Any]:
 
 @contextmanager
 def device_errors(doing: str) -> Iterator[None]:
-    """Convert CUDA errors of the ``with`` block into dflash's errors.
-
-    Parameters
-    ----------
-    doing : str
-        The attempted operation, for the message.
+    """Convert CUDA errors of the ``with`` block into dflash's errors, whose messages name the operation `doing`.
 
     Raises
     ------

@@ -103,7 +103,7 @@ def is_no_context(code: int) -> bool:
     return code == _NOT_CURRENT
 
 
-def tensor_map(array: Any, box: tuple[int, int], *, rows: int | None = None) -> TensorMap:
+def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
     """Return the tensor map that copies boxes of a float16 matrix to shared memory with a 128-byte swizzle.
 
     Parameters
@@ -111,9 +111,7 @@ def tensor_map(array: Any, box: tuple[int, int], *, rows: int | None = None) -> 
     array : float16 (R, K)
         Device array; rows contiguous, the row stride a multiple of 16 bytes.
     box : tuple of int
-        Rows and columns of a copy; at most 64 columns.
-    rows : int, optional
-        Number of valid rows, R by default. Rows beyond them and columns beyond K are filled with zeros.
+        Rows and columns of a copy; at most 64 columns. Rows beyond R and columns beyond K are filled with zeros.
 
     Raises
     ------
@@ -127,7 +125,7 @@ def tensor_map(array: Any, box: tuple[int, int], *, rows: int | None = None) -> 
         6,  # float16
         2,
         ctypes.c_void_p(array.data.ptr),
-        (ctypes.c_uint64 * 2)(array.shape[1], array.shape[0] if rows is None else rows),
+        (ctypes.c_uint64 * 2)(array.shape[1], array.shape[0]),
         (ctypes.c_uint64 * 1)(array.strides[0]),
         (ctypes.c_uint32 * 2)(box[1], box[0]),
         (ctypes.c_uint32 * 2)(1, 1),

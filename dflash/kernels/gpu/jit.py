@@ -25,11 +25,6 @@ _asked: list[Kernel] = []
 def source(path: Path) -> str:
     """Return a source with its includes pasted in, each once; ``#line`` keeps the line numbers of the files.
 
-    Parameters
-    ----------
-    path : Path
-        A ``.cu`` or ``.cuh`` file.
-
     Returns
     -------
     str

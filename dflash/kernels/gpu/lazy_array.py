@@ -7,15 +7,7 @@ import numpy as np
 
 
 class LazyArray(Sequence[int]):
-    """A sequence of integers of known length; reading a value waits for the device.
-
-    Parameters
-    ----------
-    make : callable
-        Waits for the device and returns the values; called at most once.
-    n : int
-        Number of values.
-    """
+    """A sequence of `n` integers; `make` waits for the device and returns them when the first is read."""
 
     def __init__(self, make: Callable[[], Any], n: int) -> None:
         self._make, self._n = make, n

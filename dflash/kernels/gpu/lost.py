@@ -50,11 +50,6 @@ def first_failure(status: int) -> str:
 
     A GPU that fails leaves others waiting. Their waits end with an error, too, which is often found first.
 
-    Parameters
-    ----------
-    status : int
-        CUDA error code found on the current device.
-
     Returns
     -------
     str

@@ -145,7 +145,7 @@ class DeviceSampler:
         if not all(selected):
             self._draw(stream, grid=(max(8, min(self._blocks, _DRAW_BLOCKS // n_rows)), n_rows))
 
-    def drawn(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
+    def sampled(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
         """Wait for the latest samples; return the tokens, and records of log-probabilities if any were requested."""
         with device.device_errors("sampling"):
             self._event.synchronize()

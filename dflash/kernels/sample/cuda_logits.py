@@ -33,7 +33,7 @@ class LogitsSampler(Protocol):
         """Launch the sampling of tokens from some of the first `n_rows` rows."""
         ...
 
-    def drawn(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
+    def sampled(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
         """Wait for the latest samples; return the tokens, and records of log-probabilities if any were requested."""
         ...
 
@@ -88,14 +88,14 @@ class DeviceSampleResult:
 
     def __init__(self, sampler: "LogitsSampler", requests: Sequence[SampleRequest], n_rows: int) -> None:
         self.first = 0
-        self._sampler, self._asks, self._n = sampler, requests, n_rows
+        self._sampler, self._requests, self._n = sampler, requests, n_rows
         self._tokens = list[int]()
         self._found: NDArray[Any] | None = None
 
     def wait(self) -> None:
         """Wait for the GPU; see `SampleResult`."""
         if not self._tokens:
-            self._tokens, self._found = self._sampler.drawn(self._n)
+            self._tokens, self._found = self._sampler.sampled(self._n)
 
     def token(self, row: int) -> int:
         """Return the token of a row; see `SampleResult`."""
@@ -108,7 +108,7 @@ class DeviceSampleResult:
         n = (
             next(
                 request.params.n_top
-                for request in self._asks
+                for request in self._requests
                 if request.first <= row < request.first + len(request.positions)
             )
             or 0

@@ -12,13 +12,7 @@ _CAPACITY = 4  # masks of the first allocation, 31 KiB each for 248,320 tokens; 
 
 
 class DeviceMasks:
-    """Copies the masks of a step's rows to the device.
-
-    Parameters
-    ----------
-    vocab : int
-        Tokens of a row of logits.
-    """
+    """Copies the masks of a step's rows to the device."""
 
     def __init__(self, vocab: int) -> None:
         self._record = np.dtype([("words", np.uint32, (-(-vocab // 32),))])

@@ -158,14 +158,7 @@ class SampleResult(Protocol):
 
 
 class HostSampleResult:
-    """Tokens sampled on the CPU when they are read; verifying a draft reads only few of its rows.
-
-    Parameters
-    ----------
-    logits : float32 (R, V)
-    requests : sequence of SampleRequest
-        Requests; no row is in two of them.
-    """
+    """Tokens sampled on the CPU when they are read; verifying a draft reads only few of its rows."""
 
     def __init__(self, logits: NDArray[np.float32], requests: Sequence[SampleRequest]) -> None:
         self._logits = logits

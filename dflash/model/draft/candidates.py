@@ -24,13 +24,7 @@ find = timed("candidates")(sample.candidates)
 
 
 class IndependentTokens:
-    """Finds the likeliest tokens of each row, independently of the other rows.
-
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Draft vocabulary.
-    """
+    """Finds the likeliest tokens of each row, independently of the other rows."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._targets = vocabulary.targets
@@ -53,9 +47,6 @@ def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: 
 
     Parameters
     ----------
-    config : DraftConfig
-    source : Source
-    vocabulary : Vocabulary
     slots : int
         Most requests at a time.
     min_confidence : float

@@ -125,13 +125,6 @@ class DraftConfig:
 def default_target_layer_ids(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
     """Return the target layers that a draft model reads if its file does not list them.
 
-    Parameters
-    ----------
-    n_layers : int
-        Layers of the draft model.
-    n_target_layers : int
-        Layers of the target.
-
     Returns
     -------
     tuple of int

@@ -12,7 +12,7 @@ NAMES = {"dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark"}
 
 
 def draft_overview(path: Path) -> dict[str, Any]:
-    """Describe a draft model without reading a weight.
+    """Describe a draft model without reading a weight. Raises the errors of `open_draft`.
 
     Parameters
     ----------
@@ -23,11 +23,6 @@ def draft_overview(path: Path) -> dict[str, Any]:
     -------
     dict
         ``draft``, ``quantization``, ``memory``: JSON values only, sizes in bytes.
-
-    Raises
-    ------
-    NotFound, FormatError, Unsupported
-        If there is no draft model at the path, or it is damaged or of an unknown kind.
     """
     config, source = open_draft(path)
     counts, sizes = Counter(source.types.values()), Counter[str]()

@@ -60,10 +60,6 @@ def load_draft(
         Draft only from this many first tokens and the special tokens; see `vocabulary`. By default from all tokens. On a
         GPU, a request may choose one of the `common` subsets of a large vocabulary instead.
 
-    Returns
-    -------
-    BlockDraft or DeviceBlockDraft
-
     Raises
     ------
     NotFound, DownloadError
@@ -108,12 +104,6 @@ def load_draft(
 
 def fitted(config: DraftConfig, source: Source, target: "Model | DeviceModel") -> DraftConfig:
     """Check that a draft model belongs to a target.
-
-    Parameters
-    ----------
-    config : DraftConfig
-    source : Source
-    target : Model or DeviceModel
 
     Returns
     -------

@@ -38,9 +38,6 @@ class Markov:
 
     Parameters
     ----------
-    config : DraftConfig
-    source : Source
-    vocabulary : Vocabulary
     slots : int
         Most requests at a time.
     min_confidence : float

@@ -50,10 +50,8 @@ class BlockDraft:
 
     Parameters
     ----------
-    config : DraftConfig
     source : Source
         Weights of the same file; they stay packed and mapped.
-    tables : Tables
     slots : int
         Sequences that may be open at a time.
     size : int
@@ -115,12 +113,7 @@ class BlockDraft:
         return self._rings.size
 
     def state(self, begin: int = 0) -> DraftState:
-        """Begin a sequence.
-
-        Parameters
-        ----------
-        begin : int
-            First position that will be read.
+        """Begin a sequence, of which positions from `begin` on will be read.
 
         Raises
         ------

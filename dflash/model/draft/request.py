@@ -76,15 +76,7 @@ def draft_rows(requests: Sequence[DraftRequest]) -> Iterator[tuple[DraftRequest,
 
 
 def check_requests(requests: Sequence[DraftRequest], n_vocab: int, max_draft: int) -> None:
-    """Check requests to a block draft of a target with `n_vocab` tokens that drafts at most `max_draft` positions.
-
-    Raises
-    ------
-    RequestError
-        If an anchor is not in the vocabulary, or `n_draft` is out of range.
-    KernelError
-        If two requests have the same state, or a state is closed.
-    """
+    """Check requests to a block draft of at most `max_draft` positions; raises the errors of `BlockDraft.propose`."""
     states = [request.state for request in requests]
     if len({state.slot for state in states}) < len(states) or any(state.closed for state in states):
         raise KernelError("propose: two requests have the same state, or a state is closed")

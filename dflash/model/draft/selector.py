@@ -27,8 +27,6 @@ class Selector:
 
     Parameters
     ----------
-    config : DraftConfig
-    source : Source
     targets : int32 (R,), optional
         Target token of each logit; None if the logits are in the order of the target's ids.
     """

@@ -24,7 +24,6 @@ def places(config: DraftConfig, context: int) -> int:
 
     Parameters
     ----------
-    config : DraftConfig
     context : int
         Positions that layers without a window see.
     """
@@ -37,7 +36,6 @@ class Rings:
 
     Parameters
     ----------
-    config : DraftConfig
     slots : int
         Sequences at a time.
     size : int
@@ -141,13 +139,6 @@ class DraftSnapshot:
 
 class DraftState:
     """Context of one sequence.
-
-    Parameters
-    ----------
-    rings : Rings
-        Provides the slot.
-    begin : int
-        First position that will be read.
 
     Attributes
     ----------

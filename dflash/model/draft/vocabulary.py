@@ -75,8 +75,6 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 
     Parameters
     ----------
-    source : Source
-    target : Model or DeviceModel
     n : int, optional
         Use only the first `n` tokens, and the special tokens at the end. Tokens of a byte-pair encoding are in the order of
         its merges, which is roughly the order of their frequency.
@@ -106,12 +104,6 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
     """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None.
 
-    Parameters
-    ----------
-    target : Model or DeviceModel
-    n : int, optional
-        See `vocabulary`.
-
     Raises
     ------
     RequestError
@@ -128,10 +120,6 @@ def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
 
 def common(target: "Model | DeviceModel") -> tuple[Vocabulary, ...]:
     """Return subsets of the vocabulary that cover texts of the most common languages.
-
-    Parameters
-    ----------
-    target : Model or DeviceModel
 
     Returns
     -------

@@ -8,12 +8,6 @@ from dflash.model.workspace import RowArrays
 def block_space(config: DraftConfig, n_rows: int) -> RowArrays:
     """Allocate the arrays for the rows of blocks.
 
-    Parameters
-    ----------
-    config : DraftConfig
-    n_rows : int
-        Most rows of a proposal.
-
     Returns
     -------
     RowArrays
@@ -31,12 +25,6 @@ def block_space(config: DraftConfig, n_rows: int) -> RowArrays:
 
 def context_space(config: DraftConfig, n_rows: int) -> RowArrays:
     """Allocate the arrays for context rows.
-
-    Parameters
-    ----------
-    config : DraftConfig
-    n_rows : int
-        Most rows that are read at a time.
 
     Returns
     -------

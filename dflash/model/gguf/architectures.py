@@ -42,11 +42,7 @@ ROUTED: Shapes = {
     "ffn_up_exps.weight": "E FE H",
     "ffn_down_exps.weight": "E H FE",
 }
-UNROUTED: Shapes = {
-    "ffn_gate_shexp.weight": "FS H",
-    "ffn_up_shexp.weight": "FS H",
-    "ffn_down_shexp.weight": "H FS",
-}
+UNROUTED: Shapes = {"ffn_gate_shexp.weight": "FS H", "ffn_up_shexp.weight": "FS H", "ffn_down_shexp.weight": "H FS"}
 """A shared expert whose output is added as it is."""
 SHARED: Shapes = {"ffn_gate_inp_shexp.weight": "H"} | UNROUTED
 BIASED: Shapes = ROUTED | {"exp_probs_b.bias": "E"}
@@ -194,10 +190,7 @@ class Architecture(NamedTuple):
 
 _BETA_ALPHA = Fused("ssm_ba.weight", "2HV H", ("ssm_beta.weight", "ssm_alpha.weight"), (("R", 0), ("R", 1)))
 _QKVZ = Fused(
-    "ssm_in.weight",
-    "CONV+Z H",
-    ("attn_qkv.weight", "attn_gate.weight"),
-    (("D", 0), ("D", 0), ("RD", 0), ("RD", 1)),
+    "ssm_in.weight", "CONV+Z H", ("attn_qkv.weight", "attn_gate.weight"), (("D", 0), ("D", 0), ("RD", 0), ("RD", 1))
 )
 """Projections of linear attention as checkpoints have them; files of early converters still hold `ssm_in`."""
 
@@ -207,11 +200,7 @@ _FFN_NORM: Shapes = {"ffn_norm.weight": "H"}
 
 ARCHITECTURES = {
     "qwen35": Architecture(
-        linear=LINEAR,
-        full=GATED,
-        ffn=_POST_NORM | DENSE,
-        fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV),),
-        sections=True,
+        linear=LINEAR, full=GATED, ffn=_POST_NORM | DENSE, fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV),), sections=True
     ),
     "qwen35moe": Architecture(
         linear=LINEAR,
@@ -220,17 +209,9 @@ ARCHITECTURES = {
         fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV), _FUSED_EXPERTS),
         sections=True,
     ),
-    "qwen3": Architecture(
-        linear=None,
-        full=FULL,
-        ffn=_FFN_NORM | DENSE,
-        fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV),),
-    ),
+    "qwen3": Architecture(linear=None, full=FULL, ffn=_FFN_NORM | DENSE, fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV),)),
     "qwen3moe": Architecture(
-        linear=None,
-        full=FULL,
-        ffn=_FFN_NORM | ROUTED,
-        fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV), _FUSED_EXPERTS),
+        linear=None, full=FULL, ffn=_FFN_NORM | ROUTED, fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV), _FUSED_EXPERTS)
     ),
     "qwen3next": Architecture(
         linear=LINEAR,

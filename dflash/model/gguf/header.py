@@ -38,13 +38,6 @@ def quoted(name: str) -> str:
 class HeaderReader:
     """Reads a header from its start, never past its end.
 
-    Parameters
-    ----------
-    data : mmap
-        The whole file.
-    file : str
-        Name of the file, for messages.
-
     Attributes
     ----------
     file : str

@@ -67,7 +67,6 @@ def open_part(path: Path, number: int = 0) -> GGUFPart:
 
     Parameters
     ----------
-    path : Path
     number : int
         Index of the file in a split model, from 0.
 

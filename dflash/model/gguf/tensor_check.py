@@ -48,7 +48,6 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
 
     Parameters
     ----------
-    config : Config
     present : collection of str
         Names of the tensors in a file. They determine which projections are expected in fused form, and which optional
         tensors are expected.
@@ -78,8 +77,6 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
 
     Parameters
     ----------
-    config : Config
-    tensors : Mapping of str to TensorInfo
     trunk : bool
         False for a file that holds only the MTP block, whose trunk is in another file.
 

@@ -88,41 +88,20 @@ def load_model(
     kv_bytes: int | None = None,
     progress: Tell | None = None,
 ) -> Loaded:
-    """Load a model.
+    """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
 
     Parameters
     ----------
-    name : str or path
-        A path, ``demo``, or ``hf:org/repo@revision:quant``.
-    device : str
-        One of `DEVICES`; ``"auto"`` is a GPU if one is usable, else the CPU.
-    devices : sequence of str or int, optional
-        GPUs to divide the model among, as ``["cuda:0", "cuda:1"]``; the first must be device 0.
-    split : str, optional
-        ``"tensor"``, the default, divides every layer, for speed. ``"layer"`` gives each GPU some consecutive layers, for
-        memory.
     threads : int, optional
         Cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
     context : int, optional
         Most tokens of a sequence. By default the model's own limit, or less if that does not fit: on the CPU, sequences get
         half of the free memory.
-    sequences : int
-        Sequences that may be open at a time.
-    kv : str
-        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
-    kv_bytes : int, optional
-        Most bytes of the KV pages that all sequences share; by default a share of the free memory.
     progress : callable, optional
         Called with the name of each phase before it begins. If given, downloads also show a progress bar.
 
     Raises
     ------
-    NotFound, DownloadError
-        If there is no such model, or the hub can't be reached.
-    FormatError, Unsupported
-        If the file is damaged, or dflash does not run this kind of model.
-    RequestError
-        If an argument is out of range, or the context does not fit the memory.
     OutOfMemory
         If the weights do not fit the GPU, or the machine has too little memory.
     """
@@ -163,13 +142,6 @@ def split_overview(
     kv: str = "f16",
 ) -> dict[str, Any]:
     """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
-
-    Parameters
-    ----------
-    file : GGUFFile
-        Open.
-    device, devices, split, context, sequences, kv
-        See `load_model`.
 
     Returns
     -------

@@ -8,12 +8,7 @@ _PREFIX = "cuda:"
 
 
 def device_numbers(devices: Sequence[str | int]) -> tuple[int, ...]:
-    """Return the CUDA device numbers of some names.
-
-    Parameters
-    ----------
-    devices : sequence of str or int
-        ``"cuda:1"``, ``"1"`` or 1.
+    """Return the CUDA device numbers of names such as ``"cuda:1"``, ``"1"`` or 1.
 
     Raises
     ------

@@ -99,8 +99,6 @@ def plan_split(
 
     Parameters
     ----------
-    config : Config
-        Sizes of the model.
     tensors : collection of TensorInfo
         Tensors that the model uses.
     kind : str

@@ -108,7 +108,6 @@ def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> lis
     ----------
     config : Config
         Sizes of the whole model.
-    shard : Shard
     name : str
         Name of the tensor without ``blk.i.``.
     recurrent : bool
@@ -150,10 +149,8 @@ class ShardWeights:
 
     Parameters
     ----------
-    whole : Weights
     config : Config
         Sizes of the whole model.
-    shard : Shard
     """
 
     def __init__(self, whole: Weights, config: Config, shard: Shard) -> None:

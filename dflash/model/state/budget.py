@@ -49,20 +49,12 @@ class Need(NamedTuple):
 
 
 def n_pages(
-    config: Config,
-    *,
-    context: int | None,
-    sequences: int,
-    kv: str,
-    room: int | None = None,
-    kv_bytes: int | None = None,
+    config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None, kv_bytes: int | None = None
 ) -> tuple[int, int]:
     """Choose the number of KV pages to allocate.
 
     Parameters
     ----------
-    config : Config
-        Sizes of the model.
     context : int, optional
         Tokens that one sequence must be able to have; by default the model's own limit, or less if that does not fit.
     sequences : int

@@ -144,13 +144,7 @@ class State:
         return self._pools
 
     def reserve(self, n: int) -> None:
-        """Take pages for `n` tokens beyond the committed ones.
-
-        Raises
-        ------
-        PoolExhausted
-            If there are not enough pages; none is taken then.
-        """
+        """Take pages for `n` tokens beyond the committed ones; see `SequenceState.reserve`."""
         missing = -(-(self.length + n) // PAGE) - len(self.pages)
         if missing > 0:
             self.pages += self.pools.take_pages(missing)
@@ -167,18 +161,7 @@ class State:
             self._pending = parents if isinstance(parents, LazyArray) else tuple(parents)
 
     def commit(self, path: Sequence[int]) -> None:
-        """Accept some rows of the last forward; the others are rejected.
-
-        Parameters
-        ----------
-        path : sequence of int
-            Rows of the span, each the child of the row before; the first follows the committed text. May be empty.
-
-        Raises
-        ------
-        DFlashError
-            If a row is not pending or not the child of the row before it.
-        """
+        """Accept some rows of the last forward; see `SequenceState.commit`."""
         above, pending = -1, self._pending
         for row in path:
             if pending is None or not 0 <= row < len(pending) or pending[row] != above:
@@ -196,15 +179,7 @@ class State:
         self.length, self.accepted, self._pending = length, [], None
 
     def snapshot(self) -> Snapshot:
-        """Take a snapshot of the committed text.
-
-        Raises
-        ------
-        PoolExhausted
-            If there is no page for a copy of the last, partly filled one; nothing changes then.
-        OutOfMemory
-            If a copy of the recurrent state does not fit the GPU memory.
-        """
+        """Take a snapshot of the committed text; see `SequenceState.snapshot`."""
         pools = self.pools
         whole, rest = divmod(self.length, PAGE)
         last = pools.take_pages(1 if rest else 0)
@@ -221,15 +196,7 @@ class State:
         return Snapshot(pools, self.length, shared + last, recurrent)
 
     def restore(self, snapshot: SequenceSnapshot) -> None:
-        """Return to a snapshot of this sequence or of another one of the same model.
-
-        Raises
-        ------
-        DFlashError
-            If the snapshot is closed.
-        PoolExhausted
-            If there is no page for a copy of its last one; nothing changes then.
-        """
+        """Return to a snapshot; see `SequenceState.restore`."""
         pools = self.pools
         assert isinstance(snapshot, Snapshot), "a snapshot of the same model"
         if snapshot.closed:
@@ -255,7 +222,7 @@ class State:
         return found | copy_slot(self.pools, self.slot)
 
     def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
-        """Continue from the arrays of `host_arrays`. The first pages are `shared`, the others its own.
+        """Continue from the arrays of `host_arrays`; see `SequenceState.restore_from_host`.
 
         Raises
         ------

@@ -74,22 +74,8 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build the tokenizer that a GGUF file describes.
+        """Build the tokenizer that a GGUF file describes; see `TokenizerVocabulary.from_gguf` for parameters and errors.
 
-        Parameters
-        ----------
-        metadata : mapping of str
-            Keys and values of the file; arrays may be lists or NumPy arrays.
-
-        Raises
-        ------
-        Unsupported
-            If the tokenizer is of another kind, or splits text by a pattern that dflash does not know.
-        FormatError
-            If a key is missing or the keys contradict each other.
-
-        Notes
-        -----
         Takes about a second for Qwen3.5's 248,320 tokens and 247,587 merges.
         """
         return cls(TokenizerVocabulary.from_gguf(metadata))

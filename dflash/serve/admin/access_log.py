@@ -23,11 +23,6 @@ class AccessLogHandler(logging.Handler):
     """Writes lines to a stream. A slow disk, a full one, or a pipe that nobody reads delays no request.
 
     Lines that can't be written are dropped and counted in `LOST`; the first one logs a warning.
-
-    Parameters
-    ----------
-    stream : text stream
-        Stays open.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -74,11 +74,6 @@ class Admin:
 
     Bodies are tokenized in a thread of their own, so that neither streams nor other requests are delayed.
 
-    Parameters
-    ----------
-    backend : Served
-        Model and engine thread.
-
     Attributes
     ----------
     requests : RequestCounts

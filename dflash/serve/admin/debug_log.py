@@ -47,13 +47,7 @@ class BodyCopy:
 
 
 class Exchange:
-    """A request and its response, as far as they have passed.
-
-    Parameters
-    ----------
-    record : RequestRecord
-        Record of the request.
-    """
+    """A request and its response, as far as they have passed."""
 
     def __init__(self, record: RequestRecord) -> None:
         self.record, self.request, self.answer = record, BodyCopy(), BodyCopy()

@@ -23,21 +23,7 @@ Sample = tuple[Labels, float]
 
 
 class ServerMetrics(Collector):
-    """Metrics of one application, read when they are requested.
-
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Engine thread of the application.
-    engine : EngineCounters
-        Observer of that thread.
-    requests : RequestCounts
-        Responses of the application.
-    model_name : str
-        Value of the label ``model_name`` of every metric.
-    facts : ModelFacts, optional
-        Facts for ``dflash:model_info``.
-    """
+    """Metrics of one application, read when they are requested."""
 
     def __init__(
         self,

@@ -12,21 +12,7 @@ from dflash.serve.http_errors import Problem
 def model_entry(
     name: str, created: int, context: int, tokenizer: Tokenizer, facts: ModelFacts | None = None
 ) -> dict[str, Any]:
-    """Return the entry of a model: fields of OpenAI, Anthropic, vLLM, OpenRouter and llama.cpp together.
-
-    Parameters
-    ----------
-    name : str
-        Name in the API.
-    created : int
-        Unix time.
-    context : int
-        Maximum tokens of a sequence.
-    tokenizer : Tokenizer
-        Tokenizer of the model.
-    facts : ModelFacts, optional
-        More facts, for ``meta``.
-    """
+    """Return the entry of a model: fields of OpenAI, Anthropic, vLLM, OpenRouter and llama.cpp together."""
     meta: dict[str, Any] = {"n_ctx_train": context, "n_ctx": context, "n_vocab": tokenizer.n_vocab}
     if facts is not None:
         meta |= {

@@ -61,8 +61,7 @@ _SHARED: dict[str, Schema] = {
     "max_tokens": _whole(1, MAX_TOKENS),
     "min_tokens": _whole(0, MAX_TOKENS),
     "stop": _any(
-        {**_NONEMPTY, "maxLength": MAX_STOP_LENGTH},
-        _array({**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, maxItems=MAX_STOPS),
+        {**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, _array({**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, maxItems=MAX_STOPS)
     ),
     "stream": _FLAG,
     "stream_options": _any(_object(include_usage=_FLAG)),
@@ -191,10 +190,7 @@ def openapi(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "dflash", "version": release()},
-        "components": {
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _ERROR},
-        },
+        "components": {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}, "schemas": {"Error": _ERROR}},
         "paths": paths,
     }
 
@@ -212,10 +208,7 @@ def _operation(route: Route, method: str, parameters: list[Schema]) -> dict[str,
     operation: dict[str, Any] = {
         "operationId": f"{method.lower()} {route.path}",
         "security": [] if route.path in _OPEN else [{"bearer": []}],
-        "responses": {
-            "200": {"description": "answered"},
-            "default": {"description": "refused or failed", "content": error},
-        },
+        "responses": {"200": {"description": "answered"}, "default": {"description": "refused or failed", "content": error}},
     }
     if parameters:
         operation["parameters"] = parameters

@@ -19,7 +19,6 @@ class RequestLog:
 
     Parameters
     ----------
-    app : ASGI application
     counts : RequestCounts
         Counts all responses.
     debug_log : DebugLog, optional

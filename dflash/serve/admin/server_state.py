@@ -35,23 +35,7 @@ def props(
     sampling: Mapping[str, Any],
     facts: ModelFacts | None,
 ) -> dict[str, Any]:
-    """Return the settings of a server, under llama.cpp's names. No value holds a path.
-
-    Parameters
-    ----------
-    name : str
-        First name of the model.
-    context : int
-        Maximum tokens of a sequence.
-    engine_thread, tokenizer, template
-        Engine thread, tokenizer and chat template of the model.
-    strategy : Strategy
-        Strategy of requests that name none.
-    sampling : mapping
-        Sampling parameters of requests that leave them out.
-    facts : ModelFacts, optional
-        Facts about the model.
-    """
+    """Return the settings of a server, under llama.cpp's names. No value holds a path."""
     body: dict[str, Any] = {
         "default_generation_settings": {"n_ctx": context, "params": {**_SAMPLING, **sampling}},
         "total_slots": engine_thread.engine.max_active,
@@ -70,15 +54,7 @@ def props(
 
 
 def slots(engine_thread: EngineThread, context: int) -> list[dict[str, Any]]:
-    """Return one object for each running sequence, the oldest first: lengths, times and strategy, never text.
-
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Engine thread of the model.
-    context : int
-        Maximum tokens of a sequence.
-    """
+    """Return one object for each running sequence, the oldest first: lengths, times and strategy, never text."""
     running = [session for session in engine_thread.sessions if session.state is not None]
     return [_slot(number, session, context) for number, session in enumerate(running)]
 

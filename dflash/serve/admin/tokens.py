@@ -18,10 +18,6 @@ def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, 
     body : object
         ``{"content": TEXT}`` with ``add_special``, ``parse_special`` and ``with_pieces``, as in llama.cpp; or
         ``{"prompt": TEXT}`` or ``{"messages": [...]}`` with ``add_special_tokens`` and ``return_token_strs``, as in vLLM.
-    tokenizer, template
-        Tokenizer and chat template of the model.
-    limits : Limits
-        Limits of a request.
 
     Returns
     -------

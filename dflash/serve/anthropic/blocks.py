@@ -19,11 +19,6 @@ Block = dict[str, Any]
 def content_blocks(events: Iterable[Event]) -> list[Block]:
     """Return the content of a response that is not streamed.
 
-    Parameters
-    ----------
-    events : iterable of Event
-        All events of a completion.
-
     Returns
     -------
     list of dict

@@ -17,13 +17,6 @@ Message = dict[str, Any]
 def conversation(fields: Fields, *, keep_billing_header: bool = False) -> tuple[Message, ...]:
     """Convert ``system`` and ``messages`` of a body.
 
-    Parameters
-    ----------
-    fields : Fields
-        The body.
-    keep_billing_header : bool
-        Keep Claude Code's billing line.
-
     Returns
     -------
     tuple of dict

@@ -15,11 +15,6 @@ from dflash.serve.usage import TokenCounts
 class MessageFormat:
     """Format of one message.
 
-    Parameters
-    ----------
-    head : AnswerHead
-        Facts about the response.
-
     Notes
     -----
     The first event counts the whole prompt as ``input_tokens``, since the prefix cache was not asked yet. The last one, and

@@ -23,16 +23,10 @@ def parse_messages(body: object, *, keep_billing_header: bool = False, counting:
 
     Parameters
     ----------
-    body : object
-        Parsed JSON.
     keep_billing_header : bool
         Keep Claude Code's billing line in the system prompt.
     counting : bool
         The body is for counting tokens: it needs no ``max_tokens``.
-
-    Returns
-    -------
-    ChatRequest
 
     Raises
     ------

@@ -11,11 +11,6 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def function_tools(fields: Fields) -> tuple[dict[str, Any], ...]:
     """Convert the tools of a body.
 
-    Parameters
-    ----------
-    fields : Fields
-        The body.
-
     Returns
     -------
     tuple of dict
@@ -45,13 +40,6 @@ def _function(tool: Fields) -> dict[str, Any]:
 
 def tool_choice(fields: Fields, tools: Sequence[Mapping[str, Any]]) -> tuple[str | dict[str, Any] | None, bool]:
     """Convert the field ``tool_choice``.
-
-    Parameters
-    ----------
-    fields : Fields
-        The body.
-    tools : sequence of mapping
-        Its functions, from `function_tools`.
 
     Returns
     -------

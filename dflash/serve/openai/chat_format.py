@@ -7,36 +7,25 @@ from dflash.decode.session import TokenLogprobs
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.parsers import ArgumentsDelta, CallStart, ContentDelta, Event, ParsedOutput, ReasoningDelta
 from dflash.serve.dialect import AnswerHead, ServerEvent
-from dflash.serve.http_errors import Problem
-from dflash.serve.openai.chunks import LOWEST, Chunks
+from dflash.serve.openai.chunks import LOWEST, ChunkFormat
 from dflash.serve.openai.usage import interventions
 from dflash.serve.requests import ChatRequest
 
 
-class ChatFormat:
-    """Format of one chat completion. Reasoning is in ``reasoning_content``, as in DeepSeek's API and llama.cpp.
-
-    Parameters
-    ----------
-    request : ChatRequest
-        The request.
-    head : AnswerHead
-        Facts about the response.
-    """
+class ChatFormat(ChunkFormat):
+    """Format of one chat completion. Reasoning is in ``reasoning_content``, as in DeepSeek's API and llama.cpp."""
 
     def __init__(self, request: ChatRequest, head: AnswerHead) -> None:
-        self._chunks = Chunks(
+        super().__init__(
             head, request.options, prefix="chatcmpl", kind="chat.completion", chunk_kind="chat.completion.chunk"
         )
-        self._with_logprobs, self._tokenizer = request.options.logprobs is not None, head.tokenizer
-        self._completions = head.completions
         self._open = dict.fromkeys(range(request.options.n))
         self._called: set[int] = set()
 
     def opening(self) -> Iterator[ServerEvent]:
         """Yield a chunk with the role for each choice."""
         for index in self._open:
-            yield self._chunks.chunk(self._choice(index, {"role": "assistant", "content": ""}))
+            yield self._chunk(self._choice(index, {"role": "assistant", "content": ""}))
 
     def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
         """Yield chunks with reasoning, text and tool calls, and one with the finish reason."""
@@ -45,7 +34,7 @@ class ChatFormat:
         if logprobs is not None and not pieces:
             pieces.append({"content": ""})
         for piece in pieces:
-            yield self._chunks.chunk(self._choice(index, piece, logprobs=logprobs))
+            yield self._chunk(self._choice(index, piece, logprobs=logprobs))
             logprobs = None
         if any(isinstance(event, CallStart) for event in delta.events):
             self._called.add(index)
@@ -53,23 +42,11 @@ class ChatFormat:
             del self._open[index]
             reason = _finish_reason(delta.step.finish, called=index in self._called)
             ending = self._choice(index, {}, finish_reason=reason)
-            yield self._chunks.chunk(ending, **interventions([self._completions[index]]))
-
-    def closing(self, completions: Sequence[Completion]) -> Iterator[ServerEvent]:
-        """Yield the chunk with token counts, if the request wants it, and the terminal event."""
-        return self._chunks.closing(completions)
+            yield self._chunk(ending, **interventions([self._completions[index]]))
 
     def heartbeat(self) -> ServerEvent:
         """Return a chunk that adds nothing."""
-        return self._chunks.chunk(self._choice(next(iter(self._open), 0), {"content": ""}))
-
-    def failure(self, problem: Problem) -> Iterator[ServerEvent]:
-        """Yield the error object and the terminal event."""
-        return self._chunks.failure(problem)
-
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """Return the body of a response that is not streamed."""
-        return self._chunks.whole(completions, self._whole_choice)
+        return self._chunk(self._choice(next(iter(self._open), 0), {"content": ""}))
 
     def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
         output = completion.output or ParsedOutput(completion.text)

@@ -16,11 +16,6 @@ from dflash.serve.requests import ChatRequest
 def parse_chat(body: object) -> ChatRequest:
     """Read a chat body.
 
-    Parameters
-    ----------
-    body : object
-        Parsed JSON.
-
     Returns
     -------
     ChatRequest

@@ -1,6 +1,7 @@
 """Common parts of OpenAI's two response formats: bodies, chunks and the end of a stream."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dflash.generation.completion import Completion
@@ -16,21 +17,15 @@ DONE = ServerEvent("[DONE]")
 """Terminal event of every stream."""
 
 
-class Chunks:
-    """Bodies and chunks of one response.
+class ChunkFormat:
+    """Base of the formats of one response: body, chunks, and the end of a stream.
 
     Parameters
     ----------
-    head : AnswerHead
-        Facts about the response.
-    options : Options
-        Settings of the request.
     prefix : str
         Beginning of the response's id.
-    kind : str
-        Field ``object`` of a whole response.
-    chunk_kind : str
-        Field ``object`` of a chunk.
+    kind, chunk_kind : str
+        Field ``object`` of a whole response, and of a chunk.
     """
 
     def __init__(self, head: AnswerHead, options: Options, *, prefix: str, kind: str, chunk_kind: str) -> None:
@@ -38,8 +33,15 @@ class Chunks:
         self._head |= head.fingerprint_field
         self._options, self._kind, self._chunk_kind = options, kind, chunk_kind
         self._tail = {"usage": None} if options.include_usage else {}
+        self._with_logprobs, self._tokenizer = options.logprobs is not None, head.tokenizer
+        self._completions = head.completions
+        self._open: dict[int, None] = {}
 
-    def chunk(self, choice: Mapping[str, Any], **more: Any) -> ServerEvent:
+    @abstractmethod
+    def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        """Return a choice of a response that is not streamed."""
+
+    def _chunk(self, choice: Mapping[str, Any], **more: Any) -> ServerEvent:
         """Return a chunk with one choice."""
         return ServerEvent({**self._head, "object": self._chunk_kind, "choices": [choice], **self._tail, **more})
 
@@ -55,14 +57,12 @@ class Chunks:
         yield ServerEvent(problem.body())
         yield DONE
 
-    def whole(
-        self, completions: Sequence[Completion], choice: Callable[[int, Completion], Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """Return the body of a response that is not streamed."""
         return {
             **self._head,
             "object": self._kind,
-            "choices": [choice(index, completion) for index, completion in enumerate(completions)],
+            "choices": [self._whole_choice(index, completion) for index, completion in enumerate(completions)],
             "usage": usage(completions, self._options.n),
             **interventions(completions),
         }

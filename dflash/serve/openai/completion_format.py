@@ -6,27 +6,16 @@ from typing import Any
 from dflash.decode.session import TokenLogprobs
 from dflash.generation.completion import Completion, Delta
 from dflash.serve.dialect import AnswerHead, ServerEvent
-from dflash.serve.http_errors import Problem
-from dflash.serve.openai.chunks import LOWEST, Chunks
+from dflash.serve.openai.chunks import LOWEST, ChunkFormat
 from dflash.serve.openai.usage import interventions
 from dflash.serve.requests import CompletionRequest
 
 
-class CompletionFormat:
-    """Format of one response to a completion request.
-
-    Parameters
-    ----------
-    request : CompletionRequest
-        The request.
-    head : AnswerHead
-        Facts about the response.
-    """
+class CompletionFormat(ChunkFormat):
+    """Format of one response to a completion request."""
 
     def __init__(self, request: CompletionRequest, head: AnswerHead) -> None:
-        self._chunks = Chunks(head, request.options, prefix="cmpl", kind="text_completion", chunk_kind="text_completion")
-        self._with_logprobs, self._tokenizer = request.options.logprobs is not None, head.tokenizer
-        self._completions = head.completions
+        super().__init__(head, request.options, prefix="cmpl", kind="text_completion", chunk_kind="text_completion")
         texts = (each if isinstance(each, str) else head.tokenizer.decode(each) for each in request.prompts)
         self._echoes = [text for text in texts for _ in range(request.options.n)] if request.echo else []
         self._open = dict.fromkeys(range(request.options.n * len(request.prompts)))
@@ -35,32 +24,20 @@ class CompletionFormat:
     def opening(self) -> Iterator[ServerEvent]:
         """Yield a chunk for each choice, with the prompt for ``echo``, else without text."""
         for index in self._open:
-            yield self._chunks.chunk(self._choice(index, self._echoes[index] if self._echoes else ""))
+            yield self._chunk(self._choice(index, self._echoes[index] if self._echoes else ""))
 
     def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
         """Yield a chunk with text, and one with the finish reason."""
         if delta.text or delta.logprobs:
-            yield self._chunks.chunk(self._choice(index, delta.text, self._logprobs(index, delta.logprobs)))
+            yield self._chunk(self._choice(index, delta.text, self._logprobs(index, delta.logprobs)))
         if delta.step.finish is not None:
             del self._open[index]
             ending = self._choice(index, "", reason=delta.step.finish)
-            yield self._chunks.chunk(ending, **interventions([self._completions[index]]))
-
-    def closing(self, completions: Sequence[Completion]) -> Iterator[ServerEvent]:
-        """Yield the chunk with token counts, if the request wants it, and the terminal event."""
-        return self._chunks.closing(completions)
+            yield self._chunk(ending, **interventions([self._completions[index]]))
 
     def heartbeat(self) -> ServerEvent:
         """Return a chunk without text."""
-        return self._chunks.chunk(self._choice(next(iter(self._open), 0), ""))
-
-    def failure(self, problem: Problem) -> Iterator[ServerEvent]:
-        """Yield the error object and the terminal event."""
-        return self._chunks.failure(problem)
-
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """Return the body of a response that is not streamed."""
-        return self._chunks.whole(completions, self._whole_choice)
+        return self._chunk(self._choice(next(iter(self._open), 0), ""))
 
     def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
         text = self._echoes[index] + completion.text if self._echoes else completion.text

@@ -18,15 +18,6 @@ DEFAULT_COMPLETION_TOKENS = 16
 def parse_completion(body: object) -> CompletionRequest:
     """Read a completion body.
 
-    Parameters
-    ----------
-    body : object
-        What the JSON held.
-
-    Returns
-    -------
-    CompletionRequest
-
     Raises
     ------
     FieldError

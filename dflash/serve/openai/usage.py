@@ -8,15 +8,7 @@ from dflash.serve.usage import TokenCounts
 
 
 def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
-    """Return token counts; draft tokens are OpenAI's prediction tokens.
-
-    Parameters
-    ----------
-    completions : sequence of Completion
-        Completions of all choices, grouped by prompt.
-    n : int
-        Choices per prompt.
-    """
+    """Return token counts of all choices, grouped by prompt, `n` for each; draft tokens are OpenAI's prediction tokens."""
     counts = TokenCounts.of(completions, n)
     details = {"reasoning_tokens": counts.reasoning} if counts.reasoning else {}
     if counts.drafted:

@@ -24,11 +24,6 @@ def catalog_endpoint(defaults: Defaults) -> Callable[[Request], Awaitable[Respon
 def catalog_of(defaults: Defaults) -> dict[str, Any]:
     """Describe what requests may choose.
 
-    Parameters
-    ----------
-    defaults : Defaults
-        Defaults of the server.
-
     Returns
     -------
     dict

@@ -27,13 +27,6 @@ _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{%d}" % (limits.MAX_DIGITS + 1))
 async def read_body(request: Request, limit: int) -> bytes:
     """Read the body of a request of type ``application/json``.
 
-    Parameters
-    ----------
-    request : Request
-        Request whose body was not read yet.
-    limit : int
-        Maximum bytes of the body.
-
     Raises
     ------
     Problem

@@ -18,13 +18,6 @@ _VLLM = ("json", "json_object", "regex", "choice", "grammar")
 def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarParams:
     """Read the constraints of a request.
 
-    Parameters
-    ----------
-    fields : Fields
-        Body of the request.
-    tool_choice : str or mapping, optional
-        Valid field ``tool_choice``.
-
     Raises
     ------
     FieldError

@@ -10,16 +10,7 @@ from dflash.serve.strategy_choice import parse_decoding
 
 
 def parse_options(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Options:
-    """Read the settings of a request under OpenAI's names.
-
-    Parameters
-    ----------
-    fields : Fields
-        Body of the request.
-    max_tokens : int or None
-        Maximum output tokens, which has several names.
-    logprobs : int or None
-        Number of likeliest tokens to report, which has several names.
+    """Read the settings of a request under OpenAI's names; those with several names are parameters.
 
     Raises
     ------

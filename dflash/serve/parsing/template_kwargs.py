@@ -14,8 +14,6 @@ def parse_template_kwargs(fields: Fields, defaults: Mapping[str, Any]) -> Mappin
 
     Parameters
     ----------
-    fields : Fields
-        Body of the request.
     defaults : mapping
         Variables that other fields of the API set; the fields read here take precedence.
 

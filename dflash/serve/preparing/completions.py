@@ -49,11 +49,7 @@ class ReadRequest:
 
     @classmethod
     def of(
-        cls,
-        request: ChatRequest | CompletionRequest,
-        tokenizer: Tokenizer,
-        template: ChatTemplate | None,
-        limits: Limits,
+        cls, request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
     ) -> "ReadRequest":
         """Tokenize the prompts of a request.
 
@@ -80,11 +76,6 @@ class ReadRequest:
 
     def completions(self, strategy: Strategy) -> list[Completion]:
         """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
-
-        Parameters
-        ----------
-        strategy : Strategy
-            Prepared strategy.
 
         Raises
         ------

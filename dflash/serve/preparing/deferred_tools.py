@@ -13,13 +13,6 @@ Tool = Mapping[str, Any]
 def write_references(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
     """Replace each ``tool_reference`` in the messages by the definition of the tool.
 
-    Parameters
-    ----------
-    messages : sequence of mapping
-        Messages in OpenAI's format.
-    tools : sequence of mapping
-        All tools of the request.
-
     Returns
     -------
     list of mapping

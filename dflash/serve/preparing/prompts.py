@@ -20,15 +20,6 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Render and tokenize the prompts of a request.
 
-    Parameters
-    ----------
-    request : ChatRequest or CompletionRequest
-        The request.
-    tokenizer, template
-        Tokenizer and chat template of the model.
-    context : int
-        Maximum tokens of a prompt.
-
     Returns
     -------
     list of list of int

@@ -18,13 +18,7 @@ _OVERLOADED = (503, 529)
 
 
 class ModelReplica:
-    """Loads the model, and answers calls with the server's own application.
-
-    Parameters
-    ----------
-    settings : RaySettings
-        Settings of the deployment.
-    """
+    """Loads the model, and answers calls with the server's own application."""
 
     def __init__(self, settings: RaySettings) -> None:
         arguments = settings.server

@@ -24,10 +24,6 @@ class ResponsesFormat:
 
     Parameters
     ----------
-    request : ResponsesRequest
-        The request.
-    head : AnswerHead
-        Facts about the response.
     store : ResponseStore
         Takes the response when it is finished, if the request allows.
     errors : ErrorFormat

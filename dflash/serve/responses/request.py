@@ -57,8 +57,6 @@ def parse_responses(body: object, store: ResponseStore) -> ResponsesRequest:
 
     Parameters
     ----------
-    body : object
-        Parsed JSON.
     store : ResponseStore
         Holds the responses that ``previous_response_id`` may name.
 

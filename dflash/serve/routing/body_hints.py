@@ -30,10 +30,6 @@ def hints_of(path: str, body: bytes, headers: Mapping[str, str] | None = None, *
 
     Parameters
     ----------
-    path : str
-        Path of the request.
-    body : bytes
-        Its body.
     headers : mapping of str to str, optional
         Its headers by lower-case name.
     block : int

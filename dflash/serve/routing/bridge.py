@@ -13,16 +13,9 @@ _ENDING: set[asyncio.Task[None]] = set()
 
 
 async def responses(app: ASGIApp, call: RoutedCall) -> AsyncIterator[tuple[Mapping[str, Any], ...]]:
-    """Yield the messages of a response as they come; those that are there at once come together.
+    """Yield the messages of a response of a started application as they come; those that are there at once come together.
 
     Closing the iterator is a disconnect of the client: the application ends the request.
-
-    Parameters
-    ----------
-    app : ASGI application
-        Its lifespan has begun.
-    call : RoutedCall
-        The request.
 
     Raises
     ------

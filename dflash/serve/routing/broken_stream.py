@@ -16,12 +16,8 @@ def ending_of(path: str, first: bytes, last: bytes, problem: Problem) -> bytes:
 
     Parameters
     ----------
-    path : str
-        Path of the request.
     first, last : bytes
         The first and the last event that were sent; the Responses API repeats the response and counts its events.
-    problem : Problem
-        The error.
     """
     return b"".join(map(encoded, _events(path, first, last, problem)))
 

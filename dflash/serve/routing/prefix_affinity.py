@@ -72,8 +72,6 @@ class PrefixAffinity:
 
         Parameters
         ----------
-        hints : RouteHints
-            Facts about the request.
         loads : mapping of str to float
             Open requests of each replica that may be chosen.
         """

@@ -72,8 +72,6 @@ class Relay(Response):
     ----------
     path : str
         Path of the request below the root of the application; it chooses the form of errors.
-    call : RoutedCall
-        The request.
     ask : Ask
         Sends it to a replica.
     accept_seconds : float

@@ -11,8 +11,6 @@ def ready_line(url: str, *, name: str, context: int, strategy: str, has_key: boo
     ----------
     url : str
         URL of the server, without a path.
-    name : str
-        Name of the model in the API.
     context : int
         Maximum tokens of a sequence.
     strategy : str

@@ -59,7 +59,7 @@ def sessions_of(kind, *lengths, strategy, **settings):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_no_guess_changes_the_text(kind, model, sampling, shape):
+def test_no_draft_changes_the_text(kind, model, sampling, shape):
     """Read together, in chunks."""
     settings = {"sampling": sampling, "max_tokens": 30}
     plain = sessions_of(kind, 40, 1, 2, 23, strategy=Strategy(), **settings)

@@ -70,7 +70,7 @@ def test_it_sees_the_text_however_it_is_read(model, path, chunk):
     assert all(len(draft) for draft in found[:-2])
 
 
-def test_company_changes_no_guess(model, path):
+def test_a_draft_does_not_depend_on_the_batch(model, path):
     """Shapes of all kinds share one pass of the draft."""
     shapes = [None, Chain(2), Tree(9), Tree(30, width=2)]
     alone = [run(Engine(model), session(path, PROMPT[i:], shape))[0] for i, shape in enumerate(shapes)]
@@ -139,7 +139,7 @@ def test_a_snapshot_that_can_not_be_restored_costs_no_slot(model, path, monkeypa
     snapshot.close()
 
 
-def test_broken_weights_are_told_of(model, tmp_path, monkeypatch, caplog):
+def test_broken_weights_give_a_warning(model, tmp_path, monkeypatch, caplog):
     def spoil(weights):
         weights["output_norm.weight"][:] = np.nan
 

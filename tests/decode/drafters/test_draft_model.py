@@ -30,7 +30,7 @@ def prompt(n=40):
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, seed=3)], ids=str)
-def test_a_model_guesses_itself(model, sampling):
+def test_a_model_drafts_for_itself(model, sampling):
     """It reads every token as the other does, so it is right every time, drawn tokens included."""
     session = Session(prompt(), sampling=sampling, max_tokens=40, strategy=Strategy(ITSELF, Chain(5)))
     run(model, session, chunk=7)

@@ -29,7 +29,7 @@ def run(toy, *drafters, n=1):
     return sessions
 
 
-def test_the_first_that_has_a_guess():
+def test_the_first_that_has_a_draft():
     toy = Toy()
     truth = naive(toy, PROMPT, Sampling(), 40)
     knows, errs = oracle(toy), oracle(toy, "wrong")

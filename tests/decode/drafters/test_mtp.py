@@ -85,7 +85,7 @@ def test_a_snapshot_knows_the_prompt(model, n):
 
 
 @pytest.mark.parametrize("shape", [Chain(3), Tree(12)], ids=repr)
-def test_guesses_of_the_first_tokens_alone(model, shape):
+def test_drafts_from_a_smaller_vocabulary(model, shape):
     """The text is that of plain decoding, and what is guessed is known: the first tokens and the special ones."""
     want = Session(prompt(), max_tokens=20)
     run(model, want)

@@ -53,7 +53,7 @@ def test_bounds():
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_no_guess_changes_the_text(sampling):
+def test_no_draft_changes_the_text(sampling):
     """The law repeats what the text has said before, most of the time."""
 
     def law(text):

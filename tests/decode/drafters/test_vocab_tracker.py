@@ -29,7 +29,7 @@ def test_others_are_forgotten():
     assert usual.select(text) == 0
 
 
-def test_nothing_is_common_where_nobody_asks():
+def test_without_smaller_vocabularies_none_is_selected():
     counts = Counter()
     usual = VocabTracker((), 100, counts)
     assert usual.select([0] * RECENT) is None

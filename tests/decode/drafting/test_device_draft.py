@@ -31,7 +31,7 @@ class Guesses:
         return np.array(TOKENS, np.int32) + i, np.array(PARENTS, np.int32)
 
 
-def test_it_is_the_draft_once_somebody_looks():
+def test_it_becomes_the_draft_when_its_tokens_are_read():
     guesses = Guesses()
     draft = DeferredDraft(guesses, 0, 4, chain=False)
     assert len(draft) == 4
@@ -42,7 +42,7 @@ def test_it_is_the_draft_once_somebody_looks():
     assert draft.drafts is None, "a step keeps its draft, not the device's memory"
 
 
-def test_nobody_waits_to_plan_a_step():
+def test_planning_a_step_does_not_wait_for_the_device():
     guesses = Guesses()
     drafts = [DeferredDraft(guesses, i, 5, chain=False) for i in range(2)]
     cut = [_checked(draft, room, n_vocab=10) for draft, room in zip(drafts, (5, 3), strict=True)]

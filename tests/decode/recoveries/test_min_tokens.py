@@ -43,7 +43,7 @@ def test_it_is_a_mask_of_the_first_places(sampling, n):
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_every_end_that_was_held_off_is_told(kind):
+def test_every_masked_end_is_an_intervention(kind):
     toy = Toy(law=lambda text: [5, 0, 0, 3, 4] + [0] * 8 if len(text) % 2 else [0, 0, 4, 3, 2] + [0] * 8)
     session = written(toy, PROMPT, way(kind, [*PROMPT, 2, 4, 2, 4, 2, 0]) | MinTokens(5), eos=ENDS)
     assert session.output_ids == [2, 4, 2, 4, 2, 0]

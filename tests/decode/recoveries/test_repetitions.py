@@ -33,14 +33,7 @@ def ended(kind, text, *, grammar=None, **limits):
     toy = Toy(law=script(len(PROMPT), text))
     strategy = way(kind, [*PROMPT, *text, END]) | LoopGuard(**{**OFF, **limits})
     session = written(
-        toy,
-        PROMPT,
-        strategy,
-        max_tokens=400,
-        eos=[END],
-        special_tokens=MARKS,
-        detokenize=detokenize,
-        grammar=grammar,
+        toy, PROMPT, strategy, max_tokens=400, eos=[END], special_tokens=MARKS, detokenize=detokenize, grammar=grammar
     )
     return session, toy
 

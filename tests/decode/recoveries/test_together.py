@@ -155,7 +155,7 @@ def looped(kind, said, recoveries, text):
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_what_a_cut_undoes_is_not_told(kind):
+def test_interventions_that_a_cut_undoes_are_not_recorded(kind):
     """The circle is complete before the announcement ends."""
     text = [WORD, 9] * 3
     recoveries = [ToolStall((OPEN, NAME), ((COLON,),)), LoopGuard(same=0, min_period=2, max_period=2)]

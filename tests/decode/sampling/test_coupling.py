@@ -80,7 +80,7 @@ def agreement(p, q):
 
 
 @pytest.mark.parametrize("sampling", CUTS, ids=repr)
-def test_how_often_the_first_guess_is_right(sampling):
+def test_acceptance_rate_of_the_first_draft_token(sampling):
     for row in range(2):
         p, q = (law_of(table[row], sampling) for table in (TARGET, DRAFT))
         law = Session([0], sampling=sampling).sampler.params

@@ -133,7 +133,7 @@ def test_positions_of_a_draft_are_those_of_its_levels():
     assert sampler.request(Draft([4, 5, 6, 7], [-1, -1, 0, 2]), history).positions.tolist() == [7, 8, 8, 9, 10]
 
 
-def test_who_has_to_be_asked_node_by_node():
+def test_sessions_that_need_verification_node_by_node():
     history = History([1, 2])
     history.count()
     assert Sampler(EDITED, 0).request(EMPTY, history) is None

@@ -55,7 +55,7 @@ def test_texts_that_come_and_go(toy):
     assert toy.ahead > 20
 
 
-def test_an_end_that_nobody_foresaw(toy):
+def test_an_unplanned_end(toy):
     truth = naive(toy, PROMPT, Sampling(), 30)
     eos = truth[12]
     end = truth.index(eos) + 1
@@ -111,7 +111,7 @@ def test_what_happens_in_between(toy, what):
 @pytest.mark.parametrize(
     "sampling", [Sampling(logprobs=2), Sampling(repetition_penalty=1.2), Sampling(logit_bias={3: 1.0})], ids=str
 )
-def test_who_must_see_the_text_waits(toy, sampling):
+def test_sessions_that_need_their_tokens_on_the_host_are_not_overlapped(toy, sampling):
     session = Session(PROMPT, max_tokens=10, sampling=sampling)
     for _ in Engine(toy).stream(session):
         pass
@@ -119,7 +119,7 @@ def test_who_must_see_the_text_waits(toy, sampling):
     assert toy.ahead == 0
 
 
-def test_who_is_watched_over_waits(toy):
+def test_sessions_with_a_recovery_are_not_overlapped(toy):
     """A recovery may change what follows; when it has nothing more to do, forwards are launched ahead again."""
     truth = naive(toy, PROMPT, Sampling(), 20)
     for recovery, ahead in ((LoopGuard(), False), (MinTokens(6), True)):
@@ -132,7 +132,7 @@ def test_who_is_watched_over_waits(toy):
         assert (toy.ahead == 0) != ahead
 
 
-def test_who_is_forced_waits(toy):
+def test_sessions_with_forced_tokens_are_not_overlapped(toy):
     class Says:
         def start(self, session):
             session.forced_ids = (3, 1, 4)
@@ -212,7 +212,7 @@ class Following(Drafter):
         self.asked.append((wishes, order))
 
 
-def test_devices_begin_for_whoever_can_follow(toy):
+def test_device_drafts_begin_for_sessions_that_can_be_overlapped(toy):
     """In a batch of several strategies, each guesser once for its own, whatever the others do."""
     one, other = Following(), Following()
     drafters = [None, one, other, None, one]

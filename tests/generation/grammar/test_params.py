@@ -131,10 +131,7 @@ def test_forms_of_calls():
     assert call_form(JSON) is CallForm.JSON
     assert first(
         built(JSON, tools(READ), tool_choice="required"), '<tool_call>\n{"name": "read", "arguments": {"path":'
-    ) >= {
-        b'"',
-        b' "',
-    }
+    ) >= {b'"', b' "'}
 
 
 def test_what_constrains_nothing_has_no_grammar():

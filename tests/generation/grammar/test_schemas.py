@@ -19,10 +19,7 @@ from dflash.model.text.chat_template import ChatTemplate
 
 PROMPT = [5, 6, 7]
 TEMPERATURES = [0.0, 0.7, 1.0, 1.5]
-TEMPLATES = {
-    "xml": DATA / "demo" / "chat_template.jinja",
-    "json": DATA / "templates" / "json_calls.jinja",
-}
+TEMPLATES = {"xml": DATA / "demo" / "chat_template.jinja", "json": DATA / "templates" / "json_calls.jinja"}
 
 
 def written(params, seeds, template=None, tools=lambda seed: (), max_tokens=600):

@@ -33,8 +33,7 @@ def test_events_have_indices_in_order():
 
 
 @pytest.mark.parametrize(
-    ("opening", "closing"),
-    [("", "\n</tool_call>"), ("", ""), ("<tool_call>", ""), ("<tool_call>\r\n \n", "</tool_call>")],
+    ("opening", "closing"), [("", "\n</tool_call>"), ("", ""), ("<tool_call>", ""), ("<tool_call>\r\n \n", "</tool_call>")]
 )
 def test_the_outer_tags_may_be_missing(opening, closing):
     output = parsed("a " + call("get_weather", city="Rome", opening=opening, closing=closing) + " b")

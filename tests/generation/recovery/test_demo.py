@@ -124,7 +124,7 @@ def test_a_budget_without_reasoning_changes_nothing(lm):
         ask(lm, "Hello!", recover=ThinkBudget(3, "so</think>"))
 
 
-def test_a_strategy_that_can_not_be_loaded_is_told_at_once(lm, pools, monkeypatch):
+def test_a_strategy_that_can_not_be_loaded_is_an_error_at_once(lm, pools, monkeypatch):
     def refuse(self, model):
         raise Unsupported("MTP: there is no head")
 

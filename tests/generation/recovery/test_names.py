@@ -165,7 +165,7 @@ def test_the_words_of_a_stall(lm):
     assert recoveries("stall", Language(lm.tokenizer, lm.template, [READ])) == (stall,)
 
 
-def test_marks(lm):
+def test_special_tokens(lm):
     marks = special_tokens_of(lm.tokenizer)
     one = lm.tokenizer.id_of
     assert marks.call == (one("<tool_call>"), one("</tool_call>"))

@@ -135,7 +135,7 @@ def test_ids_of_another_vocabulary_end_this_session_alone():
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_whoever_has_called_is_left_alone(kind):
+def test_a_completion_with_a_call_is_left_alone(kind):
     said = [OPEN, NAME, CLOSE, *ANNOUNCED]
     session = ended(kind, said)
     assert (session.output_ids, session.interventions) == ([*said, END], [])

@@ -101,20 +101,10 @@ def test_a_function_that_is_in_no_file(caches, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("cut", [0, 1, 31, 32, 33, 200, 0.5, -33, -32, -1])
-def test_a_file_that_is_cut_short(warm, caplog, cut):
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:-1] + b"x"])
+def test_a_damaged_file(warm, caplog, damage):
     path = entry_of(warm.folder)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * cut)] if isinstance(cut, float) else data[:cut])
-    self_healing(warm, caplog)
-
-
-@pytest.mark.parametrize("place", [0, 1, 10, 0.25, 0.5, 0.75, -33, -32, -1])
-def test_a_flipped_bit(warm, caplog, place):
-    path = entry_of(warm.folder)
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * place) if isinstance(place, float) else place] ^= 16
-    path.write_bytes(data)
+    path.write_bytes(damage(path.read_bytes()))
     self_healing(warm, caplog)
 
 
@@ -162,7 +152,7 @@ class _Bomb:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no user ids")
 @pytest.mark.parametrize("trap", ["folder for all", "file for all", "no checksum"])
-def test_nothing_of_somebody_elses_is_unpickled(warm, tmp_path, caplog, trap):
+def test_nothing_of_another_user_is_unpickled(warm, tmp_path, caplog, trap):
     path, exploded = entry_of(warm.folder), tmp_path / "exploded"
     bomb = pickle.dumps(_Bomb(str(exploded)))
     if trap == "no checksum":

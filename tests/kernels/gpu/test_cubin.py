@@ -94,7 +94,7 @@ def test_an_error_names_file_and_line(cache):
     assert not cache.exists()
 
 
-def test_a_folder_that_takes_no_files_is_said_once(cache, tmp_path, caplog):
+def test_a_folder_that_takes_no_files_is_logged_once(cache, tmp_path, caplog):
     cache.parent.write_text("in the way")
     (tmp_path / "tmp").rmdir()
     (tmp_path / "tmp").write_text("in the way, too")
@@ -114,10 +114,7 @@ def test_launches_what_was_bound(calls):
     bound = ready_kernel().bind((2, 3), 64, (None, 5, 0.5), shared=100)
     bound(STREAM)
     bound(STREAM, grid=9, n=6)
-    assert calls == [
-        ([2, 3, 1], [64, 1, 1], 100, 0, 42, [0, 5, 0.5]),
-        ([9, 1, 1], [64, 1, 1], 100, 0, 42, [0, 6, 0.5]),
-    ]
+    assert calls == [([2, 3, 1], [64, 1, 1], 100, 0, 42, [0, 5, 0.5]), ([9, 1, 1], [64, 1, 1], 100, 0, 42, [0, 6, 0.5])]
 
 
 def test_attributes_are_set_where_they_are_asked_for(calls):

@@ -6,23 +6,7 @@ import gguf
 import numpy as np
 import pytest
 from compare import assert_same_bits
-from gguf_bytes import (
-    ARRAY,
-    BOOL,
-    F32,
-    FORMATS,
-    I32,
-    STRING,
-    U8,
-    U16,
-    U32,
-    array,
-    key,
-    number,
-    string,
-    tensor,
-    write,
-)
+from gguf_bytes import ARRAY, BOOL, F32, FORMATS, I32, STRING, U8, U16, U32, array, key, number, string, tensor, write
 from gguf_bytes import gguf as header
 
 from dflash.errors import FormatError, ModelError, NotFound, Unsupported

@@ -27,12 +27,7 @@ MEMORY = 4 << 20
 
 
 def fuzz(max_examples):
-    return settings(
-        max_examples=max_examples,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    return settings(max_examples=max_examples, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -117,8 +117,5 @@ def test_memory_that_the_system_refuses():
     from dflash.kernels.arrays import zeros
     from dflash.model.loading.short_memory import memory_errors
 
-    with (
-        pytest.raises(OutOfMemory, match=r"'x': out of memory .*: less"),
-        memory_errors("x", "less"),
-    ):
+    with pytest.raises(OutOfMemory, match=r"'x': out of memory .*: less"), memory_errors("x", "less"):
         zeros(1 << 46)

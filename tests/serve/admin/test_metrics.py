@@ -1,6 +1,5 @@
 """Metrics: counts of real requests, and the dashboard that shows them."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -9,15 +8,14 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from hang_guard import GUARD, wait_until
+from in_process import sent
 from prometheus_client.parser import text_string_to_metric_families
-from serve_fakes import ScriptedEngine
 from streams import first_text
 
 import dflash.serve.admin
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.session import Step
-from dflash.generation.engine_thread import EngineThread
 from dflash.generation.load import start
 from dflash.serve.admin.engine_counters import BucketCounts, EngineCounters
 from dflash.serve.admin.model_facts import ModelFacts
@@ -225,22 +223,12 @@ def test_the_prefix_cache_is_counted(prefix_server):
     assert 0 < found["dflash:prefix_cache_bytes", ()] <= found["dflash:prefix_cache_capacity_bytes", ()]
 
 
-def test_metrics_of_two_apps_are_apart(lm):
-    workers = [EngineThread(ScriptedEngine(lm.tokenizer, ["hello"])) for _ in range(2)]
-    for worker in workers:
-        worker.engine.prefix_cache, worker.engine.model, worker.engine.n_preempted = None, lm.model, 0
-    apps = [build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"])) for worker in workers]
-
-    async def texts():
-        found = []
-        for app in apps:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                await client.post("/v1/completions", json={"prompt": "a"}) if app is apps[0] else None
-                found.append((await client.get("/metrics")).text)
-        return found
-
-    first, second = map(samples, asyncio.run(texts()))
-    for worker in workers:
-        worker.close()
+def test_metrics_of_two_apps_are_apart(app_of, lm):
+    apps = [app_of("hello") for _ in range(2)]
+    for app in apps:
+        engine = app.engine_thread.engine
+        engine.prefix_cache, engine.model, engine.n_preempted = None, lm.model, 0
+    sent(apps[0], "POST", "/v1/completions", json={"prompt": "a"})
+    first, second = (samples(sent(app, "GET", "/metrics").text) for app in apps)
     key = "dflash:request_success_total", (("finished_reason", "stop"),)
     assert (first[key], second[key]) == (1, 0)

@@ -1,14 +1,15 @@
 """Model list, tokenizing, templates, properties and slots, of a real server with the demo model."""
 
 import json
+import re
 import threading
 
 import openai
 import pytest
+from api_failures import APIS
 from streams import first_text
 
 from dflash.serve.admin.model_facts import ModelFacts, fingerprint
-from dflash.serve.limits import Limits
 
 MESSAGES = [{"role": "user", "content": "What is the capital of Japan?"}]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
@@ -106,15 +107,6 @@ def test_wrong_fields_are_named(http, path, body, param):
     assert answer.json()["error"]["param"] == param
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/apply-template"])
-def test_bodies_have_a_type_and_a_limit(http, server, path):
-    assert http.post(path, content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
-    assert http.post(path, content=b"[[", headers={"Content-Type": "application/json"}).status_code == 400
-    long = b" " * (Limits(server.loaded.model.config.context).body_bytes + 1)
-    assert http.post(path, content=long, headers={"Content-Type": "application/json"}).status_code == 413
-    assert http.get(path).status_code == 405
-
-
 def test_props_tell_no_path(http, server):
     body = http.get("/props").json()
     folder = str(server.loaded.file.path.parent)
@@ -153,14 +145,14 @@ def test_the_fingerprint_depends_on_the_weights_and_the_cache(server, monkeypatc
     assert fingerprint(server.loaded) != first
 
 
-def test_responses_carry_the_fingerprint(http, server):
-    expected = fingerprint(server.loaded)
-    whole = http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).json()
-    assert whole["system_fingerprint"] == expected
-    body = {"messages": MESSAGES, "max_tokens": 1, "stream": True}
-    lines = http.post("/v1/chat/completions", json=body).text.split("\n\n")
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
-    assert {chunk["system_fingerprint"] for chunk in chunks} == {expected}
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", APIS)
+def test_responses_carry_the_fingerprint(http, server, path, stream):
+    text = http.post(path, json={**APIS[path][0], "stream": stream}).text
+    found = re.findall(r'"system_fingerprint": ?"(\w+)"', text)
+    assert set(found) == {fingerprint(server.loaded)}
+    if stream and path.endswith("completions"):
+        assert len(found) == text.count("data: {")
 
 
 def test_tokenizing_runs_outside_of_the_event_loop(http, server, monkeypatch):

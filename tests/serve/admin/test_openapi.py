@@ -1,18 +1,12 @@
 """The description of the API against the routes and the parsers of the server."""
 
-import asyncio
-
-import httpx
 import jsonschema
 import pytest
-from serve_fakes import ScriptedEngine
+from in_process import sent
 
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve.admin.openapi import BODIES
 from dflash.serve.admin.tokens import apply_template, detokenize, tokenize
 from dflash.serve.anthropic.request import parse_messages
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.openai.completion_request import parse_completion
@@ -154,26 +148,10 @@ def test_every_post_has_a_valid_schema(http):
             assert path in BAD
 
 
-@pytest.fixture
-def keyed(lm):
-    """Sends one request to an app with a key."""
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), api_key="secret")
-
-    def send(method, path, **request):
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                return await client.request(method, path, **request)
-
-        return asyncio.run(run())
-
-    yield send
-    engine_thread.close()
-
-
-def test_open_paths_are_those_without_a_key(keyed):
-    described = keyed("GET", "/openapi.json", headers={"Authorization": "Bearer secret"}).json()
+def test_open_paths_are_those_without_a_key(app_of):
+    app = app_of("hello", api_key="secret")
+    described = sent(app, "GET", "/openapi.json", headers={"Authorization": "Bearer secret"}).json()
     for path, item in described["paths"].items():
         for method, operation in item.items():
-            answer = keyed(method, path.replace("{name}", "demo").replace("{id}", "x"))
+            answer = sent(app, method, path.replace("{name}", "demo").replace("{id}", "x"))
             assert (answer.status_code == 401) == bool(operation["security"]), path

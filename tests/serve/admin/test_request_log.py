@@ -1,22 +1,17 @@
 """Request ids, the access log and the debug log."""
 
-import asyncio
 import json
 import os
 import re
 import stat
 
-import httpx
 import pytest
 from hang_guard import wait_until
-from serve_fakes import ScriptedEngine
+from in_process import sent
 
 from dflash.errors import RequestError
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve.admin import debug_log as debug_logs
 from dflash.serve.admin.debug_log import DebugLog
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 
 SECRET = "zebra"
 KEY = "key-of-somebody"
@@ -96,32 +91,21 @@ def test_paths_and_queries_of_clients_are_not_logged(http, lines):
     http.get(f"/{SECRET}?key={KEY}")
     http.get(f"/v1/models/{SECRET}")
     wait_until(lambda: len(lines()) == 2)
-    assert [line.split()[:3] for line in lines()] == [
-        ["GET", "unmatched", "404"],
-        ["GET", "/v1/models/{name:path}", "404"],
-    ]
+    assert [line.split()[:3] for line in lines()] == [["GET", "unmatched", "404"], ["GET", "/v1/models/{name:path}", "404"]]
     assert not any(SECRET in line or KEY in line for line in lines())
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Sends requests to an app over a scripted engine that has a debug log; returns the responses after closing the log."""
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello ", "world"]))
 
     def send(debug_log, *requests):
-        backend = Backend(engine_thread, lm.tokenizer, lm.template, ["demo"])
-        app = build_app(backend, api_key=KEY, debug_log=debug_log)
-
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                return [await client.request(*request, **more) for *request, more in requests]
-
-        answers = asyncio.run(run())
+        app = app_of("hello ", "world", api_key=KEY, debug_log=debug_log)
+        answers = [sent(app, *request, **more) for *request, more in requests]
         debug_log.close()
         return answers
 
-    yield send
-    engine_thread.close()
+    return send
 
 
 def post(key=KEY, **body):

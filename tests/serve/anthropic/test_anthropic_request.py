@@ -53,13 +53,7 @@ def function(name, **more):
         ),
         (
             [result("1", [text("a"), {"type": "tool_reference", "tool_name": "ls"}])],
-            [
-                {
-                    "role": "tool",
-                    "tool_call_id": "1",
-                    "content": [text("a"), {"type": "tool_reference", "tool_name": "ls"}],
-                }
-            ],
+            [{"role": "tool", "tool_call_id": "1", "content": [text("a"), {"type": "tool_reference", "tool_name": "ls"}]}],
         ),
     ],
 )

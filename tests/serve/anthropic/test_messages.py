@@ -1,21 +1,15 @@
 """``/v1/messages`` over an engine with scripted output."""
 
-import asyncio
-import json
-import threading
 from types import SimpleNamespace
 
-import httpx
 import pytest
-from hang_guard import GUARD
+from in_process import sent
 from message_stream import fold
 from serve_fakes import ScriptedEngine
+from streams import named_events
 
 from dflash.cli.serve import main
 from dflash.errors import KernelError, QueueFull
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.http_errors import INTERNAL
 from dflash.serve.limits import Limits
 
@@ -40,18 +34,6 @@ class Full(ScriptedEngine):
         raise QueueFull(f"{len(sessions)} sequences are too many; try again later")
 
 
-class Held(ScriptedEngine):
-    """Makes no step before `go` is set."""
-
-    def __init__(self, tokenizer, script):
-        super().__init__(tokenizer, script)
-        self.go = threading.Event()
-
-    def step(self):
-        assert self.go.wait(GUARD)
-        return super().step()
-
-
 class Cached(ScriptedEngine):
     """Finds the first seven tokens of every prompt in its prefix cache."""
 
@@ -62,38 +44,15 @@ class Cached(ScriptedEngine):
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Sends one request to an app over a scripted engine."""
-    workers = []
 
     def send(*script, engine=Ending, path="/v1/messages?beta=true", headers=None, context=8192, server=None, **fields):
-        worker = EngineThread(engine(lm.tokenizer, script))
-        workers.append(worker)
-        backend = Backend(worker, lm.tokenizer, lm.template, ["demo"], limits=Limits(context))
-        app = build_app(backend, **(server or {}))
+        app = app_of(*script, engine=engine, limits=Limits(context), **(server or {}))
+        body = {name: value for name, value in {**BODY, **fields}.items() if value is not None}
+        return sent(app, "POST", path, json=body, headers=headers)
 
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                body = {name: value for name, value in {**BODY, **fields}.items() if value is not None}
-                return await client.post(path, json=body, headers=headers)
-
-        return asyncio.run(run())
-
-    yield send
-    for worker in workers:
-        worker.close()
-
-
-def events_of(answer):
-    """Return the events of a stream; asserts that each is named by its type."""
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    events = []
-    for part in answer.text.split("\n\n")[:-1]:
-        name, data = part.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
+    return send
 
 
 def without_ids(message):
@@ -118,7 +77,7 @@ SCRIPTS = {
 def test_a_folded_stream_is_the_whole_message(ask, name):
     script, reason = SCRIPTS[name]
     whole = ask(*script).json()
-    events = events_of(ask(*script, stream=True))
+    events = named_events(ask(*script, stream=True))
     assert without_ids(fold(events)) == without_ids(whole)
     assert whole["stop_reason"] == reason
     assert whole["stop_sequence"] is None
@@ -133,14 +92,14 @@ def test_a_call(ask):
     assert text["text"].strip() == "I look."
     assert (call["type"], call["name"]) == ("tool_use", "ls")
     assert call["input"] == {"path": "src/é", "n": 1.0}
-    events = events_of(ask(*SCRIPTS["call"][0], stream=True))
+    events = named_events(ask(*SCRIPTS["call"][0], stream=True))
     pieces = [event["delta"]["partial_json"] for event in events if event.get("delta", {}).get("type") == "input_json_delta"]
     assert len(pieces) > 1
     assert "".join(pieces) == '{"path": "src/é", "n": 1.0}'
 
 
 def test_a_cut_call_is_not_mended(ask):
-    events = events_of(ask(*SCRIPTS["cut call"][0], stream=True))
+    events = named_events(ask(*SCRIPTS["cut call"][0], stream=True))
     written = "".join(event["delta"].get("partial_json", "") for event in events if event["type"] == "content_block_delta")
     assert written == '{"path": "src/é", "n": 1.'
     assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
@@ -163,7 +122,7 @@ def test_only_one_call_if_the_client_wants_one(ask):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_sequence_is_named(ask, stream):
     answer = ask("</think>\n\nOne END two", stop_sequences=["STOP", "END"], stream=stream)
-    message = fold(events_of(answer)) if stream else answer.json()
+    message = fold(named_events(answer)) if stream else answer.json()
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     assert message["content"][-1]["text"] == "One "
 
@@ -174,7 +133,7 @@ def test_token_counts(ask):
     assert counted == {"input_tokens": usage["input_tokens"]}
     assert usage["input_tokens"] > 100
     assert usage["cache_read_input_tokens"] == 0
-    start = events_of(ask("Two", stream=True))[0]["message"]
+    start = named_events(ask("Two", stream=True))[0]["message"]
     assert start["usage"]["input_tokens"] == usage["input_tokens"]
     assert (start["content"], start["stop_reason"]) == ([], None)
 
@@ -183,24 +142,9 @@ def test_token_counts(ask):
 def test_tokens_from_the_prefix_cache_are_counted_apart(ask, stream):
     counted = ask(path="/v1/messages/count_tokens").json()["input_tokens"]
     answer = ask("Two", engine=Cached, stream=stream)
-    usage = (fold(events_of(answer)) if stream else answer.json())["usage"]
+    usage = (fold(named_events(answer)) if stream else answer.json())["usage"]
     assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (7, 0)
     assert usage["input_tokens"] == counted - 7
-
-
-def test_a_silent_stream_pings(lm, serving, monkeypatch):
-    monkeypatch.setattr("dflash.serve.limits.HEARTBEAT_SECONDS", 0.01)
-    engine = Held(lm.tokenizer, ["</think>\n\nTwo"])
-    lines, body = [], {**BODY, "stream": True}
-    app = build_app(Backend(EngineThread(engine), lm.tokenizer, lm.template, ["demo"]))
-    with serving(app) as url, httpx.stream("POST", f"{url}/v1/messages", json=body, timeout=GUARD) as answer:
-        for line in answer.iter_lines():
-            lines.append(line)
-            if lines.count("event: ping") == 3:
-                engine.go.set()
-    names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
-    assert names[:4] == ["message_start", "ping", "ping", "ping"]
-    assert names[-1] == "message_stop"
 
 
 def test_a_prompt_beyond_the_context_is_counted_and_refused(ask):
@@ -215,7 +159,7 @@ def test_a_prompt_beyond_the_context_is_counted_and_refused(ask):
 
 
 def test_an_error_in_the_middle_of_a_stream_is_its_last_event(ask, caplog):
-    events = events_of(ask("</think>\n\n", *CALL, KernelError("the device said no"), stream=True))
+    events = named_events(ask("</think>\n\n", *CALL, KernelError("the device said no"), stream=True))
     assert events[-1]["error"] == {"type": "api_error", "message": INTERNAL}
     types = [event["type"] for event in events]
     assert types.count("error") == 1

@@ -48,15 +48,6 @@ def test_a_tool_is_offered_called_and_answered(ask, http, stream):
     assert counted.json() == {"input_tokens": answered["usage"]["input_tokens"]}
 
 
-@pytest.mark.parametrize("thinking", [None, {"type": "adaptive"}, {"type": "enabled", "budget_tokens": 5}])
-def test_a_stream_is_the_whole_message(ask, thinking):
-    fields = {} if thinking is None else {"thinking": thinking}
-    whole, streamed = (ask([OSLO], stream=stream, **fields) for stream in (False, True))
-    assert {**streamed, "id": ""} == {**whole, "id": ""}
-    assert whole["usage"]["output_tokens"] > 1
-    assert (whole["content"][0]["type"] == "thinking") == (thinking is not None)
-
-
 def test_a_tool_that_must_be_called(ask):
     choices = [{"type": "any"}, {"type": "tool", "name": "get_weather"}]
     for choice in choices:

@@ -1,37 +1,24 @@
 """Apps over a scripted engine that notes its prompts."""
 
-import asyncio
+from functools import partial
 
-import httpx
 import pytest
-from hang_guard import GUARD
+from in_process import sent
 from three_apis import Noting, body_of
 
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Sends a request to an app over a scripted engine; ``ask.engine`` is the last one."""
-    workers = []
 
     def send(path, body, *script, context=32768, headers=None, method="POST", **settings):
-        send.engine = Noting(lm.tokenizer, script, **settings)
-        workers.append(EngineThread(send.engine))
-        app = build_app(Backend(workers[-1], lm.tokenizer, lm.template, ["demo"], limits=Limits(context)))
+        app = app_of(*script, engine=partial(Noting, **settings), limits=Limits(context))
+        send.engine = app.engine_thread.engine
+        return sent(app, method, path, json=body, headers=headers)
 
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=GUARD) as client:
-                return await client.request(method, path, json=body, headers=headers)
-
-        return asyncio.run(run())
-
-    yield send
-    for worker in workers:
-        worker.close()
+    return send
 
 
 @pytest.fixture

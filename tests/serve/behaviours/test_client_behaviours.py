@@ -29,7 +29,6 @@
 | images are refused clearly | test_images_are_refused_by_name |
 """  # noqa: E501 - a table
 
-import asyncio
 import json
 import re
 import threading
@@ -38,10 +37,9 @@ from pathlib import Path
 import httpx
 import pytest
 from hang_guard import GUARD
-from serve_fakes import ScriptedEngine
+from in_process import sent
 from three_apis import CALL, CHAT, END, MESSAGES, PATHS, RESPONSES, TOOLS, body_of, events_of
 
-from dflash.generation.engine_thread import EngineThread
 from dflash.generation.load import start
 from dflash.serve import limits
 from dflash.serve.app import build_app
@@ -64,16 +62,14 @@ def test_the_table_names_tests_that_exist():
 
 
 @pytest.mark.parametrize(("path", "beat"), [(RESPONSES, "response.in_progress"), (MESSAGES, "ping")])
-def test_a_silence_in_a_call_has_events_of_the_api(lm, serving, monkeypatch, path, beat):
+def test_a_silence_in_a_call_has_events_of_the_api(app_of, serving, monkeypatch, path, beat):
     """Also while the prompt is read. The engine goes on after three of them each time."""
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.01)
     gates = threading.Semaphore(0), threading.Semaphore(0)
     script = [lambda: gates[0].acquire(timeout=GUARD), CALL, lambda: gates[1].acquire(timeout=GUARD), "/x" + END]
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, script))
     kinds, waits = [], list(gates)
     body = body_of(path, tools=TOOLS[path], stream=True)
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
-    with serving(app) as url, httpx.stream("POST", url + path, json=body, timeout=GUARD) as answer:
+    with serving(app_of(*script)) as url, httpx.stream("POST", url + path, json=body, timeout=GUARD) as answer:
         for line in filter(lambda line: line.startswith("data: {"), answer.iter_lines()):
             kinds.append(json.loads(line[6:])["type"])
             if waits and kinds[-3:] == [beat] * 3:
@@ -160,12 +156,7 @@ def small():
     """A server with a small context and a prefix cache; posts to it."""
     loaded, engine_thread = start("demo", threads=1, context=1024, sequences=2, kv_bytes=64 << 20, prefix_cache=256 << 20)
     app = build_app(Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=Limits(1024)))
-
-    async def post(path, body):
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=GUARD) as client:
-            return await client.post(path, json=body)
-
-    yield lambda path, body: asyncio.run(post(path, body))
+    yield lambda path, body: sent(app, "POST", path, json=body)
     engine_thread.close()
 
 
@@ -221,10 +212,9 @@ def test_numbers_stay_as_the_model_wrote_them(ask, path):
     assert '{"path": "src", "n": 1000.0}' in "".join(pieces(events))
 
 
-def test_models_are_listed_while_the_engine_works(lm, serving):
+def test_models_are_listed_while_the_engine_works(app_of, serving):
     gate = threading.Event()
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, [lambda: gate.wait(GUARD), "Hm."]))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    app = app_of(lambda: gate.wait(GUARD), "Hm.")
     with serving(app) as url, httpx.stream("POST", url + CHAT, json=body_of(CHAT, stream=True), timeout=GUARD) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")

@@ -45,8 +45,8 @@ REASONING = {
 @pytest.mark.parametrize("path", PATHS)
 def test_reasoning_of_every_form_is_taken_back(prompt, path):
     for turn in REASONING[path]:
-        text = prompt(path, [USER, *turn, USER], chat_template_kwargs={"preserve_thinking": True})
-        assert "<think>\nHm.\n</think>\n\nYes<|im_end|>" in text
+        for fields in ({"chat_template_kwargs": {"preserve_thinking": True}}, {"preserve_thinking": True}):
+            assert "<think>\nHm.\n</think>\n\nYes<|im_end|>" in prompt(path, [USER, *turn, USER], **fields)
 
 
 @pytest.mark.parametrize("tools", [True, False])
@@ -76,7 +76,7 @@ def test_content_has_many_forms(prompt, path):
         assert text.index('"name": "find"') > text.index("<tool_response>")
     if path == CHAT:
         call, result = called(path, "ls", parts)
-        for content in ({"content": ""}, {"content": None}, {}):
+        for content in ({"content": ""}, {"content": None}, {"content": [], "refusal": None}, {}):
             assert prompt(path, [USER, {**call, **content}, result]) == wanted
         system = prompt(path, [{"role": "system", "content": [{"type": "text", "text": BRIEF}]}, USER])
         assert system == prompt(path, [{"role": "system", "content": BRIEF}, USER])
@@ -120,6 +120,7 @@ def test_schemas_of_clients_are_compiled(ask, strict):
 @pytest.mark.parametrize("path", PATHS)
 def test_tools_that_run_elsewhere_are_skipped(prompt, path):
     others = [{"type": "web_search"}, {"type": "web_search_20250305", "name": "web_search"}, {"type": "tool_search"}]
+    others += [{"type": "custom", "custom": {"name": "patch"}}] if path == CHAT else []
     assert prompt(path, [USER], tools=[*others, *TOOLS[path]]) == prompt(path, [USER], tools=TOOLS[path])
     assert prompt(path, [USER], tools=others) == prompt(path, [USER])
 
@@ -142,7 +143,10 @@ def test_a_last_turn_of_the_assistant_is_followed_by_a_new_one(prompt, path):
         (CHAT, {}, True),
         (CHAT, {"enable_thinking": False, "preserve_thinking": True}, False),
         (CHAT, {"chat_template_kwargs": {"enable_thinking": False}}, False),
+        (CHAT, {"reasoning_effort": "high"}, True),
         (CHAT, {"reasoning_effort": "none"}, False),
+        (CHAT, {"reasoning_effort": "none", "enable_thinking": True}, True),
+        (CHAT, {"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, True),
         (MESSAGES, {"thinking": None}, False),
         (MESSAGES, {"thinking": {"type": "disabled"}}, False),
         (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),

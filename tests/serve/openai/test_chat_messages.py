@@ -1,17 +1,12 @@
 """Chat messages as clients send them, up to the prompt; and reasoning, calls and constraints in responses."""
 
-import asyncio
 import json
 
-import httpx
 import pytest
 from chat_stream import events_of, folded
-from serve_fakes import ScriptedEngine
+from in_process import sent
 
 from dflash.decode.drafters import Strategy
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.preparing.completions import ReadRequest
@@ -42,20 +37,19 @@ def prompt(lm, read):
 
 
 @pytest.fixture
-def ask(lm):
+def ask(app_of):
     """Answers a chat request by a script; returns the whole message, its streamed form and the finish reasons."""
-    workers = []
 
     def send(*script, context=8192, **body):
-        def app():
-            workers.append(EngineThread(ScriptedEngine(lm.tokenizer, script)))
-            return build_app(Backend(workers[-1], lm.tokenizer, lm.template, ["demo"], limits=Limits(context)))
-
-        async def post(**more):
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app()), base_url="http://app") as client:
-                return await client.post("/v1/chat/completions", json={"messages": [USER], **body, **more})
-
-        whole, streamed = asyncio.run(post()), asyncio.run(post(stream=True))
+        whole, streamed = (
+            sent(
+                app_of(*script, limits=Limits(context)),
+                "POST",
+                "/v1/chat/completions",
+                json={"messages": [USER], **body, **more},
+            )
+            for more in ({}, {"stream": True})
+        )
         if whole.status_code != 200:
             assert streamed.status_code == whole.status_code
             assert streamed.json() == whole.json()
@@ -68,9 +62,7 @@ def ask(lm):
         assert (message, reason) == (choice["message"], choice["finish_reason"])
         return message, reason
 
-    yield send
-    for worker in workers:
-        worker.close()
+    return send
 
 
 CALLS = (
@@ -115,50 +107,6 @@ def test_the_prompt_keeps_its_tools_whatever_the_choice(read):
     assert all(each == prompts[0] for each in prompts)
 
 
-@pytest.mark.parametrize(
-    ("body", "thinks"),
-    [
-        ({}, True),
-        ({"reasoning_effort": "high"}, True),
-        ({"reasoning_effort": "none"}, False),
-        ({"enable_thinking": False}, False),
-        ({"reasoning_effort": "none", "enable_thinking": True}, True),
-        ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, True),
-    ],
-)
-def test_switches_of_reasoning(prompt, body, thinks):
-    assert prompt(**body).endswith("<think>\n" if thinks else "<think>\n\n</think>\n\n")
-
-
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
-def test_reasoning_is_taken_back_under_every_name(prompt, name):
-    messages = [USER, {"role": "assistant", name: "Hmm.", "content": "Yes"}, USER]
-    assert "<think>\nHmm.\n</think>\n\nYes" in prompt(messages, preserve_thinking=True)
-
-
-@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}, {"content": []}])
-def test_a_call_needs_no_content_and_no_offered_tool(prompt, content):
-    """Nor any tool at all; results are strings or lists of parts."""
-    history = [USER, {**called('{"path": "a"}', "gone"), **content, "refusal": None}]
-    results = "a.py", [{"type": "text", "text": "a."}, {"type": "text", "text": "py"}]
-    texts = {prompt([*history, {"role": "tool", "tool_call_id": "1", "content": result}]) for result in results}
-    (text,) = texts
-    assert "<function=gone>\n<parameter=path>\na\n</parameter>" in text
-    assert "<tool_response>\na.py\n</tool_response>" in text
-
-
-def test_a_trailing_turn_of_the_assistant_is_followed_by_a_new_one(prompt):
-    text = prompt([USER, {"role": "assistant", "content": "Done."}])
-    assert text.endswith("Done.<|im_end|>\n<|im_start|>assistant\n<think>\n")
-
-
-def test_several_users_and_late_system_messages(prompt):
-    text = prompt([{"role": "developer", "content": "Be brief."}, USER, USER, {"role": "system", "content": "Note."}])
-    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n")
-    assert text.count("<|im_start|>user\nList the files.<|im_end|>") == 2
-    assert "<system-reminder>\nNote.\n</system-reminder>" in text
-
-
 @pytest.mark.parametrize("arguments", ['{"path": "half', "[1]", "null", "5", '{"a": 1} x'])
 def test_broken_arguments_are_shown_as_they_are(prompt, arguments):
     assert f"<parameter=arguments>\n{arguments}\n</parameter>" in prompt([USER, called(arguments), USER])
@@ -167,11 +115,6 @@ def test_broken_arguments_are_shown_as_they_are(prompt, arguments):
 @pytest.mark.parametrize("arguments", ["", " ", "{}", None])
 def test_empty_arguments_are_none(prompt, arguments):
     assert "<function=ls>\n</function>" in prompt([USER, called(arguments), USER])
-
-
-def test_tools_that_are_no_functions_are_skipped(prompt):
-    others = [{"type": "web_search"}, {"type": "custom", "custom": {"name": "patch"}}]
-    assert prompt(tools=[*others, tool("ls")]) == prompt(tools=[tool("ls")])
 
 
 def test_deferred_tools_stand_where_a_result_names_them(prompt, ask):
@@ -199,19 +142,6 @@ def test_a_prompt_beyond_the_context_is_refused_in_words_that_clients_know(ask, 
             f"This model's maximum context length is {context} tokens. However, you requested {n} tokens in the messages"
         )
     assert ask("</think>\n\nYes", context=n)[0]["content"] == "Yes"
-
-
-def test_unknown_fields_are_ignored(ask):
-    unused = {
-        "store": True,
-        "metadata": {"a": "b"},
-        "prompt_cache_key": "x",
-        "verbosity": "low",
-        "strict": 1,
-        "max_tokens": 2**30,
-    }
-    message, reason = ask("</think>\n\nYes", model="any/name", **unused)
-    assert (message["content"], reason) == ("Yes", "stop")
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

@@ -1,8 +1,7 @@
 """Steps of the engine in the chunks of a stream, for requests that ask for them."""
 
-import json
-
 import pytest
+from chat_stream import events_of
 from hang_guard import GUARD
 
 BODY = {
@@ -17,9 +16,7 @@ def chunks(http, **more):
     """JSON objects of a stream."""
     answer = http.post("/v1/chat/completions", json=BODY | more, timeout=GUARD)
     assert answer.status_code == 200, answer.text
-    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
-    assert lines.pop() == "[DONE]"
-    return [json.loads(line) for line in lines]
+    return events_of(answer.text)
 
 
 def text(found):

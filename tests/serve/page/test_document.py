@@ -1,18 +1,12 @@
 """The page without a browser: one small file, nothing external, a policy that refuses everything else."""
 
-import asyncio
 import base64
 import hashlib
 import re
 from html.parser import HTMLParser
 
-import httpx
 import pytest
-from serve_fakes import ScriptedEngine
-
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
+from in_process import sent
 
 MAX_BYTES = 60_000
 
@@ -38,20 +32,10 @@ class Document(HTMLParser):
 
 
 @pytest.fixture
-def get(lm):
+def get(app_of):
     """Sends GET requests to a server that has an API key and accepts one host."""
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, []))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), api_key="secret", hosts={"app"})
-
-    def send(path, **headers):
-        async def run():
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-                return await client.get(path, headers=headers)
-
-        return asyncio.run(run())
-
-    yield send
-    engine_thread.close()
+    app = app_of(api_key="secret", hosts={"app"})
+    return lambda path, **headers: sent(app, "GET", path, headers=headers)
 
 
 def test_the_page_needs_no_key_but_the_right_host(get):

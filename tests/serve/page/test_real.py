@@ -4,11 +4,7 @@ import httpx
 import pytest
 from browsing import ask, choose, ended, last, until
 from hang_guard import GUARD, wait_until
-from serve_fakes import ScriptedEngine
 
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.strategy_choice import Defaults
 
 PROMPT = "Write a Python function that adds two numbers."
@@ -55,37 +51,27 @@ def test_two_strategies_give_identical_texts(live):
     assert live.inner_text(".verdict").startswith("The texts are identical.")
 
 
-def test_the_key_is_asked_for_and_stays_in_the_tab(opened, serving, lm):
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["Hello", " there"]))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), api_key="secret")
-    try:
-        with serving(app) as url, opened(url, expected=["401"]) as tab:
-            assert tab.evaluate("document.activeElement.id") == "key-value"
-            tab.keyboard.press("Escape")
-            tab.wait_for_selector("#status:has-text('API key')")
-            ask(tab)
-            until(tab, "byId('key').open")
-            for key in ("wrong", "secret"):
-                until(tab, "document.activeElement.id === 'key-value' && byId('key-value').value === ''")
-                tab.keyboard.type(key)
-                tab.keyboard.press("Enter")
-            ended(tab)
-            assert "Hello there" in tab.locator("article").last.text_content()
-            assert tab.evaluate("Object.values(sessionStorage).includes('secret')")
-            assert tab.evaluate("localStorage.length") == 0
-            tab.reload()
-            tab.wait_for_selector("#model:has-text('demo')")
-            assert not tab.evaluate("byId('key').open")
-    finally:
-        engine_thread.close()
+def test_the_key_is_asked_for_and_stays_in_the_tab(opened, serving, app_of):
+    with serving(app_of("Hello", " there", api_key="secret")) as url, opened(url, expected=["401"]) as tab:
+        assert tab.evaluate("document.activeElement.id") == "key-value"
+        tab.keyboard.press("Escape")
+        tab.wait_for_selector("#status:has-text('API key')")
+        ask(tab)
+        until(tab, "byId('key').open")
+        for key in ("wrong", "secret"):
+            until(tab, "document.activeElement.id === 'key-value' && byId('key-value').value === ''")
+            tab.keyboard.type(key)
+            tab.keyboard.press("Enter")
+        ended(tab)
+        assert "Hello there" in tab.locator("article").last.text_content()
+        assert tab.evaluate("Object.values(sessionStorage).includes('secret')")
+        assert tab.evaluate("localStorage.length") == 0
+        tab.reload()
+        tab.wait_for_selector("#model:has-text('demo')")
+        assert not tab.evaluate("byId('key').open")
 
 
-def test_a_server_without_a_choice_of_strategies_offers_none(opened, serving, lm):
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, []))
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"], Defaults(allowed=())))
-    try:
-        with serving(app) as url, opened(url) as tab:
-            assert tab.is_visible("#fixed")
-            assert not tab.is_visible("#strategy")
-    finally:
-        engine_thread.close()
+def test_a_server_without_a_choice_of_strategies_offers_none(opened, serving, app_of):
+    with serving(app_of(defaults=Defaults(allowed=()))) as url, opened(url) as tab:
+        assert tab.is_visible("#fixed")
+        assert not tab.is_visible("#strategy")

@@ -1,18 +1,14 @@
 """Loops of tool calls over a scripted engine: the prompts of later requests, cut calls, failures in the middle."""
 
-import asyncio
 import json
 
-import httpx
 import pytest
+from in_process import sent
 from parsing import call
 from responses_stream import folded
 from serve_fakes import ScriptedEngine
 
 from dflash.errors import ContextOverflow, KernelError
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 
 CUT = object()
 """Place in a script where the output reaches its maximum length."""
@@ -32,7 +28,7 @@ TURN = ["I list.\n", "</think>\n\nLook.\n\n", *CALLS]
 class TurnEngine(ScriptedEngine):
     """Plays one script a request, and keeps the prompts."""
 
-    def __init__(self, tokenizer, *turns):
+    def __init__(self, tokenizer, turns):
         super().__init__(tokenizer, ())
         self._turns, self.prompts = list(turns), []
 
@@ -50,28 +46,15 @@ class TurnEngine(ScriptedEngine):
 
 
 @pytest.fixture
-def served(lm):
+def served(app_of):
     """Makes an engine with scripts, and a function that posts to its server."""
-    threads = []
 
     def make(*turns):
-        engine = TurnEngine(lm.tokenizer, *turns)
-        thread = EngineThread(engine)
-        threads.append(thread)
-        app = build_app(Backend(thread, lm.tokenizer, lm.template, ["demo"]))
-        return engine, lambda **body: post(app, {"tools": TOOLS, **body})
+        app = app_of(*turns, engine=TurnEngine)
+        post = lambda **body: sent(app, "POST", "/v1/responses", json={"tools": TOOLS, **body})  # noqa: E731
+        return app.engine_thread.engine, post
 
-    yield make
-    for thread in threads:
-        thread.close()
-
-
-def post(app, body):
-    async def send():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-            return await client.post("/v1/responses", json=body)
-
-    return asyncio.run(send())
+    return make
 
 
 def stream(ask, **body):

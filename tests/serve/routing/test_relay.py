@@ -4,8 +4,8 @@ import asyncio
 import json
 from contextlib import aclosing
 
-import httpx
 import pytest
+from in_process import sent
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -79,25 +79,21 @@ def served(*, statuses=(200,)):
     return Starlette(routes=[*routes, Route("/v1/responses/{name}", name), Route("/{name:path}", name)])
 
 
-def sent(app, path, body=None, **given):
-    async def run():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
-            return await client.request("GET" if body is None else "POST", path, json=body, **given)
-
-    return asyncio.run(run())
+def request(app, path, body=None, **given):
+    return sent(app, "GET" if body is None else "POST", path, json=body, **given)
 
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_passes_unchanged(path, stream):
     body = {**BODIES[path], "stream": stream, "text": "é" * 1000}
-    direct, passed = sent(served(), path + "?a=1", body), sent(relay(Replicas(served())), path + "?a=1", body)
+    direct, passed = request(served(), path + "?a=1", body), request(relay(Replicas(served())), path + "?a=1", body)
     assert (passed.status_code, passed.content, passed.headers) == (direct.status_code, direct.content, direct.headers)
 
 
 def test_other_paths_and_errors_of_the_application_pass():
-    assert sent(relay(Replicas(served())), "/metrics").text == "metrics"
-    refused = sent(relay(Replicas(served(statuses=[413]))), "/v1/messages", BODIES["/v1/messages"])
+    assert request(relay(Replicas(served())), "/metrics").text == "metrics"
+    refused = request(relay(Replicas(served(statuses=[413]))), "/v1/messages", BODIES["/v1/messages"])
     assert (refused.status_code, refused.headers["retry-after"], refused.json()) == (413, "7", {"error": {"code": 413}})
 
 
@@ -107,16 +103,16 @@ def test_other_paths_and_errors_of_the_application_pass():
 )
 def test_before_the_first_byte_another_replica_answers(path, left):
     replicas = Replicas(served(), {0: left})
-    passed = sent(relay(replicas), path, BODIES[path])
-    assert passed.content == sent(served(), path, BODIES[path]).content
+    passed = request(relay(replicas), path, BODIES[path])
+    assert passed.content == request(served(), path, BODIES[path]).content
     assert len(replicas.calls) == 2 == len(replicas.ended)
 
 
 @pytest.mark.parametrize("path", BODIES)
 def test_a_broken_stream_ends_with_the_error_of_its_api(path):
     replicas = Replicas(served(), {0: 3})
-    passed = sent(relay(replicas), path, BODIES[path])
-    whole = sent(served(), path, BODIES[path]).text.split("\n\n")
+    passed = request(relay(replicas), path, BODIES[path])
+    whole = request(served(), path, BODIES[path]).text.split("\n\n")
     assert passed.status_code == 200
     events = passed.text.split("\n\n")
     assert events[:2] == whole[:2]
@@ -137,25 +133,24 @@ def test_a_broken_stream_ends_with_the_error_of_its_api(path):
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [("/v1/chat/completions", 503, "server_error"), ("/v1/messages", 529, "overloaded_error")],
+    ("path", "status", "kind"), [("/v1/chat/completions", 503, "server_error"), ("/v1/messages", 529, "overloaded_error")]
 )
 def test_without_any_replica_the_error_is_of_the_api(path, status, kind):
     replicas = Replicas(served(), dict.fromkeys(range(9), ReplicaLost()))
-    passed = sent(relay(replicas), path, BODIES[path])
+    passed = request(relay(replicas), path, BODIES[path])
     assert (passed.status_code, passed.json()["error"]["type"]) == (status, kind)
     assert passed.headers["retry-after"] == "1"
     assert len(replicas.calls) == MAX_TRIES
     crowded = Replicas(served(), {0: Problem(503, "no replica", code="overloaded")})
-    assert sent(relay(crowded), path, BODIES[path]).status_code == status
+    assert request(relay(crowded), path, BODIES[path]).status_code == status
 
 
 def test_a_refusal_is_tried_elsewhere_and_the_last_one_passes():
     path = "/v1/chat/completions"
     replicas = Replicas(served(statuses=[503, 503, 200]))
-    assert sent(relay(replicas), path, BODIES[path]).status_code == 200
+    assert request(relay(replicas), path, BODIES[path]).status_code == 200
     assert [call.excluded for call in replicas.calls] == [(), ("replica 0",), ("replica 0", "replica 1")]
-    passed = sent(relay(Replicas(served(statuses=[503]))), path, BODIES[path])
+    passed = request(relay(Replicas(served(statuses=[503]))), path, BODIES[path])
     assert (passed.status_code, passed.headers["retry-after"]) == (503, "7")
 
 
@@ -167,12 +162,12 @@ def test_a_request_that_no_replica_accepts_ends():
     async def app(scope, receive, send):
         await (await relayed(Request(scope, receive), ask, 0.01))(scope, receive, send)
 
-    passed = sent(app, "/v1/messages", BODIES["/v1/messages"])
+    passed = request(app, "/v1/messages", BODIES["/v1/messages"])
     assert (passed.status_code, passed.json()["error"]["type"]) == (529, "overloaded_error")
 
 
 def test_a_body_without_bounds_is_refused():
-    passed = sent(relay(Replicas(served())), "/v1/messages", {}, headers={"content-length": str(MAX_BODY + 1)})
+    passed = request(relay(Replicas(served())), "/v1/messages", {}, headers={"content-length": str(MAX_BODY + 1)})
     assert (passed.status_code, passed.json()["error"]["type"]) == (413, "request_too_large")
 
 
@@ -212,9 +207,9 @@ def test_a_client_that_leaves_ends_the_request_at_its_replica():
 def test_a_stored_response_is_sought_at_its_replica():
     replicas = Replicas(served())
     name = f"resp_{tag_of('replica a')}{'0' * 24}"
-    sent(relay(replicas), "/v1/responses", {"input": "x", "previous_response_id": name})
-    sent(relay(replicas), f"/v1/responses/{name}")
-    sent(relay(replicas), "/v1/responses", {"input": "x", "previous_response_id": 7})
-    sent(relay(replicas), "/v1/chat/completions", BODIES["/v1/chat/completions"])
+    request(relay(replicas), "/v1/responses", {"input": "x", "previous_response_id": name})
+    request(relay(replicas), f"/v1/responses/{name}")
+    request(relay(replicas), "/v1/responses", {"input": "x", "previous_response_id": 7})
+    request(relay(replicas), "/v1/chat/completions", BODIES["/v1/chat/completions"])
     assert [call.owner for call in replicas.calls] == [tag_of("replica a"), tag_of("replica a"), None, None]
     assert owner_of("chatcmpl-1") is None

@@ -8,12 +8,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from hang_guard import GUARD, wait_until
-from serve_fakes import ScriptedEngine
 
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve import limits
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.server import Server
 from dflash.serve.startup.sockets import listening, url_of
 
@@ -28,12 +24,11 @@ PATHS = [
 
 
 @pytest.fixture
-def served(lm):
+def served(app_of):
     """A server with a scripted engine in a thread; ``ask(bytes)`` returns status and body of a raw request."""
-    engine_thread, started = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"])), threading.Event()
-    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    app, started = app_of("hello"), threading.Event()
     with listening("127.0.0.1", 0) as sockets:
-        server = Server(app, engine_thread, grace=1, ready=started.set)
+        server = Server(app, app.engine_thread, grace=1, ready=started.set)
         thread = threading.Thread(target=server.run, args=(sockets,))
         thread.start()
         assert started.wait(GUARD)

@@ -1,6 +1,5 @@
 """Sockets before the model, responses while it loads, the line at the end, and the options of the server."""
 
-import asyncio
 import json
 import os
 import shlex
@@ -12,13 +11,12 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from hang_guard import GUARD
+from in_process import sent
 from processes import process
-from serve_fakes import ScriptedEngine
 
 from dflash.cli import serve
 from dflash.cli.serve_arguments import parse, sampling_defaults
 from dflash.errors import RequestError
-from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.openai.chat_request import parse_chat
@@ -33,8 +31,8 @@ from dflash.serve.startup.sockets import listening, url_of
 from dflash.serve.strategy_choice import Defaults
 
 
-def test_requests_get_503_while_the_model_loads_and_answers_afterwards(lm):
-    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+def test_requests_get_503_while_the_model_loads_and_answers_afterwards(app_of):
+    app = app_of("hello")
     with listening("127.0.0.1", 0) as sockets, httpx.Client(base_url=url_of(sockets), timeout=GUARD) as http:
         with LoadingServer(sockets):
             health = http.get("/health")
@@ -45,15 +43,14 @@ def test_requests_get_503_while_the_model_loads_and_answers_afterwards(lm):
         assert refused.headers["retry-after"]
         with ThreadPoolExecutor(1) as pool:
             early = pool.submit(http.post, "/v1/completions", json={"prompt": "a"})  # no server accepts yet: it waits
-            app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
-            served = Server(app, engine_thread, grace=1, ready=lambda: early.add_done_callback(leave))
+            served = Server(app, app.engine_thread, grace=1, ready=lambda: early.add_done_callback(leave))
 
             def leave(_):
                 served.should_exit = True
 
             served.run(sockets)
             assert early.result().json()["choices"][0]["text"] == "hello"
-    assert engine_thread.ended
+    assert app.engine_thread.ended
 
 
 def test_a_failed_load_closes_the_socket(monkeypatch, capsys):
@@ -226,15 +223,10 @@ def test_requests_take_the_defaults_of_the_server(server, serving, client):
     loaded = server.loaded
     app = build_app(Backend(server.engine_thread, loaded.tokenizer, loaded.template, ["demo"], defaults))
     body = {"prompt": "Once upon", "max_tokens": 12}
-    transport = httpx.ASGITransport(app)
-
-    async def texts():
-        async with httpx.AsyncClient(transport=transport, base_url="http://app") as http:
-            bodies = [body, {**body, "temperature": None}, {**body, "temperature": 0}, {**body, "seed": 6}]
-            found = [(await http.post("/v1/completions", json=each)).json()["choices"][0]["text"] for each in bodies]
-            return found, (await http.get("/props")).json()
-
-    (plain, null, greedy, other), props = asyncio.run(texts())
+    bodies = [body, {**body, "temperature": None}, {**body, "temperature": 0}, {**body, "seed": 6}]
+    answers = [sent(app, "POST", "/v1/completions", json=each).json() for each in bodies]
+    plain, null, greedy, other = (answer["choices"][0]["text"] for answer in answers)
+    props = sent(app, "GET", "/props").json()
     same = client.completions.create(model="demo", prompt="Once upon", max_tokens=12, temperature=0.9, seed=5)
     cold = client.completions.create(model="demo", prompt="Once upon", max_tokens=12, temperature=0)
     assert plain == null == same.choices[0].text

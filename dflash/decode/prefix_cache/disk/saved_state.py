@@ -93,7 +93,6 @@ class SavedState:
 
         Parameters
         ----------
-        model : TargetModel
         drafter : Drafter
             Prepared for the model. If its state was not saved or does not fit, it starts at the end of the prefix.
 

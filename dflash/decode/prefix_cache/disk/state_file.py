@@ -39,7 +39,6 @@ def write_file(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, NDA
     ----------
     path : Path
         A file there is replaced.
-    metadata : dict of str to str
     arrays : dict of str to array
         Arrays of float32, int32, int64, or uint16, which holds the bits of float16.
 
@@ -80,7 +79,6 @@ def read_file(path: Path, max_bytes: int) -> tuple[dict[str, str], dict[str, NDA
 
     Parameters
     ----------
-    path : Path
     max_bytes : int
         Larger files are refused.
 

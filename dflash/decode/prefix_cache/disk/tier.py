@@ -63,7 +63,6 @@ class DiskTier:
 
     Parameters
     ----------
-    folder : Path
     capacity : int
         Most bytes of all files in the folder.
     identity : str
@@ -157,7 +156,6 @@ class DiskTier:
         ----------
         snapshot : SessionSnapshot
             Open; may be closed afterwards.
-        n_bytes : int
         wait : bool
             Wait while the writer is busy; else the snapshot is dropped then.
         """

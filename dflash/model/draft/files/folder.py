@@ -52,14 +52,7 @@ class JsonKeys(Keys):
 
 
 def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read the configuration of a draft model.
-
-    Parameters
-    ----------
-    config : Mapping
-        The object in ``config.json``.
-    shapes : Mapping of str to tuple of int
-        Shapes of the tensors, by canonical name.
+    """Read the configuration of a draft model from ``config.json`` and the shapes of its tensors by canonical name.
 
     Raises
     ------

@@ -47,14 +47,7 @@ DIALECTS = {
 
 
 def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read the configuration of a draft model.
-
-    Parameters
-    ----------
-    metadata : Mapping of str to Value
-        Metadata of the file.
-    shapes : Mapping of str to tuple of int
-        Shapes of its tensors, by canonical name; the names determine the kind.
+    """Read the configuration of a draft model from the metadata of its file and the shapes of its tensors by canonical name.
 
     Raises
     ------
@@ -105,8 +98,6 @@ def causality(kind: str, windows: tuple[int, ...], given: bool | None) -> tuple[
 
     Parameters
     ----------
-    kind : str
-    windows : tuple of int
     given : bool or None
         Value in the file, for all layers. If None, no layer of a DFlash 2 draft is causal; of other drafts, the layers with
         a window are.

@@ -49,15 +49,7 @@ _NOT_NEEDED = ("t2d",)
 
 
 def canonical(name: str, *, torch: bool) -> str:
-    """Return the canonical name of a tensor.
-
-    Parameters
-    ----------
-    name : str
-        Name in the file.
-    torch : bool
-        Whether the file is a safetensors file.
-    """
+    """Return the canonical name of a tensor; `torch` says that the file is a safetensors file."""
     bare = name.removeprefix("model.") if torch else name
     for pattern, meant in _TORCH if torch else _FORKED:
         match = re.fullmatch(pattern, bare)
@@ -78,7 +70,6 @@ def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
 
     Parameters
     ----------
-    config : DraftConfig
     n_vocab : int
         Vocabulary size of the target.
     n_head : int
@@ -127,14 +118,6 @@ def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
 
 def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_vocab: int) -> None:
     """Check that a file holds every tensor of a draft model in its shape, and no tensor that dflash does not know.
-
-    Parameters
-    ----------
-    config : DraftConfig
-    found : Mapping of str to tuple of int
-        Shapes by canonical name.
-    n_vocab : int
-        Vocabulary size of the target.
 
     Raises
     ------

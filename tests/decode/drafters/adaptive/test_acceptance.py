@@ -26,7 +26,7 @@ def test_chances_are_those_of_the_law_and_go_on_beyond_what_was_tried():
     assert rates.expected[0] == pytest.approx(law[0] / 2, abs=0.12)
 
 
-def test_who_is_not_asked_is_as_good_as_new_in_the_end():
+def test_an_unused_drafter_is_unknown_again_in_the_end():
     rates, new = AcceptanceRates(6), AcceptanceRates(6).expected
     for _ in range(100):
         rates.learn([0.0] * 6)
@@ -74,7 +74,7 @@ def test_what_is_only_likely_counts_for_as_much():
     assert known.expected == pytest.approx(seen.expected, abs=0.12)
 
 
-def test_in_a_tree_a_guess_may_be_right_where_the_one_before_is_not():
+def test_in_a_tree_a_second_candidate_may_be_accepted():
     rates = AcceptanceRates(4)
     for turn in range(400):
         rates.learn([1.0, 0.0, 1.0, 0.0] if turn % 2 else [1.0, 1.0, 0.0, 0.0])

@@ -56,14 +56,14 @@ def test_only_what_the_drafter_is_sure_of_is_verified(clock):
     assert rate(clock, STEEP, Strategy(Adaptive(says))) > 1.1 * fixed
 
 
-def test_who_never_helps_is_hardly_asked(clock):
+def test_a_useless_drafter_is_seldom_used(clock):
     """Nor is the text's ease taken from it: the good one is found all the same."""
     best = max(rate(clock, STEEP, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
     assert rate(clock, STEEP, Strategy(Adaptive(USELESS, GOOD))) > 0.95 * best
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
-def test_who_was_measured_while_other_work_went_on_is_tried_all_the_same(clock, curve, monkeypatch):
+def test_a_drafter_measured_beside_other_work_is_tried(clock, curve, monkeypatch):
     measure = measuring.measure
 
     def disturbed(option, *rest):
@@ -110,7 +110,7 @@ class Ripens(Paced):
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
-def test_who_did_not_help_is_asked_again(clock, curve):
+def test_a_useless_drafter_is_tried_again(clock, curve):
     model, strategy, found = Timed(clock, curve), Strategy(Adaptive(Ripens(0.05, 5.5, 0.2))), []
     for start in range(13):
         session = Session([start, 2, 3], strategy=strategy, max_tokens=N)

@@ -58,7 +58,7 @@ def test_what_is_looked_up_first():
     assert from_json(SMALL, block_size=None).block == 16
 
 
-def test_default_taps():
+def test_default_target_layer_ids():
     assert default_target_layer_ids(1, 9) == (4,)
     assert default_target_layer_ids(5, 64) == (1, 16, 31, 46, 61)
     assert default_target_layer_ids(3, 8) == (1, 3, 5)  # of 1, 3 and 5
