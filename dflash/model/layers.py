@@ -1,16 +1,17 @@
 """The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import attention, conv, delta, joined, norm, rope
+from dflash.kernels import attention, conv, delta, norm, rope
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.joined import Joined
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.moe import Moe, MoeScratch
-from dflash.kernels.profile import profiling, timed
+from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
 from dflash.model.weights import HostTensors, Weights, experts_of
@@ -43,25 +44,15 @@ class LinearAttention:
         self.ssm_conv1d = conv.taps(weights.vector("ssm_conv1d.weight"))
         self.conv_memory, self.delta_memory = conv_memory, delta_memory
         self.eps, self.space = config.norm_eps, space
-        self.joins = self.project.native and self.ssm_out.native
-        self._fixed: tuple[Any, ...] = ()
 
-    def joined(self, gain: Floats, rows: Ragged) -> None:
-        """Norm one row of `stream` and run it, in one call; only if `joins`."""
-        self._fixed = self._fixed or self._arguments()
-        for product in (self.project, self.ssm_out):
-            product.plan(1)
-        batch = rows.row_starts, rows.parent, rows.slot, rows.prefill, rows.accepted, rows.n_accepted, rows.buffer
-        joined.recurrent(gain, *batch, *self._fixed)
-
-    def _arguments(self) -> tuple[Any, ...]:
-        """Return the arguments that are the same for every token."""
-        s, conv_memory, memory = self.space.first(1), self.conv_memory, self.delta_memory
-        before = s.stream, self.eps, s.normed, self.project.plan(1), s.mixed, self.ssm_conv1d
-        inputs = *delta.task_shape(memory, 1), s.alpha, s.beta, self.ssm_a, self.ssm_dt
-        states = memory.state, memory.k, memory.u, memory.decay, memory.head_run
-        after = s.read, s.gate, self.ssm_norm, s.heads, self.ssm_out.plan(1)
-        return *before, conv_memory.tail, conv_memory.inputs, s.convolved, *inputs, *states, *after
+    def join(self, to: Joined) -> None:
+        """Add its ops, for the rows in `normed`."""
+        a = self.space.all
+        to.linear(self.project)
+        to.causal_conv(a.mixed, self.ssm_conv1d, self.conv_memory, a.convolved)
+        to.gated_delta(a.convolved, a.alpha, a.beta, self.ssm_a, self.ssm_dt, self.delta_memory, a.read)
+        to.gated_rms_norm(a.read, a.gate, self.ssm_norm, a.heads)
+        to.linear(self.ssm_out)
 
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -92,34 +83,30 @@ class FullAttention:
         self.k, self.v = k, v
         self.gated = config.blocks.gated
         self.eps, self.space = config.norm_eps, space
-        self.joins = self.project.native and self.attn_output.native
-        self._fixed: tuple[Any, ...] = ()
 
-    def joined(self, gain: Floats, rows: Ragged) -> None:
-        """Norm one row of `stream` and run it, in one call; only if `joins`."""
-        self._fixed = self._fixed or self._arguments()
-        for product in (self.project, self.attn_output):
-            product.plan(1)
-        joined.attention(
-            gain, rows.row_starts, rows.parent, rows.depth, rows.sequence, rows.length, rows.pages, *self._fixed
-        )
-
-    def _arguments(self) -> tuple[Any, ...]:
-        """Return the arguments that are the same for every token."""
-        s = self.space.first(1)
-        projected = s.query, s.key, s.value, self.attn_q_norm, self.attn_k_norm, s.cos, s.sin, s.rotated
-        gate = s.query if self.gated else np.empty((0, 0), np.float32)
-        before = s.stream, self.eps, s.normed, self.project.plan(1)
-        return *before, *projected, self.k, self.v, gate, s.attended, self.attn_output.plan(1)
+    def join(self, to: Joined, *, divided: bool) -> None:
+        """Add its ops, for the rows in `normed`; `divided` if threads should share the pages of a KV head."""
+        a = self.space.all
+        to.linear(self.project)
+        if divided:
+            to.call(self._attend)
+        else:
+            norms, tables = (self.attn_q_norm, self.attn_k_norm), (a.cos, a.sin)
+            to.rotate(a.query, a.key, a.value, norms, tables, q=a.rotated, k=self.k, v=self.v)
+            to.attend(a.rotated, self.k, self.v, out=a.attended, gate=a.query if self.gated else None)
+        to.linear(self.attn_output)
 
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
-        s = self.space.first(n)
         self.project(n)
+        self._attend(rows, n)
+        self.attn_output(n)
+
+    def _attend(self, rows: Ragged, n: int) -> None:
+        s = self.space.first(n)
         norms = self.attn_q_norm, self.attn_k_norm
         rotate(s.query, s.key, s.value, *norms, s.cos, s.sin, rows, eps=self.eps, q=s.rotated, k=self.k, v=self.v)
         attend(s.rotated, self.k, self.v, rows, out=s.attended, gate=s.query if self.gated else None)
-        self.attn_output(n)
 
 
 class FeedForward:
@@ -131,11 +118,11 @@ class FeedForward:
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, gelu=gelu, name="ffn gate up")
         self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
-        self.joins = self.gate_up.native and self.ffn_down.native
 
-    def joined(self, source: Floats, gain: Floats, eps: float, x: Floats) -> None:
-        """Norm one row `source` to `x` and run it, in one call; only if `joins`."""
-        joined.feed_forward(source, gain, eps, x, self.gate_up.plan(1), self.ffn_down.plan(1))
+    def join(self, to: Joined) -> None:
+        """Add its ops."""
+        to.linear(self.gate_up)
+        to.linear(self.ffn_down)
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -165,16 +152,27 @@ class Block:
             self.ffn = FeedForward(weights, a.normed, a.inner, a.stream)
         self.eps, self.space = config.norm_eps, space
 
+    def join(self, to: Joined, *, divided: bool) -> None:
+        """Add its ops, as `__call__` runs them; see `FullAttention.join`."""
+        a = self.space.all
+        to.rms_norm(a.stream, self.attn_norm, a.normed)
+        if isinstance(self.mixer, FullAttention):
+            self.mixer.join(to, divided=divided)
+        elif isinstance(self.mixer, LinearAttention):
+            self.mixer.join(to)
+        else:
+            to.call(self.mixer)
+        to.rms_norm(a.stream, self.ffn_norm, a.normed)
+        if isinstance(self.ffn, FeedForward):
+            self.ffn.join(to)
+        else:
+            ffn = self.ffn
+            to.call(lambda _, n: ffn(n))
+
     def __call__(self, rows: Ragged, n: int) -> None:
         """Run the first `n` rows of the workspace."""
-        s, one = self.space.first(n), n == 1 and not profiling()
-        if one and isinstance(self.mixer, LinearAttention | FullAttention) and self.mixer.joins:
-            self.mixer.joined(self.attn_norm, rows)
-        else:
-            rms_norm(s.stream, self.attn_norm, self.eps, out=s.normed)
-            self.mixer(rows, n)
-        if one and isinstance(self.ffn, FeedForward) and self.ffn.joins:
-            self.ffn.joined(s.stream, self.ffn_norm, self.eps, s.normed)
-        else:
-            rms_norm(s.stream, self.ffn_norm, self.eps, out=s.normed)
-            self.ffn(n)
+        s = self.space.first(n)
+        rms_norm(s.stream, self.attn_norm, self.eps, out=s.normed)
+        self.mixer(rows, n)
+        rms_norm(s.stream, self.ffn_norm, self.eps, out=s.normed)
+        self.ffn(n)

@@ -11,11 +11,13 @@ from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.moe import MoeScratch
 from dflash.kernels.norm import rms_norm
+from dflash.kernels.profile import profiling
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.soft_cap import soft_cap
 from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, ragged
 from dflash.model.config import Config
+from dflash.model.few_rows import FewRows
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
 from dflash.model.layered.attention import LayeredAttention
@@ -27,6 +29,8 @@ from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 from dflash.model.workspace import ModelWorkspace
+
+Ints = NDArray[np.int32]
 
 CHUNK = 512
 """Default number of prompt tokens in one prefill forward."""
@@ -90,6 +94,19 @@ class Model:
         self._head = Head(self.output, rows)
         self._tables = RotaryTables(config, self.weights)
         self._per_layer = PerLayerEmbedding(self.weights, config, space) if config.per_layer else None
+        inv_freq = self._tables.plain
+        self._is_plain = (
+            inv_freq is not None and self.embedding.native and not config.blocks.scaled_embedding and self._per_layer is None
+        )
+        self._few = FewRows(
+            self._blocks,
+            space,
+            self._output_norm,
+            config.norm_eps,
+            output=self.output,
+            embedding=self.embedding if self._is_plain else None,
+            inv_freq=inv_freq if self._is_plain else None,
+        )
 
     def _build_blocks(self, space: ModelWorkspace) -> "list[Block | NormedBlock]":
         config, linear = self.config, 0
@@ -153,20 +170,19 @@ class Model:
         n = len(tokens)
         use_threads(self.threads)
         s = self._space.first(n)
-        embed(tokens, self.embedding, s.stream)
-        if self.config.blocks.scaled_embedding:
-            s.stream *= np.float32(self.config.width**0.5)
-        if self._per_layer is not None:
-            self._per_layer(tokens, n)
-        if not all(self.config.recurrent):
-            self._tables(positions, s)
-        captured = {}
-        for i, block in enumerate(self._blocks):
-            block(rows, n)
-            if i in capture:
-                captured[i] = s.stream.copy()
-        rms_norm(s.stream, self._output_norm, self.config.norm_eps, out=s.hidden)
-        logits = self._project(spans, rows, s.hidden)
+        few = n <= self._few.most and not profiling() and all(span.logits for span in spans)
+        if not few or not self._is_plain:
+            self._start(tokens, positions, n)
+        if few:
+            captured, logits = self._few(rows, n, tokens, positions, capture)
+        else:
+            captured = self._run_blocks(rows, n, capture)
+            rms_norm(s.stream, self._output_norm, self.config.norm_eps, out=s.hidden)
+            logits = self._project(spans, rows, s.hidden)
+        if self.config.logit_cap:
+            soft_cap(logits, self.config.logit_cap)
+        if self.config.suppressed:
+            logits[:, list(self.config.suppressed)] = -np.inf
         for span in spans:
             span.state.mark_read(span.parents, prefill=span.prefill)
         return Forward(logits, s.hidden, captured, tuple(spans))
@@ -177,6 +193,26 @@ class Model:
     def warm(self) -> None:
         """Compile and capture what a forward needs; on the CPU kernels are compiled by their first forward."""
 
+    def _start(self, tokens: Ints, positions: Ints, n: int) -> None:
+        """Fill the residual stream and the rotary tables of all rows."""
+        s = self._space.first(n)
+        embed(tokens, self.embedding, s.stream)
+        if self.config.blocks.scaled_embedding:
+            s.stream *= np.float32(self.config.width**0.5)
+        if self._per_layer is not None:
+            self._per_layer(tokens, n)
+        if not all(self.config.recurrent):
+            self._tables(positions, s)
+
+    def _run_blocks(self, rows: Ragged, n: int, capture: tuple[int, ...]) -> dict[int, NDArray[np.float32]]:
+        """Run all layers op by op, and return copies of the residual stream after the layers `capture`."""
+        s, captured = self._space.first(n), {}
+        for i, block in enumerate(self._blocks):
+            block(rows, n)
+            if i in capture:
+                captured[i] = s.stream.copy()
+        return captured
+
     def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the logits of all spans with `logits`."""
         wanted = [slice(*rows.row_starts[i : i + 2]) for i, span in enumerate(spans) if span.logits]
@@ -186,12 +222,7 @@ class Model:
             size = part.stop - part.start
             space[at : at + size] = hidden[part]
             at += size
-        logits = self._head(n)
-        if self.config.logit_cap:
-            soft_cap(logits, self.config.logit_cap)
-        if self.config.suppressed:
-            logits[:, list(self.config.suppressed)] = -np.inf
-        return logits
+        return self._head(n)
 
     def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
         """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""

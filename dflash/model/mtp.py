@@ -12,6 +12,7 @@ from dflash.kernels.arrays import empty
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
+from dflash.kernels.joined import MAX_ROWS, Joined
 from dflash.kernels.kv_types import drafter_kv
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.norm import rms_norm
@@ -20,6 +21,7 @@ from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
 from dflash.model.draft.vocabulary import Vocabulary
+from dflash.model.few_rows import divides
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention
@@ -118,6 +120,7 @@ class MtpHead:
         self._norm = weights.vector(own_norm) if own_norm in weights else model.weights.vector("output_norm.weight")
         self._embedding = _own(weights, "nextn.embed_tokens.weight", model.embedding)
         output = _own(weights, "nextn.shared_head_head.weight", model.output)
+        self._few = [self._plan(divided=divided) for divided in (False, True)]
         self._head, self._targets = Head(output, slots, known.parts), known.targets
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
@@ -201,6 +204,14 @@ class MtpHead:
         if self._file is not None:
             self._file.close()
 
+    def _plan(self, *, divided: bool) -> Joined:
+        """Return the ops of few rows after the concatenation; see `FullAttention.join`."""
+        joined, a = Joined(self.config.norm_eps), self._space.all
+        joined.linear(self._eh_proj)
+        self._block.join(joined, divided=divided)
+        joined.rms_norm(a.stream, self._norm, a.hidden)
+        return joined
+
     def _fill(self, found: list[Candidates], requests: list[MtpRequest], h: Floats, depth: int) -> None:
         """Find the candidates of position `depth` from hidden states `h` (n, D) of the position before."""
         self._head.rows(len(requests))[:] = h
@@ -222,9 +233,12 @@ class MtpHead:
         rms_norm(hidden, self._hnorm, eps, out=s.normed)
         self._joined[:n, width:] = s.normed
         tabulate(positions, self._inv_freq, self._rope_gain, s)
-        self._eh_proj(n)
-        self._block(rows, n)
-        rms_norm(s.stream, self._norm, eps, out=s.hidden)
+        if n <= MAX_ROWS:
+            self._few[divides(rows, n)](rows, n)
+        else:
+            self._eh_proj(n)
+            self._block(rows, n)
+            rms_norm(s.stream, self._norm, eps, out=s.hidden)
         for span in spans:
             span.state.mark_read(span.parents, prefill=True)
         return s.hidden

@@ -54,6 +54,11 @@ class RotaryTables:
         window = config.window_rotation
         self._window_inv_freq = None if window is None else inverse_frequencies(window)[0]
 
+    @property
+    def plain(self) -> NDArray[np.float32] | None:
+        """Frequencies (R,) if they alone determine the tables; None if there is a gain or a second pair of tables."""
+        return self._inv_freq if self._gain == 1 and self._window_inv_freq is None else None
+
     def __call__(self, positions: NDArray[np.int32], s: SimpleNamespace) -> None:
         """Fill `cos` and `sin`, and `window_cos` and `window_sin`, for rows at the given positions (N,)."""
         tabulate(positions, self._inv_freq, self._gain, s)

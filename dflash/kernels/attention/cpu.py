@@ -91,7 +91,7 @@ def _write(states, start, head, group, n, heads, width, gate, out):
 
 
 @inline
-def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window):
+def work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window):
     """Run tasks until none are left; ``tickets[0]`` is the next task, ``tickets[1 + u]`` counts a unit's finished pages."""
     heads, width = q.shape[1], q.shape[2]
     group, record = heads // k.shape[2], 4 * (width + 32)
@@ -177,11 +177,11 @@ def attend_rows(q, k, v, first, parent, depth, length, pages, gate, out, threads
     size = most * (width + PAGE + 2 * (width + 32))
     if products <= plan.SERIAL or len(tasks) == 1:
         scratch = np.empty(size, np.float32)
-        _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window)
+        work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window)
     else:
         for _ in numba.prange(threads):
             own = np.empty(size, np.float32)
-            _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, own, partial, tickets, window)
+            work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, own, partial, tickets, window)
 
 
 def compact(k, v, *, pages, length, path):

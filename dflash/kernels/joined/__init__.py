@@ -1,5 +1,164 @@
-"""Kernels of a layer in one call, for one token."""
+"""Ops on few rows, joined to few parallel launches: for one token, a launch takes longer than a small op."""
 
-from dflash.kernels.joined.cpu import attention, feed_forward, recurrent
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["attention", "feed_forward", "recurrent"]
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels.arrays import check
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta import task_shape
+from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.formats import Matrix
+from dflash.kernels.formats.cpu import step_bytes, unpack_function
+from dflash.kernels.joined import cpu, table
+from dflash.kernels.joined.attention import attend_function, rotate_function
+from dflash.kernels.joined.delta import delta_function
+from dflash.kernels.linear import PackedLinear
+from dflash.kernels.linear.cpu import COLUMNS, DOT_TOKENS, TOKENS
+from dflash.kernels.ragged import Ragged
+
+__all__ = ["MAX_ROWS", "Joined"]
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
+Call = Callable[[Ragged, int], None]
+
+_NOTHING = np.empty(0, np.int32)
+
+MAX_ROWS = DOT_TOKENS
+"""Most rows of a launch: those of one call of a dot function."""
+
+
+class Joined:
+    """A sequence of ops on fixed arrays, for up to `MAX_ROWS` rows, with the bits of the separate ops.
+
+    Ops are added once, in order, and run by a call; arrays are those of the separate ops, with at least `MAX_ROWS` rows.
+
+    Parameters
+    ----------
+    eps : float
+        Added to the mean of the squares by all norms.
+    """
+
+    def __init__(self, eps: float) -> None:
+        self._eps = float(eps)
+        self._parts: list[Call | _Stages] = []
+        self._kept: list[Any] = []
+
+    def call(self, function: Call) -> None:
+        """Add a function of the rows and their number, which runs between launches."""
+        self._parts.append(function)
+
+    def embed(self, weight: Matrix, out: Floats) -> None:
+        """Add `dflash.kernels.embed.embed` of the tokens of a call, from a native matrix."""
+        self._kept.append(weight)
+        unpack, steps = unpack_function(weight.type).address, weight.shape[1] // step_bytes(weight.type)[0]
+        self._add(table.EMBED, weight.address, out, weight.shape[1], weight.row_bytes, steps, unpack)
+
+    def angles(self, inv_freq: Floats, cos: Floats, sin: Floats) -> None:
+        """Add `dflash.kernels.rope.angles` of the positions of a call."""
+        self._add(table.ANGLES, inv_freq, cos, len(inv_freq), sin)
+
+    def rms_norm(self, x: Floats, weight: Floats, out: Floats) -> None:
+        """Add `dflash.kernels.norm.rms_norm`."""
+        self._add(table.NORM, x, out, len(weight), weight)
+
+    def gated_rms_norm(self, x: Floats, z: Floats, weight: Floats, out: Floats) -> None:
+        """Add `dflash.kernels.norm.gated_rms_norm`."""
+        self._add(table.GATED_NORM, x, out, len(weight), weight, x.shape[1], z)
+
+    def linear(self, product: PackedLinear) -> None:
+        """Add a multiply with packed weights."""
+        if not product.native:
+            self.call(lambda _, n: product(n))
+            return
+        plans = self._stages().plans
+        first = sum(map(len, plans))
+        plans.append(product.plan(1).copy())
+        self._kept.append(product)
+        self._add(table.MULTIPLY, 0, 0, 0, first, first + len(plans[-1]))
+
+    def causal_conv(self, x: Floats, taps: Floats, memory: ConvMemory, out: Floats) -> None:
+        """Add `dflash.kernels.conv.causal_conv`."""
+        self._add(table.CONV, x, out, taps.shape[1], taps, memory.tail, memory.inputs, len(memory.tail), len(taps))
+
+    def gated_delta(
+        self, y: Floats, alpha: Floats, beta: Floats, ssm_a: Floats, dt_bias: Floats, memory: DeltaMemory, out: Floats
+    ) -> None:
+        """Add `dflash.kernels.delta.gated_delta`."""
+        groups, heads, width, values = memory.sizes
+        _, size = task_shape(memory, 1)
+        arrays = alpha, beta, ssm_a, dt_bias, memory.state, memory.k, memory.u, memory.decay
+        sizes = len(memory.state), groups, heads, values, memory.head_run, size
+        self._add(table.DELTA, y, out, width, delta_function(width).address, *arrays, *sizes)
+
+    def rotate(
+        self, query: Floats, key: Floats, value: Floats, norms: tuple[Floats, Floats], tables: tuple[Floats, Floats],
+        *, q: Floats, k: Cache, v: Cache,
+    ) -> None:  # fmt: skip
+        """Add `dflash.kernels.rope.rotate`, with the gains of queries and keys, and the tables of cosines and sines."""
+        function = rotate_function(k.dtype.str, v.dtype.str).address
+        eps = int(np.float64(self._eps).view(np.int64))
+        sizes = tables[0].shape[1], query.shape[1], eps
+        self._add(table.ROTATE, query, q, q.shape[2], function, *_caches(q, k, v), key, value, *norms, *tables, *sizes)
+
+    def attend(self, q: Floats, k: Cache, v: Cache, *, out: Floats, gate: Floats | None) -> None:
+        """Add `dflash.kernels.attention.attend` without a window; all pages of a KV head are read by one thread."""
+        function = attend_function(k.dtype.str, v.dtype.str).address
+        gates = (0, 0) if gate is None else (gate, 1)
+        self._add(table.ATTEND, q, out, q.shape[2], function, *_caches(q, k, v), *gates)
+
+    def __call__(self, rows: Ragged, n: int, tokens: Ints = _NOTHING, positions: Ints = _NOTHING) -> None:
+        """Run all ops for the first `n` rows of their arrays, which have `tokens` and `positions`, int32 (n,)."""
+        assert n <= MAX_ROWS, "`MAX_ROWS` bounds the caller's rows"
+        for part in self._parts:
+            if isinstance(part, _Stages):
+                cpu.run(*part.tables(n), self._eps, tokens, positions, *rows)
+            else:
+                part(rows, n)
+
+    def _stages(self) -> "_Stages":
+        """Return the stages of the launch that an added op belongs to."""
+        if not self._parts or not isinstance(self._parts[-1], _Stages):
+            self._parts.append(_Stages())
+        part = self._parts[-1]
+        assert isinstance(part, _Stages)
+        return part
+
+    def _add(self, kind: int, *columns: Any) -> None:
+        row = np.zeros(table.COLUMNS, np.int64)
+        row[0] = kind
+        for i, value in enumerate(columns):
+            if isinstance(value, np.ndarray):
+                check("joined", value, value.shape, value.dtype)
+                row[1 + i] = value.ctypes.data
+            else:
+                row[1 + i] = value
+        self._kept.append(columns)
+        self._stages().rows.append(row)
+
+
+def _caches(q: Floats, k: Cache, v: Cache) -> tuple[Any, ...]:
+    """Return the columns of rotation and attention that describe the caches and the query heads."""
+    return k, v, len(k), k.shape[2], k.shape[3], v.shape[3], q.shape[1]
+
+
+class _Stages:
+    """The stages of one launch."""
+
+    def __init__(self) -> None:
+        self.rows: list[NDArray[np.int64]] = []
+        self.plans: list[NDArray[np.int64]] = []
+        self._tables: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def tables(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the tables of stages and of plans for `n` rows."""
+        if self._tables is None:
+            self._tables = np.stack(self.rows), np.concatenate([np.empty((0, COLUMNS), np.int64), *self.plans])
+        plans = self._tables[1]
+        if len(plans) and plans[0, TOKENS] != n:
+            plans[:, TOKENS] = n
+        return self._tables

@@ -203,27 +203,49 @@ def _new_counter():
     return np.zeros(1, np.int64)
 
 
+@inline
+def scratch_bytes(tokens, buffer_bytes):
+    """Return the size of a thread's scratch memory for plans of at most `tokens` tokens."""
+    return 64 + _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
+
+
+@inline
+def count_tasks(plan):
+    """Return the number of tasks of a plan."""
+    n_tasks = 0
+    for i in range(len(plan)):
+        n_tasks += _n_tasks(plan[i])
+    return n_tasks
+
+
+@inline
+def take_tasks(plan, n_tasks, n_threads, counter, scratch, tokens, buffer_bytes):
+    """Run tasks until the int64 at address `counter` has reached their number; return how many this thread ran."""
+    grain, n_done = max(1, n_tasks // (8 * n_threads)), 0
+    first = fetch_add(counter, grain)
+    while first < n_tasks:
+        following = fetch_add(counter, grain)
+        if following < n_tasks:
+            _prefetch_start(plan, following)
+        last = min(first + grain, n_tasks)
+        for task in range(first, last):
+            i, row = _locate(plan, task)
+            _task(plan, i, row, scratch, tokens, buffer_bytes)
+        n_done += last - first
+        first = following
+    return n_done
+
+
 @kernel
 def multiply(plan):
     """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
-    n_threads, n_tasks, tokens, buffer_bytes = get_num_threads(), 0, 0, 0
+    n_threads, n_tasks, tokens, buffer_bytes = get_num_threads(), count_tasks(plan), 0, 0
     for i in range(len(plan)):
-        n_tasks += _n_tasks(plan[i])
         tokens = max(tokens, plan[i, TOKENS])
         rows, columns = _rows_and_columns(plan[i])
         if plan[i, TOKENS] > DOT_TOKENS:
             buffer_bytes = max(buffer_bytes, rows * _pitch(columns))
     counter = _new_counter()
-    grain = max(1, n_tasks // (8 * n_threads))
-    n_bytes = 64 + _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
     for _ in prange(n_threads):
-        scratch = np.empty(n_bytes // 4, np.float32)
-        first = fetch_add(counter.ctypes.data, grain)
-        while first < n_tasks:
-            following = fetch_add(counter.ctypes.data, grain)
-            if following < n_tasks:
-                _prefetch_start(plan, following)
-            for task in range(first, min(first + grain, n_tasks)):
-                i, row = _locate(plan, task)
-                _task(plan, i, row, scratch, tokens, buffer_bytes)
-            first = following
+        scratch = np.empty(scratch_bytes(tokens, buffer_bytes) // 4, np.float32)
+        take_tasks(plan, n_tasks, n_threads, counter.ctypes.data, scratch, tokens, buffer_bytes)

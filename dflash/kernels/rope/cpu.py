@@ -32,7 +32,8 @@ def turn(x, norm, cos, sin, *, eps, mixes=False):
 
 
 @inline
-def _angles_of_row(positions, inv_freq, height, width, cos, sin, row):
+def angles_of_row(positions, inv_freq, height, width, cos, sin, row):
+    """Compute the tables of one row."""
     for j in range(inv_freq.size):
         axis = 0
         if j % 3 == 1 and j < 3 * height:
@@ -48,10 +49,10 @@ def _angles(positions, inv_freq, height, width, cos, sin):
     n = positions.shape[1]
     if n < 4:
         for row in range(n):
-            _angles_of_row(positions, inv_freq, height, width, cos, sin, row)
+            angles_of_row(positions, inv_freq, height, width, cos, sin, row)
     else:
         for row in prange(n):
-            _angles_of_row(positions, inv_freq, height, width, cos, sin, row)
+            angles_of_row(positions, inv_freq, height, width, cos, sin, row)
 
 
 @inline
@@ -144,7 +145,8 @@ def write_row(source, n, cache, place):
 
 
 @inline
-def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
+def rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
+    """Rotate one row and write it to the caches; `keys` has room for its keys."""
     heads, width, half = q.shape[1], q.shape[2], cos.shape[1]
     many, mixes = k.shape[2], _is_q4_0(k, q.shape[2])
     c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
@@ -176,11 +178,11 @@ def rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, le
     if n * (q.shape[1] * q.shape[2] + 2 * size) < _SERIAL:
         keys = np.empty(size, np.float32)
         for row in range(n):
-            _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+            rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
     else:
         for row in prange(n):
             keys = np.empty(size, np.float32)
-            _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+            rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
 
 
 @inline

@@ -22,6 +22,7 @@ from dflash.kernels.cpu.simd.memory import (
     write_f32,
 )
 from dflash.kernels.cpu.simd.quantize import store_q4_0, store_q8_0, write_f16
+from dflash.kernels.cpu.simd.waiting import load_acquire, pause, sleep
 
 __all__ = [
     "LANES",
@@ -37,16 +38,19 @@ __all__ = [
     "hsum",
     "i32x16",
     "less",
+    "load_acquire",
     "load_f16",
     "load_f32",
     "load_i32",
     "maximum",
     "mul",
+    "pause",
     "prefetch",
     "read_f32",
     "select",
     "sigmoid",
     "silu",
+    "sleep",
     "splat",
     "store_f16",
     "store_f32",
