@@ -13,7 +13,6 @@ FAULTS = {
     "none": "out[threadIdx.x] = in[threadIdx.x];",
     "beyond an array": "out[threadIdx.x] = in[threadIdx.x + 128];",
     "a barrier that not all reach": "if (threadIdx.x < 32) named_barrier_sync<1, 64>();",
-    "a misaligned copy": "extern __shared__ u8 shared[]; cp_async_16(smem_address(shared + 4), in);",
     "too many arrivals": """__shared__ u64 barrier;
         if (threadIdx.x == 0) mbarrier_init(smem_address(&barrier), 8);
         __syncthreads();

@@ -48,6 +48,7 @@ class SplitModel(Model):
         super().__init__(file, config, pages=1, slots=1, kv=kv, threads=threads)
         self.pools = SplitPools(self.plan, [nullcontext()] * n, slots=slots, kv=kv)
         self._blocks = self._split_blocks(self._space)
+        self._few.most = 0  # these blocks run op by op
 
     def _build_blocks(self, space):
         return []
