@@ -20,10 +20,8 @@ Ints = NDArray[np.int32]
 
 
 DIVIDED = 2048
-"""Rows times tokens of the longest sequence above which all threads share the pages of a KV head.
-
-Reading that many keys takes about as long as the extra launches.
-"""
+"""Rows times tokens of the longest sequence above which all threads share the pages of a KV head; an estimate of where that
+saves more than the extra launches cost."""
 
 
 def divides(rows: Ragged, n: int) -> bool:

@@ -113,7 +113,7 @@ class UnreadConnections:
         self._waiting: dict[Any, tuple[float, float]] = {}
 
     def check(self, connections: Iterable[Any], now: float) -> None:
-        """Close connections that are stuck. Called in the event loop, several times a second."""
+        """Close connections that are stuck; `now` is in seconds. Called in the event loop, several times a second."""
         before, self._waiting = self._waiting, {}
         for connection in tuple(connections):
             n_bytes = connection.transport.get_write_buffer_size()

@@ -4,8 +4,9 @@ Use it as a pytest plugin, ``PYTHONPATH=tests python -m pytest -p emulator tests
 CuPy. It loads a libcuda.so.1 of its own and puts a package `cupy` in front of the real one; dflash runs unchanged.
 
 Results, synchronisation and faults are those of the sources. Lanes that diverge, barriers with wrong counts, misaligned
-copies, and accesses beyond an array or beyond shared memory end a launch with an error. Kernels that wait for each other
-without end are printed. Times are not those of a GPU. A copy is complete when it begins, so a missing wait for it is not
+copies, and accesses beyond shared memory or 512 bytes and more beyond the end of an array end a launch with an error.
+Kernels that wait for each other without end are printed. Times are not those of a GPU, nor the last bits: sums of tensor
+cores and approximate functions are rounded otherwise. A copy is complete when it begins, so a missing wait for it is not
 found.
 
 Environment: ``EMULATOR_GPUS`` (1) and ``EMULATOR_PROCESSORS`` (132), the multiprocessors of each; ``EMULATOR_SEED`` shuffles

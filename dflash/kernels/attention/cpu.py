@@ -91,6 +91,12 @@ def _write(states, start, head, group, n, heads, width, gate, out):
 
 
 @inline
+def scratch_size(most, width):
+    """Return the float32 values that `work` needs for `most` queries: queries, scores of a page, and two states of each."""
+    return most * (width + PAGE + 2 * (width + 32))
+
+
+@inline
 def work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window):
     """Run tasks until none are left; ``tickets[0]`` is the next task, ``tickets[1 + u]`` counts a unit's finished pages."""
     heads, width = q.shape[1], q.shape[2]
@@ -174,7 +180,7 @@ def attend_rows(q, k, v, first, parent, depth, length, pages, gate, out, threads
     partial = np.empty(records * (width + 32), np.float32)
     tickets = plan.new_tickets(1 + len(units))
     # one array per thread; numba frees an array after the last use of its name, even if its address is still in use
-    size = most * (width + PAGE + 2 * (width + 32))
+    size = scratch_size(most, width)
     if products <= plan.SERIAL or len(tasks) == 1:
         scratch = np.empty(size, np.float32)
         work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partial, tickets, window)

@@ -10,7 +10,7 @@ import numpy as np
 from numba import carray, types
 
 from dflash.kernels.attention import plan
-from dflash.kernels.attention.cpu import work
+from dflash.kernels.attention.cpu import scratch_size, work
 from dflash.kernels.cpu.jit import c_function, inline
 from dflash.kernels.joined import table
 from dflash.kernels.joined.arrays import floats, ints, longs, pointer
@@ -50,7 +50,7 @@ def _attend(s, b, head, k, v):
         floats(s[table.X], (n, heads, width)), k, v, first, ints(b[table.PARENT], (n,)), depth, length,
         ints(b[table.PAGES], (sequences, b[table.N_PAGES])), floats(s[table.GATES], (s[table.GATED] * n, 2 * heads * width)),
         floats(s[table.OUT], (n, heads * width)), units, own[:n_own], most,
-        np.empty(most * (width + PAGE + 2 * (width + 32)), np.float32), np.empty(0, np.float32), np.zeros(1, np.int64), 0,
+        np.empty(scratch_size(most, width), np.float32), np.empty(0, np.float32), np.zeros(1, np.int64), 0,
     )  # fmt: skip
 
 

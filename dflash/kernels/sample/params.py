@@ -158,7 +158,14 @@ class SampleResult(Protocol):
 
 
 class HostSampleResult:
-    """Tokens sampled on the CPU when they are read; verifying a draft reads only few of its rows."""
+    """Tokens sampled on the CPU when they are read; verifying a draft reads only few of its rows.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+    requests : sequence of SampleRequest
+        No row is in two of them.
+    """
 
     def __init__(self, logits: NDArray[np.float32], requests: Sequence[SampleRequest]) -> None:
         self._logits = logits

@@ -76,7 +76,7 @@ class EngineCounters:
         self._emitted_at: dict[Session, float] = {}
 
     def __call__(self, events: Sequence[Event], seconds: float) -> None:
-        """Count one step of the engine."""
+        """Count one step of the engine, which took `seconds`."""
         now, n_emitting = perf_counter(), 0
         for session, step in events:
             n_tokens = len(step.tokens)

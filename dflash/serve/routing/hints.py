@@ -30,7 +30,7 @@ class RouteHints:
 
 
 def blocks_of(prompt: bytes, size: int = BLOCK) -> tuple[tuple[int, ...], float]:
-    """Return the blocks of a prompt, and the share of it that they cover."""
+    """Return the blocks of `size` bytes of a prompt, and the share of it that they cover."""
     found, before = [], 0
     for start in range(0, len(prompt) - size + 1, size):
         before = hash((before, prompt[start : start + size]))

@@ -21,8 +21,8 @@ SELECTED = {
     "wide": "every_format and Q6_K",
     "moe": "every_format and Q4_K",
 }
-"""Of each file ``test_gpu_NAME.py`` the tests that run here, as ``-k`` of pytest selects them: one or more of each kind of
-kernel, with matrix multiplies of warps and warpgroups, asynchronous copies and launches in graphs."""
+"""The tests of each file ``test_gpu_NAME.py`` that run here, as ``-k`` of pytest selects them. Their kernels use mma,
+wgmma, cp.async, bulk copies, mbarriers and graphs."""
 
 FAULTS = {
     "none": "640.0",
