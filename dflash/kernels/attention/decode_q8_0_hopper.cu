@@ -27,7 +27,7 @@ __device__ __forceinline__ void add_part(const Item& item, bool first, const Sof
     const bool needed = x < item.queries.n && item.split < n_splits_of(item.kv.committed + item.own + row);
     const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split) * GROUP_SIZE;
     float* to = partial + at * HEAD_DIM + x % GROUP_SIZE * 8 + threadIdx.x % 4 / 2 * 4;
-    constexpr int IN_FLIGHT = 4;  // column blocks of 8 whose loads are in flight together
+    constexpr int IN_FLIGHT = HEAD_DIM % 64 ? 4 : 8;  // column blocks of 8 whose loads are in flight together
     UNROLL for (int start = 0; start < HEAD_DIM / 8; start += IN_FLIGHT) {
         float4 earlier[IN_FLIGHT];
         UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {

@@ -74,8 +74,8 @@ __device__ __forceinline__ void store_queries(u8* to, const u16* q, const QueryT
     }
 }
 
-// Scores of the 64 keys of a tile, `keys[i]` those of copy i. s[i][c][e]: of key 16 * i + g + 8 * (e / 2) and query 8 * c + 2 * t
-// + e % 2, for lane 4 * g + t. The lane has word t of each 16 elements; see unpack_tiles.cuh.
+// Scores of the 64 keys of a tile, `keys[i]` those of copy i. s[i][c][e]: of key 16 * i + g + 8 * (e / 2) and query 8 * c +
+// 2 * t + e % 2, for lane 4 * g + t. The lane has word t of each 16 elements; see unpack_tiles.cuh.
 __device__ __forceinline__ void multiply_keys(float (&s)[COPIES][QUERY_COLUMNS][4], const u8* const (&keys)[COPIES],
                                               const u8* queries) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -102,8 +102,8 @@ __device__ __forceinline__ void multiply_keys(float (&s)[COPIES][QUERY_COLUMNS][
     }
 }
 
-// acc += values @ weights of the 16 positions from `position` on, weight zero from `written` on. acc[n][m][c][e]: element 32 * n
-// + 4 * g + 2 * m + e / 2 of query 8 * c + 2 * t + e % 2.
+// acc += values @ weights of the 16 positions from `position` on; values from `written` on are zero. acc[n][m][c][e]: element
+// 32 * n + 4 * g + 2 * m + e / 2 of query 8 * c + 2 * t + e % 2.
 __device__ __forceinline__ void multiply_values(float (&acc)[BLOCKS][2][QUERY_COLUMNS][4], const u32 (&p)[QUERY_COLUMNS][2],
                                                 const u8* values, int position, int written) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -133,8 +133,8 @@ __device__ __forceinline__ void multiply_values(float (&acc)[BLOCKS][2][QUERY_CO
     }
 }
 
-// State of the softmax of a lane: largest scores of queries 8 * c + 2 * t and the next; sums of the weights of query 8 * c + 2 * t
-// + g % 2 at the positions whose number modulo 8 is g / 2 * 2 or the next.
+// State of the softmax of a lane: largest scores of queries 8 * c + 2 * t and the next; sums of the weights of query 8 * c +
+// 2 * t + g % 2 at the positions whose number modulo 8 is g / 2 * 2 or the next.
 struct Softmax {
     float largest[QUERY_COLUMNS][2], sum[QUERY_COLUMNS];
 };
@@ -185,7 +185,7 @@ __device__ __forceinline__ void soften(float (&s)[COPIES][QUERY_COLUMNS][4], Sof
     }
 }
 
-// Attend to a part. `waited`: whether earlier kernels have ended.
+// Attend to a part, of which the ring has the first copies.
 __device__ __forceinline__ void attend(Ring& ring, const u8* own, const TensorMap& k, const TensorMap& v, const KvRange& part,
                                        const u8* queries, const int* limits, const u64* above,
                                        float (&acc)[BLOCKS][2][QUERY_COLUMNS][4], Softmax& softmax) {
@@ -237,9 +237,9 @@ __device__ __forceinline__ void store(const Item& item, const float* sums, const
             const KvRange part = part_of(item, p);
             if (part.begin == part.end) continue;
             all.add(of_parts[p][x].x, of_parts[p][x].y);
+            const float4* own = (const float4*)(sums + (p * TILE_Q + x) * SUM_PITCH);
             UNROLL for (int i = 0; i < EACH; ++i)
-                if (lane + 32 * i < LINES)
-                    values[i] = all.values(values[i], *(const float4*)(sums + (p * TILE_Q + x) * SUM_PITCH + 4 * (lane + 32 * i)));
+                if (lane + 32 * i < LINES) values[i] = all.values(values[i], own[lane + 32 * i]);
         }
         const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split);
         float* to = partial + at * (GROUP_SIZE * HEAD_DIM) + x % GROUP_SIZE * 8;
@@ -303,7 +303,8 @@ decode_q8_0_warps(const unsigned short* q, const __grid_constant__ TensorMap k, 
             sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 8));
             sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 16));
             const int odd = g % 2;
-            if (g < 2) of_parts[warp][8 * c + 2 * t + odd] = make_float2(odd ? softmax.largest[c][1] : softmax.largest[c][0], sum);
+            const float largest = odd ? softmax.largest[c][1] : softmax.largest[c][0];
+            if (g < 2) of_parts[warp][8 * c + 2 * t + odd] = make_float2(largest, sum);
         }
         __syncthreads();  // the rings are no longer read
         float* const sums = (float*)rings + warp * (TILE_Q * SUM_PITCH);

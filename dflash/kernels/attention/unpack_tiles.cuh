@@ -64,8 +64,8 @@ __device__ __forceinline__ void copy_raw_items(RawPipeline raw, const TensorMap&
     mbarrier_arrive(raw.full_barrier());
 }
 
-// Unpack a tile, as `thread` of UNPACKERS. Of its two lines of 8 elements, threads store either one first, so that the 8 threads
-// of a phase use all banks.
+// Unpack a tile, as `thread` of UNPACKERS. Of two lines of 8 elements, threads store either one first, so that the 8 threads of
+// a phase use all banks.
 __device__ __forceinline__ void unpack_tile(u32 to, const u8* from, bool keys, int thread) {
     constexpr int ROW_LINES = HEAD_DIM / 16;  // of 16 bytes
 #pragma unroll 2
