@@ -11,7 +11,6 @@ TILE = 64
 
 _BLOCK, _WARPS, _UNPACK = "decode_q8_0", "decode_q8_0_warps", "decode_q8_0_hopper"
 _RINGS, _COPIED = 8, 16  # of a block of _WARPS: warps, each with a ring of copies; positions of a copy
-_HALVES = 3  # float16 tiles of a block of _UNPACK: one of keys, one of values, and one that is unpacked meanwhile
 
 
 class QuantizedTiles(NamedTuple):
@@ -25,11 +24,14 @@ class QuantizedTiles(NamedTuple):
         Queries of a tile.
     slots : int
         Tiles of 64 keys or values in shared memory; of a kernel whose warps work alone, copies of 16 in the ring of each.
+    packed_slots : int
+        Tiles of bytes that are unpacked to those.
     """
 
     kernel: str
     queries: int
     slots: int
+    packed_slots: int = 0
 
     @property
     def threads(self) -> int:
@@ -38,8 +40,8 @@ class QuantizedTiles(NamedTuple):
 
     def constants(self) -> dict[str, int]:
         """Return the macros of the kernel."""
-        stages = {"STAGES": _HALVES, "RAW_STAGES": self.slots} if self.kernel == _UNPACK else {"STAGES": self.slots}
-        return {"TILE_KV": TILE, "TILE_Q": self.queries, **stages}
+        made = {"TILE_KV": TILE, "TILE_Q": self.queries, "STAGES": self.slots}
+        return made | ({"RAW_STAGES": self.packed_slots} if self.kernel == _UNPACK else {})
 
     def shared(self, width: int) -> int:
         """Return the bytes of shared memory for heads of `width`."""
@@ -47,7 +49,7 @@ class QuantizedTiles(NamedTuple):
         if self.kernel == _WARPS:
             return _RINGS * self.slots * _COPIED * head + self.queries * (2 * width + 32)
         if self.kernel == _UNPACK:
-            return -(-width // 64) * 128 * (self.queries + _HALVES * TILE) + self.slots * TILE * head + 1024
+            return -(-width // 64) * 128 * (self.queries + self.slots * TILE) + self.packed_slots * TILE * head + 1024
         spans = -(-width // 128)
         return self.slots * TILE * head + self.queries * (256 * spans + 272 * spans + 144 + 8)
 
@@ -59,6 +61,16 @@ class QuantizedTiles(NamedTuple):
         return tensor_map(words, (_COPIED if self.kernel == _WARPS else TILE, cache.shape[3] // 4))
 
 
+HOPPER = [
+    QuantizedTiles(_WARPS, 8, 6),
+    QuantizedTiles(_WARPS, 16, 6),
+    QuantizedTiles(_UNPACK, 64, 3, 5),
+    QuantizedTiles(_UNPACK, 128, 3, 3),
+]
+BEFORE_HOPPER = [QuantizedTiles(_BLOCK, 8, 5), QuantizedTiles(_BLOCK, 32, 3)]
+"""Shapes by their queries, chosen by the room in shared memory of heads of 256 values."""
+
+
 def quantized_tiles(queries: int, group: int, *, hopper: bool) -> QuantizedTiles:
     """Return the shape for at least `queries` queries of a sequence; the bits of a row do not depend on that number.
 
@@ -67,10 +79,7 @@ def quantized_tiles(queries: int, group: int, *, hopper: bool) -> QuantizedTiles
     KernelError
         If the `group` heads that share a KV head do not fit in the largest tile.
     """
-    sizes = [(_BLOCK, 8, 5), (_BLOCK, 32, 3)]
-    if hopper:
-        sizes = [(_WARPS, 8, 6), (_WARPS, 16, 6), (_UNPACK, 64, 5), (_UNPACK, 128, 3)]
-    shapes = [QuantizedTiles(*size) for size in sizes]
+    shapes = HOPPER if hopper else BEFORE_HOPPER
     if group > shapes[-1].queries:
         raise KernelError(f"attend: {group} query heads share a KV head, at most {shapes[-1].queries} may with a q8_0 cache")
     return next((shape for shape in shapes if shape.queries >= max(queries, group)), shapes[-1])
