@@ -170,6 +170,15 @@ def test_later_rows_change_nothing(length, kind):
         assert_same_bits(f"{n} rows", run(q[:n], k, v, fewer, gate[:n]), want[:n])
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 10])
+def test_rows_at_a_depth_of_several_tiles_for_each_warp(n, kind):
+    rows = ragged([(70_000, chain(22), False)])
+    k, v = caches(rows, 1, 64, kind)
+    q, gate = queries(rows, 3, 64, kind)
+    fewer = ragged([(70_000, chain(n), False)], pages=rows.pages)
+    assert_same_bits(f"{n} rows", run(q[:n], k, v, fewer, gate[:n]), run(q, k, v, rows, gate)[:n])
+
+
 def test_other_sequences_change_nothing(kind):
     sequences = [(0, 3, "tree"), (255, 16, "chain"), (600, 1, "chain"), (257, 30, "tree"), (3000, 1, "chain")]
     rows = batch(sequences)
