@@ -1,47 +1,346 @@
 // Attention of pending rows (decode) over a q8_0 cache on Hopper, for more queries than decode_q8_0_warps.cu takes: partial
-// results of each split (split-KV); `combine` follows. online_softmax.cuh has the formula, for each part (parts.cuh) of a
-// split; a row's bits are those of decode_q8_0_warps.cu.
+// results of each split (split-KV); `combine` follows. The formula is that of online_softmax.cuh with the values of q8_0.cuh,
+// for each part (parts.cuh) of a split. A row's bits are those of decode_q8_0_warps.cu.
 //
-// Blocks take work items in turn, see decode_scheduler.cuh. A warpgroup for each 64 queries multiplies (mainloop_sm90.cuh);
-// of the last one, three warps unpack tiles and a thread copies them (unpack_tiles.cuh). Sums of the parts so far are stored in
-// `partial`. Grid: any size, one block a multiprocessor is best. Block THREADS, shared memory QUERY_TILE_BYTES + STAGES *
-// TILE_BYTES + RAW_STAGES * RAW_BYTES + 1024. Macros: those of unpack_tiles.cuh; MAX_SPLITS, capacity of splits of a row.
+// Two warpgroups multiply (wgmma). Scores are K Q^T and outputs V^T P^T: bytes become the left operands in registers, queries
+// and weights are the right ones in shared memory. With RINGS 2, each warpgroup takes half of the parts, for all queries; with
+// RINGS 1, each takes half of the queries. One warp for each ring copies tiles of bytes with TMA, in the order K0 V0 K1 V1 ...
+//
+// A warp multiplies 16 keys of a tile by all queries, and all weights by EACH blocks of 32 elements of the values. Warps of a
+// warpgroup meet twice for each tile: for the largest scores, and for the weights.
+//
+// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block 384,
+// shared memory RINGS * STAGES * RAW_BYTES + Layout::BYTES + 1024. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
+// query heads that share a KV head; KV_HEADS; TILE_KV, 64; TILE_Q, queries of an item; RINGS; STAGES, tiles in a ring;
+// MAX_SPLITS, capacity of splits of a row.
 // Bytes: 2 * KV_HEADS * (HEAD_DIM + 16) for each position, and 4 * HEAD_DIM for each query and split.
-#define TREE_MASK 1
-#include "unpack_tiles.cuh"
-#include "store_item.cuh"
+#include "../gpu/include/clear.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/pipeline.cuh"
+#include "../gpu/include/tma.cuh"
+#include "../gpu/include/wgmma.cuh"
+#include "partial_layout.cuh"
+#include "parts.cuh"
+#include "q8_0.cuh"
+#include "swizzle.cuh"
 
-// Add the sums of a part to those of the parts before it, in the order of partial_layout.cuh. As in store_partial.cuh, a
-// thread has four columns of one query. `all`: of each query of the tile.
-__device__ __forceinline__ void add_part(const Item& item, bool first, const Softmax& acc, PartSums* all, float* partial,
-                                         float* stats) {
-    if (threadIdx.x / 32 * 16 >= item.queries.n) return;
-    const int odd = threadIdx.x % 2, x = query_index(odd), row = x / GROUP_SIZE;
-    PartSums sums;
-    if (first) sums.clear();
-    else sums = all[x];
-    sums.add(odd ? acc.max_score[1] : acc.max_score[0], odd ? acc.sum[1] : acc.sum[0]);
-    __syncwarp();  // all lanes have read the sums of the earlier parts
-    if (threadIdx.x % 4 < 2) all[x] = sums;
-    __syncwarp();  // the sums are stored before the next part
-    const bool needed = x < item.queries.n && item.split < n_splits_of(item.kv.committed + item.own + row);
-    const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split) * GROUP_SIZE;
-    float* to = partial + at * HEAD_DIM + x % GROUP_SIZE * 8 + threadIdx.x % 4 / 2 * 4;
-    constexpr int IN_FLIGHT = HEAD_DIM % 64 ? 4 : 8;  // column blocks of 8 whose loads are in flight together
-    UNROLL for (int start = 0; start < HEAD_DIM / 8; start += IN_FLIGHT) {
-        float4 earlier[IN_FLIGHT];
-        UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
-            earlier[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (needed && !first) earlier[i] = *(const float4*)(to + (start + i) * (8 * GROUP_SIZE));
-        }
-        UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
-            const float* o = acc.o[start + i];
-            const float a = __shfl_xor_sync(~0u, odd ? o[0] : o[2], 1), b = __shfl_xor_sync(~0u, odd ? o[1] : o[3], 1);
-            const float4 own = odd ? make_float4(a, b, o[2], o[3]) : make_float4(o[0], o[1], a, b);
-            if (needed) *(float4*)(to + (start + i) * (8 * GROUP_SIZE)) = sums.values(earlier[i], own);
+#if !defined(STAGES) || !defined(RINGS)
+#error "STAGES and RINGS must be defined"
+#endif
+static_assert(TILE_KV == 64 && (RINGS == 1 || RINGS == 2), "tiles of 64 positions, one or two rings");
+
+constexpr int WARPGROUPS = 2, CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128;
+constexpr int QUERY_GROUPS = WARPGROUPS / RINGS, N = TILE_Q / QUERY_GROUPS, FRAGMENTS = N / 8;  // queries of a warpgroup
+static_assert(N % 16 == 0 && N <= 48, "16, 32 or 48 queries of a warpgroup");
+constexpr int EACH = (BLOCKS + 3) / 4;  // blocks of 32 elements of the values that a warp multiplies
+constexpr int OUTPUTS = 2 * EACH;       // multiplies of 64 elements
+constexpr int RAW_BYTES = TILE_KV * HEAD_BYTES;
+
+// Shared memory after the rings, aligned to 1024 bytes: queries of each query group (blocks of 64 columns, N rows), weights of
+// each warpgroup (N rows of 64), and sums of the parts so far of each warpgroup (OUTPUTS, FRAGMENTS, 128 threads, 16 bytes).
+struct Layout {
+    static constexpr int QUERY_BYTES = (HEAD_DIM + 63) / 64 * N * 128, WEIGHT_BYTES = N * 128;
+    static constexpr int SUM_BYTES = OUTPUTS * FRAGMENTS * 2048;
+    static constexpr int QUERIES = 0, WEIGHTS = QUERY_GROUPS * QUERY_BYTES, SUMS = WEIGHTS + WARPGROUPS * WEIGHT_BYTES;
+    static constexpr int BYTES = SUMS + WARPGROUPS * SUM_BYTES;
+};
+
+using Pipeline = PipelineState<STAGES, RAW_BYTES>;
+
+// What the warps of a warpgroup exchange.
+struct Shared {
+    Item item;
+    KvRange parts[PARTS];
+    int limits[MAX_ROWS];
+    u64 above[MAX_ROWS];
+    float of_warps[4][N];  // largest scores of a tile, or sums of the weights of a part
+
+    __device__ __forceinline__ bool has_half(int half) const {
+        return parts[half * HALF].begin < parts[half * HALF + HALF - 1].end;
+    }
+};
+
+// Largest score and sum of weights of each query over the parts so far of each half.
+using Totals = float2[2][N];
+
+// Barrier of the threads of a warpgroup, or of both.
+__device__ __forceinline__ void warpgroup_sync() { named_barrier_sync<128>((int)threadIdx.x / 128 + 1); }
+__device__ __forceinline__ void consumers_sync() { named_barrier_sync<CONSUMERS>(3); }
+
+// Copy the tiles of all items of the block that belong to a ring, by one thread. Tiles with accepted positions only need not
+// wait for earlier kernels.
+__device__ __forceinline__ void copy_items(Pipeline pipeline, int ring, const TensorMap& k, const TensorMap& v,
+                                           const Batch& batch, const int* pages, int max_pages) {
+    Item item;
+    item.sequence = item.before = 0;
+    bool waited = false;
+    for (int n = blockIdx.x; find(n, item, batch, pages, max_pages); n += gridDim.x) {
+        const int begin = part_of(item, PARTS / RINGS * ring).begin, end = part_of(item, PARTS / RINGS * (ring + 1) - 1).end;
+#pragma unroll 1
+        for (int i = begin; i < end; ++i) {
+            const int position = i * TILE_KV;
+            if (!waited && position + TILE_KV > item.kv.committed) {
+                wait_on_dependent_grids();
+                waited = true;
+            }
+            const int row = __ldg(item.kv.pages + position / PAGE) * PAGE + position % PAGE;
+            UNROLL for (int values = 0; values < 2; ++values) {
+                mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
+                mbarrier_arrive_expect_tx(pipeline.full_barrier(), RAW_BYTES);
+                tma_load_2d(pipeline.tile(), values ? v : k, item.kv.head * (HEAD_BYTES / 4), row, pipeline.full_barrier());
+                pipeline.next();
+            }
         }
     }
-    if (needed && threadIdx.x % 4 < 2) *(float2*)(stats + 2 * (at + x % GROUP_SIZE)) = make_float2(sums.largest, sums.total);
+    if (!waited) wait_on_dependent_grids();
+}
+
+// All lanes of this warp have read the tile.
+__device__ __forceinline__ void release(Pipeline& pipeline) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(pipeline.empty_barrier());
+    pipeline.next();
+}
+
+// Release the tiles of an item without reading them; for a warpgroup without queries.
+__device__ __forceinline__ void skip(Pipeline& pipeline, const KvRange& kv) {
+    for (int n = 2 * (kv.end - kv.begin); n; --n) {
+        mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+        release(pipeline);
+    }
+}
+
+// Copy queries from `first` on, as `thread` of `threads`; those that do not exist become zeros. Of each 16 elements, word t of a
+// key's bytes has columns 2 * t, 2 * t + 1, 2 * t + 8 and 2 * t + 9: lane t of four has a word of its own.
+__device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries, int first, int thread,
+                                              int threads) {
+    constexpr int PAIRS = HEAD_DIM / 16;  // of lines of a row
+#pragma unroll 4
+    for (int i = thread; i < N * PAIRS; i += threads) {
+        const int row = i / PAIRS, pair = i % PAIRS, x = first + row;
+        uint4 a = make_uint4(0, 0, 0, 0), b = a;
+        if (x < queries.n) {
+            const uint4* from = (const uint4*)(q + queries.at(x) * HEAD_DIM + pair * 16);
+            a = from[0], b = from[1];
+        }
+        st_shared_16(tile + swizzled<N>(row, 2 * pair), make_uint4(a.x, a.z, b.x, b.z));
+        st_shared_16(tile + swizzled<N>(row, 2 * pair + 1), make_uint4(a.y, a.w, b.y, b.w));
+    }
+    fence_async_proxy();  // wgmma reads them through the async proxy
+}
+
+// Scores of a tile: s[n][e] of key 16 * warp + g + 8 * (e / 2) and query 8 * n + 2 * t + e % 2, for lane 4 * g + t.
+__device__ __forceinline__ void multiply_keys(float (&s)[FRAGMENTS][4], const u8* keys, u32 queries) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const u8* rows = keys + (threadIdx.x % 128 / 32 * 16 + g) * HEAD_BYTES;
+    u32 words[2][2][2], a[2][2][4], scales[2][4];  // halves of 16 elements, keys g and g + 8
+    UNROLL for (int h = 0; h < 2; ++h) *(uint4*)scales[h] = *(const uint4*)(rows + 8 * h * HEAD_BYTES + HEAD_DIM);
+    const auto load = [&](int n) {
+        UNROLL for (int j = 0; j < 2; ++j)
+            UNROLL for (int h = 0; h < 2; ++h)
+                words[n % 2][j][h] = *(const u32*)(rows + 8 * h * HEAD_BYTES + 32 * n + 16 * j + 4 * t);
+    };
+    load(0);
+    UNROLL for (int n = 0; n < BLOCKS; ++n) {
+        if (n + 1 < BLOCKS) load(n + 1);
+        UNROLL for (int h = 0; h < 2; ++h) {
+            const u32 scale = __byte_perm(scales[h][n / 2], 0, n % 2 ? 0x3232 : 0x1010);
+            UNROLL for (int j = 0; j < 2; ++j)
+                a[n % 2][j][h] = low_values(words[n % 2][j][h], scale), a[n % 2][j][2 + h] = high_values(words[n % 2][j][h], scale);
+        }
+        wgmma_fence_operand(s);
+        wgmma_fence();
+        UNROLL for (int j = 0; j < 2; ++j)
+            wgmma_rs(s, a[n % 2][j], wgmma_descriptor(queries + n / 2 * (N * 128) + n % 2 * 64 + 32 * j), n + j > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();  // the operands before these may be overwritten
+    }
+    wgmma_wait_group<0>();
+    wgmma_fence_operand(s);
+}
+
+// acc += values @ weights of the tile at `position`; values from `written` on are zero. acc[2 * i + m][n][e]: element 32 *
+// (EACH * warp + i) + 4 * g + 2 * m + e / 2 of query 8 * n + 2 * t + e % 2.
+__device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS][4], const u8* values, u32 weights,
+                                                int position, int written) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = threadIdx.x % 128 / 32 * EACH;
+    const u8* rows = values + 2 * t * HEAD_BYTES;
+    constexpr int STEPS = TILE_KV / 16 * EACH;
+    u32 words[2][4], scales[2][4], a[2][2][4];  // of positions 2 * t, 2 * t + 1, 2 * t + 8 and 2 * t + 9
+    const auto load = [&](int step) {
+        const int k = step / EACH, n = first + step % EACH;
+        UNROLL for (int r = 0; r < 4; ++r) {
+            const int row = 16 * k + r % 2 + r / 2 * 8;
+            words[step % 2][r] = 0;
+            if (BLOCKS % 4 == 0 || n < BLOCKS) words[step % 2][r] = *(const u32*)(rows + row * HEAD_BYTES + 32 * n + 4 * g);
+            if (step % EACH == 0) {
+                u32 scale = 0;
+                if (BLOCKS % 4 == 0 || n < BLOCKS) {
+                    const u8* at = rows + row * HEAD_BYTES + HEAD_DIM + 2 * n;
+                    scale = EACH == 2 ? *(const u32*)at : *(const u16*)at;
+                }
+                if (position + TILE_KV > written && position + row + 2 * t >= written) scale = 0;  // what is there may be NaN
+                scales[k % 2][r] = scale;
+            }
+        }
+    };
+    load(0);
+    UNROLL for (int step = 0; step < STEPS; ++step) {
+        const int k = step / EACH, i = step % EACH;
+        if (step + 1 < STEPS) load(step + 1);
+        u32(&own)[2][4] = a[step % 2];
+        UNROLL for (int h = 0; h < 2; ++h) {
+            const u32 x = words[step % 2][2 * h], y = words[step % 2][2 * h + 1];
+            const u32 scale = __byte_perm(scales[k % 2][2 * h], scales[k % 2][2 * h + 1], i % 2 ? 0x7632 : 0x5410);
+            const u32 low = __byte_perm(x, y, 0x5140), high = __byte_perm(x, y, 0x7362);
+            own[0][2 * h] = low_values(low, scale), own[0][2 * h + 1] = high_values(low, scale);
+            own[1][2 * h] = low_values(high, scale), own[1][2 * h + 1] = high_values(high, scale);
+        }
+        UNROLL for (int m = 0; m < 2; ++m) wgmma_fence_operand(acc[2 * i + m]);
+        wgmma_fence();
+        UNROLL for (int m = 0; m < 2; ++m) wgmma_rs(acc[2 * i + m], own[m], wgmma_descriptor(weights + 32 * k), 1);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
+    }
+    wgmma_wait_group<0>();
+    UNROLL for (int i = 0; i < OUTPUTS; ++i) wgmma_fence_operand(acc[i]);
+}
+
+// State of the softmax of a lane for queries 8 * n + 2 * t + e: largest score; sum of weights at the keys of the lane.
+struct Softmax {
+    float largest[FRAGMENTS][2], sum[FRAGMENTS][2];
+};
+
+__device__ __forceinline__ void apply_mask(float (&s)[FRAGMENTS][4], int position, int first, const Shared& shared) {
+    const int lane = threadIdx.x % 32, committed = shared.item.kv.committed;
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n)
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const int row = min((first + 8 * n + lane % 4 * 2 + e) / GROUP_SIZE, MAX_ROWS - 1), limit = shared.limits[row];
+            const u64 bits = shared.above[row];
+            UNROLL for (int h = 0; h < 2; ++h) {
+                const int p = position + threadIdx.x % 128 / 32 * 16 + 8 * h + lane / 4, own = p - committed;
+                const bool visible = p < limit || (own >= 0 && own < PENDING && bits >> own & 1);
+                if (!visible) s[n][2 * h + e] = MINUS_INFINITY;
+            }
+        }
+}
+
+// Turn the scores of a tile into weights in shared memory, and rescale the sums of earlier tiles.
+__device__ __forceinline__ void soften(float (&s)[FRAGMENTS][4], Softmax& softmax, float (&acc)[OUTPUTS][FRAGMENTS][4],
+                                       Shared& shared, u8* weights) {
+    const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x % 128 / 32;
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
+        float2 most = make_float2(fmaxf(s[n][0], s[n][2]), fmaxf(s[n][1], s[n][3]));
+        UNROLL for (int by = 4; by < 32; by *= 2) {
+            most.x = fmaxf(most.x, __shfl_xor_sync(~0u, most.x, by));
+            most.y = fmaxf(most.y, __shfl_xor_sync(~0u, most.y, by));
+        }
+        if (g == 0) *(float2*)&shared.of_warps[warp][8 * n + 2 * t] = most;
+    }
+    warpgroup_sync();  // the scores of all warps are stored, and weights of the previous tile are no longer read
+    float rescale[FRAGMENTS][2];
+    bool changes = false;
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
+        float2 of_warps[4];
+        UNROLL for (int i = 0; i < 4; ++i) of_warps[i] = *(const float2*)&shared.of_warps[i][8 * n + 2 * t];
+        UNROLL for (int e = 0; e < 2; ++e) {
+            float largest = softmax.largest[n][e];
+            UNROLL for (int i = 0; i < 4; ++i) largest = fmaxf(largest, e ? of_warps[i].y : of_warps[i].x);
+            const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
+            rescale[n][e] = exp2_approx(__fsub_rn(__fmul_rn(softmax.largest[n][e], scale), base));
+            changes |= rescale[n][e] != 1.0f;
+            softmax.largest[n][e] = largest;
+            UNROLL for (int h = 0; h < 2; ++h) s[n][2 * h + e] = exp2_approx(__fmaf_rn(s[n][2 * h + e], scale, -base));
+            softmax.sum[n][e] = __fmaf_rn(softmax.sum[n][e], rescale[n][e], __fadd_rn(s[n][e], s[n][2 + e]));
+        }
+        UNROLL for (int h = 0; h < 2; ++h) {
+            *(u32*)(weights + swizzled<N>(8 * n + g, 2 * warp + h) + 4 * t) =
+                transposed_8x8(pack_half2(s[n][2 * h], s[n][2 * h + 1]));
+        }
+    }
+    if (__any_sync(~0u, changes)) {
+        UNROLL for (int i = 0; i < OUTPUTS; ++i)
+            UNROLL for (int n = 0; n < FRAGMENTS; ++n)
+                UNROLL for (int e = 0; e < 4; ++e) acc[i][n][e] = __fmul_rn(acc[i][n][e], rescale[n][e % 2]);
+    }
+    fence_async_proxy();  // wgmma reads the weights through the async proxy
+    warpgroup_sync();     // the weights of all warps are stored
+}
+
+// Add the sums of a part to those of the parts before it of its half; the first one replaces what is there.
+__device__ __forceinline__ void add_part(bool is_first, Softmax& softmax, const float (&acc)[OUTPUTS][FRAGMENTS][4],
+                                         Shared& shared, float2* totals, float4* sums) {
+    const int lane = threadIdx.x % 32, t = lane % 4, warp = threadIdx.x % 128 / 32;
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n)
+        UNROLL for (int e = 0; e < 2; ++e) {
+            float sum = softmax.sum[n][e];
+            UNROLL for (int by = 4; by < 32; by *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, by));
+            if (lane < 4) shared.of_warps[warp][8 * n + 2 * t + e] = sum;
+        }
+    warpgroup_sync();  // the sums of all warps are stored
+    PartSums all[FRAGMENTS][2];
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n)
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const int x = 8 * n + 2 * t + e;
+            float sum = shared.of_warps[0][x];
+            UNROLL for (int i = 1; i < 4; ++i) sum = __fadd_rn(sum, shared.of_warps[i][x]);
+            all[n][e].clear();
+            if (!is_first) all[n][e].largest = totals[x].x, all[n][e].total = totals[x].y;
+            all[n][e].add(softmax.largest[n][e], sum);
+        }
+    warpgroup_sync();  // all have read the sums of the earlier parts
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
+        if (threadIdx.x % 128 < 4)
+            UNROLL for (int e = 0; e < 2; ++e)
+                totals[8 * n + 2 * t + e] = make_float2(all[n][e].largest, all[n][e].total);
+        UNROLL for (int i = 0; i < OUTPUTS; ++i) {
+            float4& own = sums[(i * FRAGMENTS + n) * 128];
+            float4 earlier = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (!is_first) earlier = own;
+            own = make_float4(__fmaf_rn(acc[i][n][0], all[n][0].part, __fmul_rn(earlier.x, all[n][0].before)),
+                              __fmaf_rn(acc[i][n][1], all[n][1].part, __fmul_rn(earlier.y, all[n][1].before)),
+                              __fmaf_rn(acc[i][n][2], all[n][0].part, __fmul_rn(earlier.z, all[n][0].before)),
+                              __fmaf_rn(acc[i][n][3], all[n][1].part, __fmul_rn(earlier.w, all[n][1].before)));
+        }
+    }
+}
+
+// Store results of a split for `combine`, for fragments from `n` on in steps of `by`. `first`, `second`: sums of the halves of
+// the split, null for zeros. With FIRST only those of the first half are stored, to be read again without `first`.
+template <bool FIRST>
+__device__ __forceinline__ void store(const Shared& shared, const Totals& totals, int first_query, const float4* first,
+                                      const float4* second, int n, int by, float* partial, float* stats) {
+    const int lane = threadIdx.x % 32, t = lane % 4, block = threadIdx.x % 128 / 32 * EACH;
+    const Item& item = shared.item;
+    const bool stored = !FIRST && RINGS == 1 && shared.has_half(0);
+#pragma unroll 1
+    for (; n < FRAGMENTS; n += by)
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const int own = 8 * n + 2 * t + e, x = first_query + own, row = x / GROUP_SIZE;
+            if (x >= item.queries.n || item.split >= n_splits_of(item.kv.committed + item.own + row)) continue;
+            const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split);
+            PartSums all;
+            all.largest = totals[0][own].x, all.total = totals[0][own].y;
+            all.add(totals[1][own].x, totals[1][own].y);
+            UNROLL for (int i = 0; i < EACH; ++i) {
+                const int d = 32 * (block + i) + lane / 4 * 4;
+                if (d >= HEAD_DIM) continue;
+                float4* const to =
+                    (float4*)(partial + at * (GROUP_SIZE * HEAD_DIM) + (d / 8 * GROUP_SIZE + x % GROUP_SIZE) * 8 + d % 8);
+                const auto values = [&](const float4* sums) {
+                    if (!sums) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    const float* low = (const float*)(sums + (2 * i * FRAGMENTS + n) * 128) + e;
+                    const float* high = low + FRAGMENTS * 512;
+                    return make_float4(low[0], low[2], high[0], high[2]);
+                };
+                const float4 earlier = stored ? *to : values(first);
+                *to = FIRST ? earlier : all.values(earlier, values(second));
+            }
+            if (!FIRST && threadIdx.x % 128 < 4)
+                *(float2*)(stats + 2 * (at * GROUP_SIZE + x % GROUP_SIZE)) = make_float2(all.largest, all.total);
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -49,58 +348,98 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
                    const int* counts, const int* first, const int* parent, const int* depth, const int* length,
                    const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
     extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barriers[2 * STAGES + 2 * RAW_STAGES];
+    __shared__ __align__(8) u64 barriers[RINGS][2][STAGES];
     __shared__ Batch batch;
-    __shared__ Item items[WARPGROUPS];
-    __shared__ int limits[WARPGROUPS][MAX_ROWS], kinds[RAW_STAGES];
-    __shared__ KvRange parts[WARPGROUPS][PARTS];
-    __shared__ PartSums of_parts[TILE_Q];
-    __shared__ u64 above[WARPGROUPS][MAX_ROWS];
+    __shared__ Shared of_groups[WARPGROUPS];
+    __shared__ Totals of_queries[QUERY_GROUPS];
     launch_dependent_grids();
-    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024, stages = query_tile + QUERY_TILE_BYTES;
-    const u32 full = smem_address(barriers), raw_full = full + 16 * STAGES, raw_stages = stages + STAGES * TILE_BYTES;
-    Pipeline pipeline = {stages, full, full + 8 * STAGES, 0, 0};
-    const RawPipeline raw = {raw_stages, raw_full, raw_full + 8 * RAW_STAGES, 0, 0};
-    if (threadIdx.x == PENDING) init_pipeline(pipeline), init_raw_pipeline(raw);
+    u8* const rest = memory + (1024 - smem_address(memory) % 1024) % 1024;
+    u8* const rings = rest + Layout::BYTES;
+    const auto pipeline_of = [&](int ring) {
+        const u32 full = smem_address(barriers[ring][0]);
+        return Pipeline{smem_address(rings) + ring * STAGES * RAW_BYTES, full, full + 8 * STAGES, 0, 0};
+    };
+    if (threadIdx.x < RINGS * STAGES) {
+        const int ring = threadIdx.x / STAGES, i = threadIdx.x % STAGES;
+        mbarrier_init(smem_address(&barriers[ring][0][i]), 1);
+        mbarrier_init(smem_address(&barriers[ring][1][i]), 4 * QUERY_GROUPS);
+    }
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     __syncthreads();  // barriers and batch are ready
-    if (threadIdx.x >= 2 * TILE_Q) {
-        setmaxnreg_producer();
-        const int producer = threadIdx.x - 2 * TILE_Q;
-        if (producer < UNPACKERS)
-            unpack_tiles(raw, pipeline, memory + (raw_stages - smem_address(memory)), kinds, producer);
-        else if (producer == UNPACKERS)
-            copy_raw_items(raw, k, v, batch, pages, max_pages, kinds);
+    if (threadIdx.x >= CONSUMERS) {
+        setmaxnreg_dec<32>();
+        const int producer = threadIdx.x - CONSUMERS;
+        if (producer % 32 == 0 && producer / 32 < RINGS)
+            copy_items(pipeline_of(producer / 32), producer / 32, k, v, batch, pages, max_pages);
     } else {
-        setmaxnreg_consumer();
-        const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
-        const u32 own = query_tile + group * WARPGROUP_TILE;
-        Item& item = items[group];
+        setmaxnreg_inc<240>();
+        const int group = threadIdx.x / 128, thread = threadIdx.x % 128, ring = RINGS == 2 ? group : 0;
+        const int first_query = RINGS == 2 ? 0 : group * N, begin_part = PARTS / RINGS * ring;
+        u8* const weights = rest + Layout::WEIGHTS + group * Layout::WEIGHT_BYTES;
+        const u32 queries = smem_address(rest + Layout::QUERIES + (RINGS == 2 ? 0 : group) * Layout::QUERY_BYTES);
+        float4* const sums = (float4*)(rest + Layout::SUMS + group * Layout::SUM_BYTES) + thread;
+        Pipeline pipeline = pipeline_of(ring);
+        Shared& shared = of_groups[group];
+        Totals& totals = of_queries[RINGS == 2 ? 0 : group];
+        Item& item = shared.item;
         if (thread == 0) item.sequence = item.before = 0;
         wait_on_dependent_grids();
         for (int n = blockIdx.x;; n += gridDim.x) {
-            warpgroup_sync();  // the warpgroup no longer reads its previous item
+            if (RINGS == 2) consumers_sync();  // neither warpgroup reads the previous item and its sums
+            else warpgroup_sync();
             if (thread == 0) find(n, item, batch, pages, max_pages);
             warpgroup_sync();  // the item is stored
             if (item.queries.n == 0) break;
-            if (group * 64 >= item.queries.n) {
+            if (first_query >= item.queries.n) {
                 skip(pipeline, item.kv);
                 continue;
             }
-            if (thread < PARTS) parts[group][thread] = part_of(item, thread);
-            if (thread < item.rows) read_mask(item, thread, batch, limits[group], above[group]);
-            store_queries_of_words(own, q, item.queries);
-            warpgroup_sync();  // parts, queries and masks are stored before any warp reads them
-            const Mask mask = {item.kv.committed, item.kv.committed, 0, limits[group], above[group]};
+            if (thread < PARTS) shared.parts[thread] = part_of(item, thread);
+            if (thread < item.rows) read_mask(item, thread, batch, shared.limits, shared.above);
+            for (int x = thread; x < 2 * N; x += 128) (&totals[0][0])[x] = make_float2(MINUS_INFINITY, 0.0f);
+            if (RINGS == 2) {
+                store_queries(queries, q, item.queries, 0, threadIdx.x, CONSUMERS);
+                consumers_sync();  // parts, queries and masks are stored
+            } else {
+                store_queries(queries, q, item.queries, first_query, thread, 128);
+                warpgroup_sync();
+            }
 #pragma unroll 1
-            for (int p = 0; p < PARTS; ++p) {
-                const KvRange& part = parts[group][p];
-                if (part.begin == part.end) continue;
-                u32 query_lines = own;
-                asm volatile("" : "+r"(query_lines));  // or wgmma's descriptors of all lines stay in registers, too many
-                Softmax acc;
-                mainloop(pipeline, part, mask, query_lines, acc);
-                add_part(item, part.begin == item.kv.begin, acc, of_parts, partial, stats);
+            for (int p = begin_part; p < begin_part + PARTS / RINGS; ++p) {
+                const int half = p / HALF, begin = shared.parts[p].begin, end = shared.parts[p].end;
+                if (RINGS == 1 && p == HALF && shared.has_half(0)) {
+                    warpgroup_sync();  // the sums of the first half are stored
+                    store<true>(shared, totals, first_query, sums, nullptr, 0, 1, partial, stats);
+                }
+                if (begin == end) continue;
+                Softmax softmax;
+                float acc[OUTPUTS][FRAGMENTS][4], s[FRAGMENTS][4];
+                clear(acc);
+                UNROLL for (int i = 0; i < FRAGMENTS; ++i)
+                    UNROLL for (int e = 0; e < 2; ++e) softmax.largest[i][e] = MINUS_INFINITY, softmax.sum[i][e] = 0.0f;
+#pragma unroll 1
+                for (int tile = begin; tile < end; ++tile) {
+                    const int position = tile * TILE_KV;
+                    mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+                    multiply_keys(s, rings + (pipeline.tile() - smem_address(rings)), queries);
+                    release(pipeline);
+                    if (position + TILE_KV > item.kv.committed) apply_mask(s, position, first_query, shared);
+                    soften(s, softmax, acc, shared, weights);
+                    mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+                    multiply_values(acc, rings + (pipeline.tile() - smem_address(rings)), smem_address(weights), position,
+                                    item.kv.written);
+                    release(pipeline);
+                }
+                add_part(begin == shared.parts[half * HALF].begin, softmax, acc, shared, totals[half], sums);
+            }
+            if (RINGS == 2) {
+                consumers_sync();  // the sums of both warpgroups are stored
+                const float4* const both = sums - group * (Layout::SUM_BYTES / 16);
+                store<false>(shared, totals, 0, shared.has_half(0) ? both : nullptr,
+                             shared.has_half(1) ? both + Layout::SUM_BYTES / 16 : nullptr, group, 2, partial, stats);
+            } else {
+                warpgroup_sync();  // the sums are stored
+                store<false>(shared, totals, first_query, nullptr, shared.has_half(1) ? sums : nullptr, 0, 1, partial, stats);
             }
         }
     }

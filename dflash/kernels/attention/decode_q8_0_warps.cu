@@ -133,10 +133,10 @@ __device__ __forceinline__ void multiply_values(float (&acc)[BLOCKS][2][QUERY_CO
     }
 }
 
-// State of the softmax of a lane: largest scores of queries 8 * c + 2 * t and the next; sums of the weights of query 8 * c +
-// 2 * t + g % 2 at the positions whose number modulo 8 is g / 2 * 2 or the next.
+// State of the softmax of a lane for queries 8 * c + 2 * t + e: largest scores; sums of the weights of keys g and g + 8 of each
+// 16 of a tile.
 struct Softmax {
-    float largest[QUERY_COLUMNS][2], sum[QUERY_COLUMNS];
+    float largest[QUERY_COLUMNS][2], sum[COPIES][QUERY_COLUMNS][2];
 };
 
 __device__ __forceinline__ void apply_mask(float (&s)[COPIES][QUERY_COLUMNS][4], int position, int committed,
@@ -155,11 +155,10 @@ __device__ __forceinline__ void apply_mask(float (&s)[COPIES][QUERY_COLUMNS][4],
         }
 }
 
-// Turn the scores of a tile into weights, as `online_softmax` of online_softmax.cuh with its order of sums.
+// Turn the scores of a tile into weights, as `online_softmax` of online_softmax.cuh.
 __device__ __forceinline__ void soften(float (&s)[COPIES][QUERY_COLUMNS][4], Softmax& softmax,
                                        float (&rescale)[QUERY_COLUMNS][2]) {
     const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
-    const int odd = threadIdx.x / 4 % 2;
     UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c) {
         UNROLL for (int e = 0; e < 2; ++e) {
             float largest = softmax.largest[c][e];
@@ -168,20 +167,12 @@ __device__ __forceinline__ void soften(float (&s)[COPIES][QUERY_COLUMNS][4], Sof
             const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
             rescale[c][e] = exp2_approx(__fsub_rn(__fmul_rn(softmax.largest[c][e], scale), base));
             softmax.largest[c][e] = largest;
-            UNROLL for (int i = 0; i < COPIES; ++i)
+            UNROLL for (int i = 0; i < COPIES; ++i) {
                 UNROLL for (int h = 0; h < 2; ++h)
                     s[i][c][2 * h + e] = exp2_approx(__fmaf_rn(s[i][c][2 * h + e], scale, -base));
-        }
-        // neighbouring lanes exchange weights, so that each has both positions of one query
-        float added = 0.0f;
-        UNROLL for (int i = 0; i < COPIES; ++i)
-            UNROLL for (int h = 0; h < 2; ++h) {
-                const float own = odd ? s[i][c][2 * h + 1] : s[i][c][2 * h], given = odd ? s[i][c][2 * h] : s[i][c][2 * h + 1];
-                const float other = __shfl_xor_sync(~0u, given, 4);
-                added = __fadd_rn(added, odd ? other : own);
-                added = __fadd_rn(added, odd ? own : other);
+                softmax.sum[i][c][e] = __fmaf_rn(softmax.sum[i][c][e], rescale[c][e], __fadd_rn(s[i][c][e], s[i][c][2 + e]));
             }
-        softmax.sum[c] = __fmaf_rn(softmax.sum[c], odd ? rescale[c][1] : rescale[c][0], added);
+        }
     }
 }
 
@@ -230,16 +221,28 @@ __device__ __forceinline__ void store(const Item& item, const float* sums, const
         if (item.split >= n_splits_of(item.kv.committed + item.own + row)) continue;
         constexpr int LINES = HEAD_DIM / 4, EACH = (LINES + 31) / 32;  // lines of 16 bytes; those of a lane
         float4 values[EACH];
-        UNROLL for (int i = 0; i < EACH; ++i) values[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         PartSums all;
         all.clear();
-        for (int p = 0; p < PARTS; ++p) {
-            const KvRange part = part_of(item, p);
-            if (part.begin == part.end) continue;
-            all.add(of_parts[p][x].x, of_parts[p][x].y);
-            const float4* own = (const float4*)(sums + (p * TILE_Q + x) * SUM_PITCH);
-            UNROLL for (int i = 0; i < EACH; ++i)
-                if (lane + 32 * i < LINES) values[i] = all.values(values[i], own[lane + 32 * i]);
+        UNROLL for (int half = 0; half < 2; ++half) {
+            float4 latest[EACH];
+            UNROLL for (int i = 0; i < EACH; ++i) latest[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            PartSums of_half;
+            of_half.clear();
+            for (int p = half * HALF; p < (half + 1) * HALF; ++p) {
+                const KvRange part = part_of(item, p);
+                if (part.begin == part.end) continue;
+                of_half.add(of_parts[p][x].x, of_parts[p][x].y);
+                const float4* own = (const float4*)(sums + (p * TILE_Q + x) * SUM_PITCH);
+                UNROLL for (int i = 0; i < EACH; ++i)
+                    if (lane + 32 * i < LINES) latest[i] = of_half.values(latest[i], own[lane + 32 * i]);
+            }
+            if (half == 0) {
+                all = of_half;
+                UNROLL for (int i = 0; i < EACH; ++i) values[i] = latest[i];
+            } else {
+                all.add(of_half.largest, of_half.total);
+                UNROLL for (int i = 0; i < EACH; ++i) values[i] = all.values(values[i], latest[i]);
+            }
         }
         const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split);
         float* to = partial + at * (GROUP_SIZE * HEAD_DIM) + x % GROUP_SIZE * 8;
@@ -295,17 +298,22 @@ decode_q8_0_warps(const unsigned short* q, const __grid_constant__ TensorMap k, 
         UNROLL for (int m = 0; m < BLOCKS; ++m)
             UNROLL for (int h = 0; h < 2; ++h) clear(acc[m][h]);
         UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
-            softmax.largest[c][0] = softmax.largest[c][1] = MINUS_INFINITY, softmax.sum[c] = 0.0f;
+            UNROLL for (int e = 0; e < 2; ++e) {
+                softmax.largest[c][e] = MINUS_INFINITY;
+                UNROLL for (int i = 0; i < COPIES; ++i) softmax.sum[i][c][e] = 0.0f;
+            }
         __syncthreads();  // queries and masks are stored
         attend(ring, own, k, v, part, queries, limits, above, acc, softmax);
-        UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c) {
-            float sum = softmax.sum[c];
-            sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 8));
-            sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 16));
-            const int odd = g % 2;
-            const float largest = odd ? softmax.largest[c][1] : softmax.largest[c][0];
-            if (g < 2) of_parts[warp][8 * c + 2 * t + odd] = make_float2(largest, sum);
-        }
+        UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                float total = 0.0f;
+                UNROLL for (int i = 0; i < COPIES; ++i) {
+                    float sum = softmax.sum[i][c][e];
+                    UNROLL for (int by = 4; by < 32; by *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, by));
+                    total = i ? __fadd_rn(total, sum) : sum;
+                }
+                if (g == 0) of_parts[warp][8 * c + 2 * t + e] = make_float2(softmax.largest[c][e], total);
+            }
         __syncthreads();  // the rings are no longer read
         float* const sums = (float*)rings + warp * (TILE_Q * SUM_PITCH);
         UNROLL for (int m = 0; m < BLOCKS; ++m)

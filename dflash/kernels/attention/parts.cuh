@@ -1,5 +1,5 @@
-// Parts of a split. Each is reckoned alone, by a warp or one after another, and their results are added in order, so that a
-// row has the same bits either way.
+// Parts of a split. Each is reckoned alone, by a warp or a warpgroup. The results of each half of the parts are added in order,
+// then those of both halves, so that a row has the same bits either way.
 //
 // Macros: those of decode_scheduler.cuh; HEAD_DIM, elements of a head.
 #pragma once
@@ -11,7 +11,7 @@
 #endif
 static_assert(TILE_KV == STEP, "a step is a tile");
 
-constexpr int PARTS = 8;  // of a split, as many as warps of a block of decode_q8_0_warps.cu
+constexpr int PARTS = 8, HALF = PARTS / 2;  // of a split, as many as warps of a block of decode_q8_0_warps.cu
 
 // The tiles of part `i` of an item, maybe none. Its borders depend on the size of the split alone.
 __device__ __forceinline__ KvRange part_of(const Item& item, int i) {
