@@ -7,7 +7,7 @@
 // RINGS 1, each takes half of the queries. One warp for each ring copies tiles of bytes with TMA, in the order K0 V0 K1 V1 ...
 //
 // A warp multiplies 16 keys of a tile by all queries, and all weights by EACH blocks of 32 elements of the values. Warps of a
-// warpgroup meet twice for each tile: for the largest scores, and for the weights.
+// warpgroup meet twice for each tile: before and after they store weights.
 //
 // Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block 384,
 // shared memory RINGS * STAGES * RAW_BYTES + Layout::BYTES + 1024. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
@@ -55,13 +55,14 @@ struct Shared {
     int limits[MAX_ROWS];
     u64 above[MAX_ROWS];
     float of_warps[4][N];  // largest scores of a tile, or sums of the weights of a part
+    float bases[N];        // base scores of a part
 
     __device__ __forceinline__ bool has_half(int half) const {
         return parts[half * HALF].begin < parts[half * HALF + HALF - 1].end;
     }
 };
 
-// Largest score and sum of weights of each query over the parts so far of each half.
+// Base score and sum of weights of each query over the parts so far of each half.
 using Totals = float2[2][N];
 
 // Barrier of the threads of a warpgroup, or of both.
@@ -160,10 +161,17 @@ __device__ __forceinline__ void multiply_keys(float (&s)[FRAGMENTS][4], const u8
     wgmma_fence_operand(s);
 }
 
-// acc += values @ weights of the tile at `position`; values from `written` on are zero. acc[2 * i + m][n][e]: element 32 *
-// (EACH * warp + i) + 4 * g + 2 * m + e / 2 of query 8 * n + 2 * t + e % 2.
-__device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS][4], const u8* values, u32 weights,
-                                                int position, int written) {
+// Zero the scales of a tile's values from `written` on, which are not in the cache: a weight of zero times NaN is NaN.
+__device__ __forceinline__ void clear_values(u8* values, int written) {
+    const int row = threadIdx.x % 128;
+    if (row >= written && row < TILE_KV) *(uint4*)(values + row * HEAD_BYTES + HEAD_DIM) = make_uint4(0, 0, 0, 0);
+    fence_async_proxy();  // the next copy overwrites them
+    warpgroup_sync();     // all zeros are stored
+}
+
+// acc += values @ weights of a tile. acc[2 * i + m][n][e]: element 32 * (EACH * warp + i) + 4 * g + 2 * m + e / 2 of query 8 * n
+// + 2 * t + e % 2.
+__device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS][4], const u8* values, u32 weights) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = threadIdx.x % 128 / 32 * EACH;
     const u8* rows = values + 2 * t * HEAD_BYTES;
     constexpr int STEPS = TILE_KV / 16 * EACH;
@@ -180,7 +188,6 @@ __device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS]
                     const u8* at = rows + row * HEAD_BYTES + HEAD_DIM + 2 * n;
                     scale = EACH == 2 ? *(const u32*)at : *(const u16*)at;
                 }
-                if (position + TILE_KV > written && position + row + 2 * t >= written) scale = 0;  // what is there may be NaN
                 scales[k % 2][r] = scale;
             }
         }
@@ -207,13 +214,15 @@ __device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS]
     UNROLL for (int i = 0; i < OUTPUTS; ++i) wgmma_fence_operand(acc[i]);
 }
 
-// State of the softmax of a lane for queries 8 * n + 2 * t + e: largest score; sum of weights at the keys of the lane.
+// State of the softmax of a lane for queries 8 * n + 2 * t + e; sums of the weights of the lane's keys.
 struct Softmax {
-    float largest[FRAGMENTS][2], sum[FRAGMENTS][2];
+    BaseScore base[FRAGMENTS][2];
+    float sum[FRAGMENTS][2];
 };
 
 __device__ __forceinline__ void apply_mask(float (&s)[FRAGMENTS][4], int position, int first, const Shared& shared) {
     const int lane = threadIdx.x % 32, committed = shared.item.kv.committed;
+    asm volatile("" : "+r"(first));  // or the addresses of all masks stay in registers, too many
     UNROLL for (int n = 0; n < FRAGMENTS; ++n)
         UNROLL for (int e = 0; e < 2; ++e) {
             const int row = min((first + 8 * n + lane % 4 * 2 + e) / GROUP_SIZE, MAX_ROWS - 1), limit = shared.limits[row];
@@ -226,44 +235,52 @@ __device__ __forceinline__ void apply_mask(float (&s)[FRAGMENTS][4], int positio
         }
 }
 
-// Turn the scores of a tile into weights in shared memory, and rescale the sums of earlier tiles.
-__device__ __forceinline__ void soften(float (&s)[FRAGMENTS][4], Softmax& softmax, float (&acc)[OUTPUTS][FRAGMENTS][4],
-                                       Shared& shared, u8* weights) {
-    const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x % 128 / 32;
+// Change base scores to the largest scores of a tile where they must, and rescale the sums of earlier tiles.
+__device__ __forceinline__ void change_base(const float (&s)[FRAGMENTS][4], Softmax& softmax,
+                                            float (&acc)[OUTPUTS][FRAGMENTS][4], Shared& shared) {
+    const int lane = threadIdx.x % 32, t = lane % 4, warp = threadIdx.x % 128 / 32;
     UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
         float2 most = make_float2(fmaxf(s[n][0], s[n][2]), fmaxf(s[n][1], s[n][3]));
         UNROLL for (int by = 4; by < 32; by *= 2) {
             most.x = fmaxf(most.x, __shfl_xor_sync(~0u, most.x, by));
             most.y = fmaxf(most.y, __shfl_xor_sync(~0u, most.y, by));
         }
-        if (g == 0) *(float2*)&shared.of_warps[warp][8 * n + 2 * t] = most;
+        if (lane < 4) *(float2*)&shared.of_warps[warp][8 * n + 2 * t] = most;
     }
-    warpgroup_sync();  // the scores of all warps are stored, and weights of the previous tile are no longer read
-    float rescale[FRAGMENTS][2];
-    bool changes = false;
+    warpgroup_sync();  // the scores of all warps are stored
     UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
-        float2 of_warps[4];
-        UNROLL for (int i = 0; i < 4; ++i) of_warps[i] = *(const float2*)&shared.of_warps[i][8 * n + 2 * t];
-        UNROLL for (int e = 0; e < 2; ++e) {
-            float largest = softmax.largest[n][e];
-            UNROLL for (int i = 0; i < 4; ++i) largest = fmaxf(largest, e ? of_warps[i].y : of_warps[i].x);
-            const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
-            rescale[n][e] = exp2_approx(__fsub_rn(__fmul_rn(softmax.largest[n][e], scale), base));
-            changes |= rescale[n][e] != 1.0f;
-            softmax.largest[n][e] = largest;
-            UNROLL for (int h = 0; h < 2; ++h) s[n][2 * h + e] = exp2_approx(__fmaf_rn(s[n][2 * h + e], scale, -base));
-            softmax.sum[n][e] = __fmaf_rn(softmax.sum[n][e], rescale[n][e], __fadd_rn(s[n][e], s[n][2 + e]));
+        float2 most = *(const float2*)&shared.of_warps[0][8 * n + 2 * t];
+        UNROLL for (int i = 1; i < 4; ++i) {
+            const float2 other = *(const float2*)&shared.of_warps[i][8 * n + 2 * t];
+            most.x = fmaxf(most.x, other.x), most.y = fmaxf(most.y, other.y);
         }
-        UNROLL for (int h = 0; h < 2; ++h) {
-            *(u32*)(weights + swizzled<N>(8 * n + g, 2 * warp + h) + 4 * t) =
-                transposed_8x8(pack_half2(s[n][2 * h], s[n][2 * h + 1]));
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const float factor = softmax.base[n][e].change(e ? most.y : most.x);
+            softmax.sum[n][e] = __fmul_rn(softmax.sum[n][e], factor);
+            UNROLL for (int i = 0; i < OUTPUTS; ++i)
+                UNROLL for (int h = 0; h < 2; ++h) acc[i][n][2 * h + e] = __fmul_rn(acc[i][n][2 * h + e], factor);
         }
     }
-    if (__any_sync(~0u, changes)) {
-        UNROLL for (int i = 0; i < OUTPUTS; ++i)
-            UNROLL for (int n = 0; n < FRAGMENTS; ++n)
-                UNROLL for (int e = 0; e < 4; ++e) acc[i][n][e] = __fmul_rn(acc[i][n][e], rescale[n][e % 2]);
+}
+
+// Turn the scores of a tile into weights in shared memory.
+__device__ __forceinline__ void soften(float (&s)[FRAGMENTS][4], Softmax& softmax, float (&acc)[OUTPUTS][FRAGMENTS][4],
+                                       Shared& shared, u8* weights) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x % 128 / 32;
+    bool changes = false;
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n)
+        UNROLL for (int e = 0; e < 2; ++e) changes |= softmax.base[n][e].must_change(fmaxf(s[n][e], s[n][2 + e]));
+    // beside, weights of the previous tile are no longer read
+    if (!named_barrier_all<128>((int)threadIdx.x / 128 + 1, !changes)) change_base(s, softmax, acc, shared);
+    UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const float shift = softmax.base[n][e].shift();
+            UNROLL for (int h = 0; h < 2; ++h) s[n][2 * h + e] = BaseScore::weight(s[n][2 * h + e], shift);
+            softmax.sum[n][e] = __fadd_rn(softmax.sum[n][e], __fadd_rn(s[n][e], s[n][2 + e]));
+        }
+        UNROLL for (int h = 0; h < 2; ++h)
+            *(u32*)(weights + n * 1024 + swizzled<N>(g, 2 * warp + h) + 4 * t) =
+                transposed_8x8(pack_half2(s[n][2 * h], s[n][2 * h + 1]));
     }
     fence_async_proxy();  // wgmma reads the weights through the async proxy
     warpgroup_sync();     // the weights of all warps are stored
@@ -278,32 +295,35 @@ __device__ __forceinline__ void add_part(bool is_first, Softmax& softmax, const 
             float sum = softmax.sum[n][e];
             UNROLL for (int by = 4; by < 32; by *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, by));
             if (lane < 4) shared.of_warps[warp][8 * n + 2 * t + e] = sum;
+            if (threadIdx.x % 128 < 4) shared.bases[8 * n + 2 * t + e] = softmax.base[n][e].stored();
         }
     warpgroup_sync();  // the sums of all warps are stored
-    PartSums all[FRAGMENTS][2];
-    UNROLL for (int n = 0; n < FRAGMENTS; ++n)
-        UNROLL for (int e = 0; e < 2; ++e) {
-            const int x = 8 * n + 2 * t + e;
-            float sum = shared.of_warps[0][x];
-            UNROLL for (int i = 1; i < 4; ++i) sum = __fadd_rn(sum, shared.of_warps[i][x]);
-            all[n][e].clear();
-            if (!is_first) all[n][e].largest = totals[x].x, all[n][e].total = totals[x].y;
-            all[n][e].add(softmax.largest[n][e], sum);
-        }
-    warpgroup_sync();  // all have read the sums of the earlier parts
+    const auto with_part = [&](int x) {
+        PartSums all;
+        all.clear();
+        if (!is_first) all.largest = totals[x].x, all.total = totals[x].y;
+        float sum = shared.of_warps[0][x];
+        UNROLL for (int i = 1; i < 4; ++i) sum = __fadd_rn(sum, shared.of_warps[i][x]);
+        all.add(shared.bases[x], sum);
+        return all;
+    };
     UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
-        if (threadIdx.x % 128 < 4)
-            UNROLL for (int e = 0; e < 2; ++e)
-                totals[8 * n + 2 * t + e] = make_float2(all[n][e].largest, all[n][e].total);
+        const PartSums all[2] = {with_part(8 * n + 2 * t), with_part(8 * n + 2 * t + 1)};
         UNROLL for (int i = 0; i < OUTPUTS; ++i) {
             float4& own = sums[(i * FRAGMENTS + n) * 128];
             float4 earlier = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (!is_first) earlier = own;
-            own = make_float4(__fmaf_rn(acc[i][n][0], all[n][0].part, __fmul_rn(earlier.x, all[n][0].before)),
-                              __fmaf_rn(acc[i][n][1], all[n][1].part, __fmul_rn(earlier.y, all[n][1].before)),
-                              __fmaf_rn(acc[i][n][2], all[n][0].part, __fmul_rn(earlier.z, all[n][0].before)),
-                              __fmaf_rn(acc[i][n][3], all[n][1].part, __fmul_rn(earlier.w, all[n][1].before)));
+            own = make_float4(__fmaf_rn(acc[i][n][0], all[0].part, __fmul_rn(earlier.x, all[0].before)),
+                              __fmaf_rn(acc[i][n][1], all[1].part, __fmul_rn(earlier.y, all[1].before)),
+                              __fmaf_rn(acc[i][n][2], all[0].part, __fmul_rn(earlier.z, all[0].before)),
+                              __fmaf_rn(acc[i][n][3], all[1].part, __fmul_rn(earlier.w, all[1].before)));
         }
+    }
+    warpgroup_sync();  // all have read the sums of the earlier parts
+    const int x = threadIdx.x % 128;
+    if (x < N) {
+        const PartSums all = with_part(x);
+        totals[x] = make_float2(all.largest, all.total);
     }
 }
 
@@ -359,6 +379,7 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
         const u32 full = smem_address(barriers[ring][0]);
         return Pipeline{smem_address(rings) + ring * STAGES * RAW_BYTES, full, full + 8 * STAGES, 0, 0};
     };
+    if (threadIdx.x == CONSUMERS) prefetch_map(k), prefetch_map(v);
     if (threadIdx.x < RINGS * STAGES) {
         const int ring = threadIdx.x / STAGES, i = threadIdx.x % STAGES;
         mbarrier_init(smem_address(&barriers[ring][0][i]), 1);
@@ -367,12 +388,12 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     __syncthreads();  // barriers and batch are ready
     if (threadIdx.x >= CONSUMERS) {
-        setmaxnreg_dec<32>();
+        setmaxnreg_dec<40>();
         const int producer = threadIdx.x - CONSUMERS;
         if (producer % 32 == 0 && producer / 32 < RINGS)
             copy_items(pipeline_of(producer / 32), producer / 32, k, v, batch, pages, max_pages);
     } else {
-        setmaxnreg_inc<240>();
+        setmaxnreg_inc<232>();
         const int group = threadIdx.x / 128, thread = threadIdx.x % 128, ring = RINGS == 2 ? group : 0;
         const int first_query = RINGS == 2 ? 0 : group * N, begin_part = PARTS / RINGS * ring;
         u8* const weights = rest + Layout::WEIGHTS + group * Layout::WEIGHT_BYTES;
@@ -416,7 +437,7 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
                 float acc[OUTPUTS][FRAGMENTS][4], s[FRAGMENTS][4];
                 clear(acc);
                 UNROLL for (int i = 0; i < FRAGMENTS; ++i)
-                    UNROLL for (int e = 0; e < 2; ++e) softmax.largest[i][e] = MINUS_INFINITY, softmax.sum[i][e] = 0.0f;
+                    UNROLL for (int e = 0; e < 2; ++e) softmax.base[i][e].value = BaseScore::NONE, softmax.sum[i][e] = 0.0f;
 #pragma unroll 1
                 for (int tile = begin; tile < end; ++tile) {
                     const int position = tile * TILE_KV;
@@ -426,8 +447,9 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
                     if (position + TILE_KV > item.kv.committed) apply_mask(s, position, first_query, shared);
                     soften(s, softmax, acc, shared, weights);
                     mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-                    multiply_values(acc, rings + (pipeline.tile() - smem_address(rings)), smem_address(weights), position,
-                                    item.kv.written);
+                    u8* const values = rings + (pipeline.tile() - smem_address(rings));
+                    if (position + TILE_KV > item.kv.written) clear_values(values, item.kv.written - position);
+                    multiply_values(acc, values, smem_address(weights));
                     release(pipeline);
                 }
                 add_part(begin == shared.parts[half * HALF].begin, softmax, acc, shared, totals[half], sums);

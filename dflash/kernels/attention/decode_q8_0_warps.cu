@@ -133,10 +133,10 @@ __device__ __forceinline__ void multiply_values(float (&acc)[BLOCKS][2][QUERY_CO
     }
 }
 
-// State of the softmax of a lane for queries 8 * c + 2 * t + e: largest scores; sums of the weights of keys g and g + 8 of each
-// 16 of a tile.
+// State of the softmax of a lane for queries 8 * c + 2 * t + e; sums of the weights of keys g and g + 8 of each 16 of a tile.
 struct Softmax {
-    float largest[QUERY_COLUMNS][2], sum[COPIES][QUERY_COLUMNS][2];
+    BaseScore base[QUERY_COLUMNS][2];
+    float sum[COPIES][QUERY_COLUMNS][2];
 };
 
 __device__ __forceinline__ void apply_mask(float (&s)[COPIES][QUERY_COLUMNS][4], int position, int committed,
@@ -155,25 +155,39 @@ __device__ __forceinline__ void apply_mask(float (&s)[COPIES][QUERY_COLUMNS][4],
         }
 }
 
-// Turn the scores of a tile into weights, as `online_softmax` of online_softmax.cuh.
+// Turn the scores of a tile into weights, and rescale the sums of earlier tiles if need be.
 __device__ __forceinline__ void soften(float (&s)[COPIES][QUERY_COLUMNS][4], Softmax& softmax,
-                                       float (&rescale)[QUERY_COLUMNS][2]) {
-    const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
-    UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c) {
+                                       float (&acc)[BLOCKS][2][QUERY_COLUMNS][4]) {
+    float largest[QUERY_COLUMNS][2];
+    bool changes = false;
+    UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
         UNROLL for (int e = 0; e < 2; ++e) {
-            float largest = softmax.largest[c][e];
-            UNROLL for (int i = 0; i < COPIES; ++i) largest = fmaxf(largest, fmaxf(s[i][c][e], s[i][c][2 + e]));
-            UNROLL for (int by = 4; by < 32; by *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, by));
-            const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
-            rescale[c][e] = exp2_approx(__fsub_rn(__fmul_rn(softmax.largest[c][e], scale), base));
-            softmax.largest[c][e] = largest;
+            largest[c][e] = fmaxf(s[0][c][e], s[0][c][2 + e]);
+            UNROLL for (int i = 1; i < COPIES; ++i) largest[c][e] = fmaxf(largest[c][e], fmaxf(s[i][c][e], s[i][c][2 + e]));
+            changes |= softmax.base[c][e].must_change(largest[c][e]);
+        }
+    if (__any_sync(~0u, changes)) {
+        float factor[QUERY_COLUMNS][2];
+        UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                float most = largest[c][e];
+                UNROLL for (int by = 4; by < 32; by *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, by));
+                factor[c][e] = softmax.base[c][e].change(most);
+                UNROLL for (int i = 0; i < COPIES; ++i) softmax.sum[i][c][e] = __fmul_rn(softmax.sum[i][c][e], factor[c][e]);
+            }
+        UNROLL for (int n = 0; n < BLOCKS; ++n)
+            UNROLL for (int m = 0; m < 2; ++m)
+                UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
+                    UNROLL for (int e = 0; e < 4; ++e) acc[n][m][c][e] = __fmul_rn(acc[n][m][c][e], factor[c][e % 2]);
+    }
+    UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const float shift = softmax.base[c][e].shift();
             UNROLL for (int i = 0; i < COPIES; ++i) {
-                UNROLL for (int h = 0; h < 2; ++h)
-                    s[i][c][2 * h + e] = exp2_approx(__fmaf_rn(s[i][c][2 * h + e], scale, -base));
-                softmax.sum[i][c][e] = __fmaf_rn(softmax.sum[i][c][e], rescale[c][e], __fadd_rn(s[i][c][e], s[i][c][2 + e]));
+                UNROLL for (int h = 0; h < 2; ++h) s[i][c][2 * h + e] = BaseScore::weight(s[i][c][2 * h + e], shift);
+                softmax.sum[i][c][e] = __fadd_rn(softmax.sum[i][c][e], __fadd_rn(s[i][c][e], s[i][c][2 + e]));
             }
         }
-    }
 }
 
 // Attend to a part, of which the ring has the first copies.
@@ -184,21 +198,13 @@ __device__ __forceinline__ void attend(Ring& ring, const u8* own, const TensorMa
     for (int tile = part.begin; tile < part.end; ++tile) {
         const int position = tile * TILE_KV;
         const u8* keys[COPIES];
-        float s[COPIES][QUERY_COLUMNS][4], rescale[QUERY_COLUMNS][2];
+        float s[COPIES][QUERY_COLUMNS][4];
         UNROLL for (int i = 0; i < COPIES; ++i) keys[i] = own + ring.wait();
         multiply_keys(s, keys, queries);
         __syncwarp();  // all lanes have read the keys
         UNROLL for (int i = 0; i < COPIES; ++i) ring.start(k, v, part);
         if (position + TILE_KV > part.committed) apply_mask(s, position, part.committed, limits, above);
-        soften(s, softmax, rescale);
-        bool changes = false;
-        UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c) changes |= rescale[c][0] != 1.0f || rescale[c][1] != 1.0f;
-        if (__any_sync(~0u, changes)) {
-            UNROLL for (int n = 0; n < BLOCKS; ++n)
-                UNROLL for (int m = 0; m < 2; ++m)
-                    UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
-                        UNROLL for (int e = 0; e < 4; ++e) acc[n][m][c][e] = __fmul_rn(acc[n][m][c][e], rescale[c][e % 2]);
-        }
+        soften(s, softmax, acc);
         UNROLL for (int i = 0; i < COPIES; ++i) {
             u32 p[QUERY_COLUMNS][2];
             UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
@@ -211,7 +217,7 @@ __device__ __forceinline__ void attend(Ring& ring, const u8* own, const TensorMa
     }
 }
 
-// Add the parts in order, and store the result for `combine`. `sums`: (PARTS, TILE_Q, SUM_PITCH); `of_parts`: largest score and
+// Add the parts in order, and store the result for `combine`. `sums`: (PARTS, TILE_Q, SUM_PITCH); `of_parts`: base score and
 // sum of weights.
 __device__ __forceinline__ void store(const Item& item, const float* sums, const float2 (&of_parts)[PARTS][TILE_Q],
                                       float* partial, float* stats) {
@@ -269,6 +275,7 @@ decode_q8_0_warps(const unsigned short* q, const __grid_constant__ TensorMap k, 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     u8 *const own = rings + warp * RING_BYTES, *const queries = rings + PARTS * RING_BYTES;
     Ring ring = {smem_address(own), smem_address(barriers[warp]), 0, 0, 0, 0, 0};
+    if (threadIdx.x == THREADS - 1) prefetch_map(k), prefetch_map(v);
     if (lane < STAGES) mbarrier_init(ring.barriers + 8 * lane, 1);
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     if (threadIdx.x == 0) item.sequence = item.before = 0;
@@ -299,7 +306,7 @@ decode_q8_0_warps(const unsigned short* q, const __grid_constant__ TensorMap k, 
             UNROLL for (int h = 0; h < 2; ++h) clear(acc[m][h]);
         UNROLL for (int c = 0; c < QUERY_COLUMNS; ++c)
             UNROLL for (int e = 0; e < 2; ++e) {
-                softmax.largest[c][e] = MINUS_INFINITY;
+                softmax.base[c][e].value = BaseScore::NONE;
                 UNROLL for (int i = 0; i < COPIES; ++i) softmax.sum[i][c][e] = 0.0f;
             }
         __syncthreads();  // queries and masks are stored
@@ -312,7 +319,7 @@ decode_q8_0_warps(const unsigned short* q, const __grid_constant__ TensorMap k, 
                     UNROLL for (int by = 4; by < 32; by *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, by));
                     total = i ? __fadd_rn(total, sum) : sum;
                 }
-                if (g == 0) of_parts[warp][8 * c + 2 * t + e] = make_float2(softmax.largest[c][e], total);
+                if (g == 0) of_parts[warp][8 * c + 2 * t + e] = make_float2(softmax.base[c][e].stored(), total);
             }
         __syncthreads();  // the rings are no longer read
         float* const sums = (float*)rings + warp * (TILE_Q * SUM_PITCH);

@@ -13,6 +13,9 @@ static_assert(TILE_KV == STEP, "a step is a tile");
 
 constexpr int PARTS = 8, HALF = PARTS / 2;  // of a split, as many as warps of a block of decode_q8_0_warps.cu
 
+// Factor of scores whose weights are powers of 2.
+__device__ __forceinline__ float score_scale() { return 1.4426950408889634f / sqrtf((float)HEAD_DIM); }
+
 // The tiles of part `i` of an item, maybe none. Its borders depend on the size of the split alone.
 __device__ __forceinline__ KvRange part_of(const Item& item, int i) {
     KvRange part = item.kv;
@@ -22,7 +25,33 @@ __device__ __forceinline__ KvRange part_of(const Item& item, int i) {
     return part;
 }
 
-// Largest score and sum of weights of a query over the parts so far.
+// The score whose weight is 1. It changes only if the scores of a tile are so much larger that weights pass 2^8, as in
+// FlashAttention-4, since then all sums so far are rescaled. A query's own scores decide, so its bits depend on no other.
+struct BaseScore {
+    static constexpr float NONE = -1e30f;  // before the first score
+    float value;
+
+    // `largest`: of the scores of a tile, or of some of them.
+    __device__ __forceinline__ bool must_change(float largest) const {
+        return largest > __fadd_rn(value, 8.0f / score_scale());
+    }
+    // Returns the factor of sums so far.
+    __device__ __forceinline__ float change(float largest) {
+        if (!must_change(largest)) return 1.0f;
+        const float factor = exp2_approx(__fsub_rn(__fmul_rn(value, score_scale()), __fmul_rn(largest, score_scale())));
+        value = largest;
+        return factor;
+    }
+    // Minus the exponent of 2 of the base score.
+    __device__ __forceinline__ float shift() const { return -__fmul_rn(value, score_scale()); }
+    static __device__ __forceinline__ float weight(float score, float shift) {
+        return exp2_approx(__fmaf_rn(score, score_scale(), shift));
+    }
+    // For PartSums.
+    __device__ __forceinline__ float stored() const { return value == NONE ? MINUS_INFINITY : value; }
+};
+
+// Base score and sum of weights of a query over the parts so far.
 struct PartSums {
     float largest, total;
     float before, part;  // factors of the values of the earlier parts and of the latest one
@@ -33,7 +62,7 @@ struct PartSums {
     __device__ __forceinline__ void add(float part_largest, float part_total) {
         before = 1.0f, part = 0.0f;
         if (part_largest == MINUS_INFINITY) return;
-        const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
+        const float scale = score_scale();
         const float most = fmaxf(largest, part_largest), base = __fmul_rn(most, scale);
         before = exp2_approx(__fsub_rn(__fmul_rn(largest, scale), base));
         part = exp2_approx(__fsub_rn(__fmul_rn(part_largest, scale), base));
