@@ -44,7 +44,7 @@ def test_every_generation(arch):
     )
 
 
-FEW = 8
+FEW = 24
 """Bytes that may be spilled for 16 queries of 256 elements, of which a thread holds 128 sums: two of 255 registers."""
 
 

@@ -404,7 +404,7 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
         Totals& totals = of_queries[RINGS == 2 ? 0 : group];
         Item& item = shared.item;
         if (thread == 0) item.sequence = item.before = 0;
-        wait_on_dependent_grids();
+        bool waited = false;
         for (int n = blockIdx.x;; n += gridDim.x) {
             if (RINGS == 2) consumers_sync();  // neither warpgroup reads the previous item and its sums
             else warpgroup_sync();
@@ -418,6 +418,8 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
             if (thread < PARTS) shared.parts[thread] = part_of(item, thread);
             if (thread < item.rows) read_mask(item, thread, batch, shared.limits, shared.above);
             for (int x = thread; x < 2 * N; x += 128) (&totals[0][0])[x] = make_float2(MINUS_INFINITY, 0.0f);
+            if (!waited) wait_on_dependent_grids();
+            waited = true;
             if (RINGS == 2) {
                 store_queries(queries, q, item.queries, 0, threadIdx.x, CONSUMERS);
                 consumers_sync();  // parts, queries and masks are stored
@@ -464,5 +466,6 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
                 store<false>(shared, totals, first_query, nullptr, shared.has_half(1) ? sums : nullptr, 0, 1, partial, stats);
             }
         }
+        if (!waited) wait_on_dependent_grids();
     }
 }
