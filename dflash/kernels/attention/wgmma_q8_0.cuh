@@ -7,6 +7,7 @@
 // Macros: those of work_item.cuh and q8_0.cuh; TILE_KV, 64; RINGS, 1 if two warpgroups share the queries of an item, 2 if each
 // has all.
 #pragma once
+#include "../gpu/include/ptx.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "q8_0.cuh"
 #include "swizzle.cuh"
