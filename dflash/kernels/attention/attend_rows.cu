@@ -31,10 +31,10 @@ __device__ __forceinline__ float4 of_halves(uint2 h) {
 __device__ __forceinline__ float4 load_vector(const u8* head, int vector) {
     if (KV_TYPE == 0) return ((const float4*)head)[vector];
     if (KV_TYPE == 1) return of_halves(((const uint2*)head)[vector]);
-    const char4 bytes = ((const char4*)head)[vector];
+    const u32 bytes = ((const u32*)head)[vector];
     const float scale = to_float(((const u16*)(head + HEAD_DIM))[vector / 8]);
-    const auto value = [&](signed char byte) { return to_float(to_half(__fmul_rn((float)byte, scale))); };
-    return make_float4(value(bytes.x), value(bytes.y), value(bytes.z), value(bytes.w));
+    const auto value = [&](u32 byte) { return to_float(to_half(__fmul_rn((float)(signed char)byte, scale))); };
+    return make_float4(value(bytes), value(bytes >> 8), value(bytes >> 16), value(bytes >> 24));
 }
 
 __device__ __forceinline__ float dot(const float4& a, const float4& b, float sum) {
