@@ -217,13 +217,10 @@ def upload(weights: Experts) -> Experts:
     def uploaded(name: str, weight: Any) -> Any:
         return cupy.asarray(weight.unpacked()) if name in ("router", "shared_router") else PackedWeight(weight)
 
-    return weights._replace(
-        **{
-            name: uploaded(name, weight)
-            for name, weight in weights._asdict().items()
-            if name not in ("n_used", "routing") and weight is not None
-        }
-    )
+    routing = weights.routing and weights.routing._replace(bias=cupy.asarray(weights.routing.bias))
+    given = {name: weight for name, weight in weights._asdict().items() if weight is not None}
+    others = {"n_used": weights.n_used, "routing": routing}
+    return weights._replace(**{name: uploaded(name, weight) for name, weight in given.items() if name not in others} | others)
 
 
 def filled(weights: Experts) -> Any:
