@@ -2,6 +2,7 @@
 
 import numpy as np
 import random_model
+from model_definition import logits
 
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -49,3 +50,16 @@ def opened(path, architecture, changes=(), fused=(), kind="Q8_0"):
     random_model.write(path, architecture, 320, KEYS[architecture] | dict(changes), kind, fused)
     file = GGUFFile.open(path)
     return file, Config.from_gguf(file.metadata, file.tensors)
+
+
+def without_ties(file, config, kv="f32"):
+    """Tokens and their logits by the definition. No expert is selected so near a tie that rounding to float16 decides.
+
+    Where it does, the logits of that token and of all later ones differ, as they should.
+    """
+    for seed in range(1000):
+        tokens, margins = np.random.default_rng(seed).integers(0, 300, 32).astype(np.int32), []
+        want = logits(file, config, tokens, kv=kv, margins=margins)
+        if min(margins, default=1) > 0.01:
+            return tokens, want
+    raise AssertionError("every text has a tie")

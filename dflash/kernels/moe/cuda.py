@@ -24,6 +24,7 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
+_MATRICES = set(Experts._fields) - {"n_used", "routing"}
 _PAIRS, _WARPS, _STRIPES = 4, 8, 2  # pairs of an item; warps of a block of `down`; stripes of 16 weight rows of a warp
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 """Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
@@ -218,9 +219,8 @@ def upload(weights: Experts) -> Experts:
         return cupy.asarray(weight.unpacked()) if name in ("router", "shared_router") else PackedWeight(weight)
 
     routing = weights.routing and weights.routing._replace(bias=cupy.asarray(weights.routing.bias))
-    given = {name: weight for name, weight in weights._asdict().items() if weight is not None}
-    others = {"n_used": weights.n_used, "routing": routing}
-    return weights._replace(**{name: uploaded(name, weight) for name, weight in given.items() if name not in others} | others)
+    matrices = {name: weight for name, weight in weights._asdict().items() if weight is not None and name in _MATRICES}
+    return weights._replace(**{name: uploaded(name, weight) for name, weight in matrices.items()}, routing=routing)
 
 
 def filled(weights: Experts) -> Any:
