@@ -121,7 +121,8 @@ __device__ __forceinline__ void write_choice(int expert, float share, const floa
         publish(factors + lane, __float_as_uint(__fdiv_rn(share, INNER_SCALE)));
     }
     if (N_SHARED && lane == 0) {
-        const float of_shared = SHARED_ROUTER ? 1.0f / (1.0f + expf(-__ldcg(shared_logit))) : 1.0f;
-        publish(factors + N_USED, __float_as_uint(__fdiv_rn(of_shared, INNER_SCALE)));
+        const float logit = SHARED_ROUTER ? __ldcg(shared_logit) : __int_as_float(0x7f800000);
+        const float factor = __fdiv_rn(1.0f / (1.0f + expf(-logit)), INNER_SCALE);
+        publish(factors + N_USED, __float_as_uint(factor));
     }
 }
