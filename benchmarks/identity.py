@@ -21,6 +21,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from packed_models import unpack_golden_models
+
+unpack_golden_models()
 GOLDEN = sorted((ROOT / "tests" / "data" / "golden").glob("*/*.gguf"))
 MAX_STATUS = 100
 """Largest exit status for differing rows; 125 means that a checkout could not be run."""
