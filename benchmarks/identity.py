@@ -20,10 +20,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
 from packed_models import unpack_golden_models
 
+ROOT = Path(__file__).resolve().parents[1]
 unpack_golden_models()
 GOLDEN = sorted((ROOT / "tests" / "data" / "golden").glob("*/*.gguf"))
 MAX_STATUS = 100
