@@ -28,6 +28,8 @@
 #endif
 
 constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128;
+// With few queries 128 registers are enough; a block of `combine` then fits beside this one and begins early.
+constexpr int BOUND = N > 16 ? THREADS : 512;
 constexpr int RAW_BYTES = TILE_KV * HEAD_BYTES;
 
 // Shared memory before the rings, aligned to 1024 bytes: queries of each query group (blocks of 64 columns, N rows), weights of
@@ -253,7 +255,7 @@ __device__ __forceinline__ void store(const Shared& shared, const Totals& totals
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(BOUND, 1)
 decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                    const int* counts, const int* first, const int* parent, const int* depth, const int* length,
                    const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
@@ -278,12 +280,12 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     __syncthreads();  // barriers and batch are ready
     if (threadIdx.x >= CONSUMERS) {
-        setmaxnreg_dec<40>();
+        if constexpr (N > 16) setmaxnreg_dec<40>();
         const int producer = threadIdx.x - CONSUMERS;
         if (producer % 32 == 0 && producer / 32 < RINGS)
             copy_items(pipeline_of(producer / 32), producer / 32, k, v, batch, pages, max_pages);
     } else {
-        setmaxnreg_inc<232>();
+        if constexpr (N > 16) setmaxnreg_inc<232>();
         const int group = threadIdx.x / 128, thread = threadIdx.x % 128, ring = RINGS == 2 ? group : 0;
         const int first_query = RINGS == 2 ? 0 : group * N, begin_part = PARTS / RINGS * ring;
         u8* const weights = rest + Layout::WEIGHTS + group * Layout::WEIGHT_BYTES;
