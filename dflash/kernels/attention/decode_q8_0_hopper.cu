@@ -1,16 +1,14 @@
-// Attention of pending rows (decode) over a q8_0 cache on Hopper, for more queries than decode_q8_0_warps.cu takes: partial
-// results of each split (split-KV); `combine` follows. The formula is that of online_softmax.cuh with the values of q8_0.cuh,
-// for each part (parts.cuh) of a split. A row's bits are those of decode_q8_0_warps.cu.
+// Attention of pending rows (decode) over a q8_0 cache on Hopper: partial results of each split (split-KV); `combine` follows.
+// The formula is that of online_softmax.cuh with the values of q8_0.cuh and the base scores of base_score.cuh. Each half of a
+// split is reckoned alone, and their sums are added.
 //
-// Two warpgroups multiply (wgmma). Scores are K Q^T and outputs V^T P^T: bytes become the left operands in registers, queries
-// and weights are the right ones in shared memory. With RINGS 2, each warpgroup takes half of the parts, for all queries; with
-// RINGS 1, each takes half of the queries. One warp for each ring copies tiles of bytes with TMA, in the order K0 V0 K1 V1 ...
-//
-// A warp multiplies 16 keys of a tile by all queries, and all weights by EACH blocks of 32 elements of the values. Warps of a
+// Two warpgroups multiply (wgmma_q8_0.cuh). With RINGS 2, each takes half of the positions, for all queries; with RINGS 1, each
+// takes half of the queries. One warp for each ring copies tiles of bytes with TMA, in the order K0 V0 K1 V1 ... A warp
+// multiplies 16 keys of a tile by all queries, and all weights by EACH blocks of 32 elements of the values. Warps of a
 // warpgroup meet twice for each tile: before and after they store weights.
 //
 // Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block 384,
-// shared memory RINGS * STAGES * RAW_BYTES + Layout::BYTES + 1024. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
+// shared memory Layout::BYTES + RINGS * STAGES * RAW_BYTES + 1024. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
 // query heads that share a KV head; KV_HEADS; TILE_KV, 64; TILE_Q, queries of an item; RINGS; STAGES, tiles in a ring;
 // MAX_SPLITS, capacity of splits of a row.
 // Bytes: 2 * KV_HEADS * (HEAD_DIM + 16) for each position, and 4 * HEAD_DIM for each query and split.
@@ -19,8 +17,9 @@
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
+#include "base_score.cuh"
+#include "decode_scheduler.cuh"
 #include "partial_layout.cuh"
-#include "parts.cuh"
 #include "wgmma_q8_0.cuh"
 
 #ifndef STAGES
@@ -28,17 +27,17 @@
 #endif
 
 constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128;
-// With few queries 128 registers are enough; a block of `combine` then fits beside this one and begins early.
-constexpr int BOUND = N > 16 ? THREADS : 512;
+// Registers of a thread. With 128 on average a block of `combine` fits beside this one and begins early.
+constexpr int BOUND = N > 32 ? THREADS : 512, CONSUMER_REGISTERS = N > 32 ? 232 : 176, PRODUCER_REGISTERS = N > 32 ? 40 : 32;
 constexpr int RAW_BYTES = TILE_KV * HEAD_BYTES;
 
 // Shared memory before the rings, aligned to 1024 bytes: queries of each query group (blocks of 64 columns, N rows), weights of
-// each warpgroup (N rows of 64), and sums of the parts so far of each warpgroup (OUTPUTS, FRAGMENTS, 128 threads, 16 bytes).
+// each warpgroup (N rows of 64), and sums of half a split for each query group (OUTPUTS, FRAGMENTS, 128 threads, 16 bytes).
 struct Layout {
     static constexpr int QUERY_BYTES = (HEAD_DIM + 63) / 64 * N * 128, WEIGHT_BYTES = N * 128;
     static constexpr int SUM_BYTES = OUTPUTS * FRAGMENTS * 2048;
     static constexpr int QUERIES = 0, WEIGHTS = QUERY_GROUPS * QUERY_BYTES, SUMS = WEIGHTS + WARPGROUPS * WEIGHT_BYTES;
-    static constexpr int BYTES = SUMS + WARPGROUPS * SUM_BYTES;
+    static constexpr int BYTES = SUMS + QUERY_GROUPS * SUM_BYTES;
 };
 
 using Pipeline = PipelineState<STAGES, RAW_BYTES>;
@@ -46,19 +45,23 @@ using Pipeline = PipelineState<STAGES, RAW_BYTES>;
 // What the warps of a warpgroup exchange.
 struct Shared {
     Item item;
-    KvRange parts[PARTS];
     int limits[MAX_ROWS];
     u64 above[MAX_ROWS];
-    float of_warps[4][N];  // largest scores of a tile, or sums of the weights of a part
-    float bases[N];        // base scores of a part
-
-    __device__ __forceinline__ bool has_half(int half) const {
-        return parts[half * HALF].begin < parts[half * HALF + HALF - 1].end;
-    }
+    float of_warps[4][N];  // largest scores of a tile, or sums of weights
 };
 
-// Base score and sum of weights of each query over the parts so far of each half.
+// Base score and sum of weights of each query, of both halves of a split.
 using Totals = float2[2][N];
+
+// The tiles of half a split, maybe none. Their border depends on the size of the split alone.
+struct Half {
+    int begin, end;
+
+    __device__ __forceinline__ Half(const Item& item, int half) {
+        const int middle = min(item.kv.begin + split_steps(item.kv.committed + item.own) / 2, item.kv.end);
+        begin = half ? middle : item.kv.begin, end = half ? item.kv.end : middle;
+    }
+};
 
 // Barrier of the threads of both warpgroups. Those of one use the barriers before.
 __device__ __forceinline__ void consumers_sync() { named_barrier_sync<CONSUMERS>(3); }
@@ -71,7 +74,7 @@ __device__ __forceinline__ void copy_items(Pipeline pipeline, int ring, const Te
     item.sequence = item.before = 0;
     bool waited = false;
     for (int n = blockIdx.x; find(n, item, batch, pages, max_pages); n += gridDim.x) {
-        const int begin = part_of(item, PARTS / RINGS * ring).begin, end = part_of(item, PARTS / RINGS * (ring + 1) - 1).end;
+        const int begin = Half(item, ring).begin, end = Half(item, RINGS == 2 ? ring : 1).end;
 #pragma unroll 1
         for (int i = begin; i < end; ++i) {
             const int position = i * TILE_KV;
@@ -178,81 +181,62 @@ __device__ __forceinline__ void soften(float (&s)[FRAGMENTS][4], Softmax& softma
     warpgroup_sync();     // the weights of all warps are stored
 }
 
-// Add the sums of a part to those of the parts before it of its half; the first one replaces what is there.
-__device__ __forceinline__ void add_part(bool is_first, Softmax& softmax, const float (&acc)[OUTPUTS][FRAGMENTS][4],
-                                         Shared& shared, float2* totals, float4* sums) {
-    const int lane = threadIdx.x % 32, t = lane % 4, warp = threadIdx.x % 128 / 32;
+// Store the base scores and the sums of weights of half a split.
+__device__ __forceinline__ void store_totals(const Softmax& softmax, Shared& shared, float2* totals) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, x = threadIdx.x % 128;
     UNROLL for (int n = 0; n < FRAGMENTS; ++n)
         UNROLL for (int e = 0; e < 2; ++e) {
+            const int own = 8 * n + lane % 4 * 2 + e;
             float sum = softmax.sum[n][e];
             UNROLL for (int by = 4; by < 32; by *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, by));
-            if (lane < 4) shared.of_warps[warp][8 * n + 2 * t + e] = sum;
-            if (threadIdx.x % 128 < 4) shared.bases[8 * n + 2 * t + e] = softmax.base[n][e].stored();
+            if (lane < 4) shared.of_warps[warp][own] = sum;
+            if (x < 4) totals[own].x = softmax.base[n][e].stored();
         }
     warpgroup_sync();  // the sums of all warps are stored
-    const auto with_part = [&](int x) {
-        PartSums all;
-        all.clear();
-        if (!is_first) all.largest = totals[x].x, all.total = totals[x].y;
-        float sum = shared.of_warps[0][x];
-        UNROLL for (int i = 1; i < 4; ++i) sum = __fadd_rn(sum, shared.of_warps[i][x]);
-        all.add(shared.bases[x], sum);
-        return all;
-    };
-    UNROLL for (int n = 0; n < FRAGMENTS; ++n) {
-        const PartSums all[2] = {with_part(8 * n + 2 * t), with_part(8 * n + 2 * t + 1)};
-        UNROLL for (int i = 0; i < OUTPUTS; ++i) {
-            float4& own = sums[(i * FRAGMENTS + n) * 128];
-            float4 earlier = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (!is_first) earlier = own;
-            own = make_float4(__fmaf_rn(acc[i][n][0], all[0].part, __fmul_rn(earlier.x, all[0].before)),
-                              __fmaf_rn(acc[i][n][1], all[1].part, __fmul_rn(earlier.y, all[1].before)),
-                              __fmaf_rn(acc[i][n][2], all[0].part, __fmul_rn(earlier.z, all[0].before)),
-                              __fmaf_rn(acc[i][n][3], all[1].part, __fmul_rn(earlier.w, all[1].before)));
-        }
-    }
-    warpgroup_sync();  // all have read the sums of the earlier parts
-    const int x = threadIdx.x % 128;
-    if (x < N) {
-        const PartSums all = with_part(x);
-        totals[x] = make_float2(all.largest, all.total);
-    }
+    if (x >= N) return;
+    float sum = shared.of_warps[0][x];
+    UNROLL for (int i = 1; i < 4; ++i) sum = __fadd_rn(sum, shared.of_warps[i][x]);
+    totals[x].y = sum;
 }
 
-// Store results of a split for `combine`, for fragments from `n` on in steps of `by`. `first`, `second`: sums of the halves of
-// the split, null for zeros. With FIRST only those of the first half are stored, to be read again without `first`.
-template <bool FIRST>
-__device__ __forceinline__ void store(const Shared& shared, const Totals& totals, int first_query, const float4* first,
-                                      const float4* second, int n, int by, float* partial, float* stats) {
+// Fragments n of the sums of half a split, to or from shared memory.
+__device__ __forceinline__ void store_sums(const float (&acc)[OUTPUTS][FRAGMENTS][4], int n, float4* sums) {
+    UNROLL for (int i = 0; i < OUTPUTS; ++i)
+        sums[(i * FRAGMENTS + n) * 128] = make_float4(acc[i][n][0], acc[i][n][1], acc[i][n][2], acc[i][n][3]);
+}
+
+// Add both halves of fragments n of the sums and store the results for `combine`. `acc` has half `own`, `sums` the other one.
+__device__ __forceinline__ void store(const Shared& shared, const Totals& totals, int first_query,
+                                      const float (&acc)[OUTPUTS][FRAGMENTS][4], int n, int own, const float4* sums,
+                                      float* partial, float* stats) {
     const int lane = threadIdx.x % 32, t = lane % 4, block = threadIdx.x % 128 / 32 * EACH;
     const Item& item = shared.item;
-    const bool stored = !FIRST && RINGS == 1 && shared.has_half(0);
-#pragma unroll 1
-    for (; n < FRAGMENTS; n += by)
-        UNROLL for (int e = 0; e < 2; ++e) {
-            const int own = 8 * n + 2 * t + e, x = first_query + own, row = x / GROUP_SIZE;
-            if (x >= item.queries.n || item.split >= n_splits_of(item.kv.committed + item.own + row)) continue;
-            const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split);
-            PartSums all;
-            all.largest = totals[0][own].x, all.total = totals[0][own].y;
-            all.add(totals[1][own].x, totals[1][own].y);
-            UNROLL for (int i = 0; i < EACH; ++i) {
-                const int d = 32 * (block + i) + lane / 4 * 4;
-                if (d >= HEAD_DIM) continue;
-                float4* const to =
-                    (float4*)(partial + at * (GROUP_SIZE * HEAD_DIM) + (d / 8 * GROUP_SIZE + x % GROUP_SIZE) * 8 + d % 8);
-                const auto values = [&](const float4* sums) {
-                    if (!sums) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                    const float* low = (const float*)(sums + (2 * i * FRAGMENTS + n) * 128) + e;
-                    const float* high = low + FRAGMENTS * 512;
-                    return make_float4(low[0], low[2], high[0], high[2]);
-                };
-                const float4 earlier = stored ? *to : values(first);
-                *to = FIRST ? earlier : all.values(earlier, values(second));
-            }
-            if (!FIRST && threadIdx.x % 128 < 4)
-                *(float2*)(stats + 2 * (at * GROUP_SIZE + x % GROUP_SIZE)) = make_float2(all.largest, all.total);
+    float4 other[OUTPUTS];
+    UNROLL for (int i = 0; i < OUTPUTS; ++i) other[i] = sums[(i * FRAGMENTS + n) * 128];
+    UNROLL for (int e = 0; e < 2; ++e) {
+        const int of_group = 8 * n + 2 * t + e, x = first_query + of_group, row = x / GROUP_SIZE;
+        if (x >= item.queries.n || item.split >= n_splits_of(item.kv.committed + item.own + row)) continue;
+        const size_t at = partial_at(item.queries.row + row, item.queries.head, item.split);
+        const float2 a = totals[0][of_group], b = totals[1][of_group];
+        const float base = fmaxf(a.x, b.x), scale = score_scale();
+        // 1, too, where neither half has a position
+        const float of_a = a.x == base ? 1.0f : exp2_approx(__fsub_rn(__fmul_rn(a.x, scale), __fmul_rn(base, scale)));
+        const float of_b = b.x == base ? 1.0f : exp2_approx(__fsub_rn(__fmul_rn(b.x, scale), __fmul_rn(base, scale)));
+        const float of_own = own ? of_b : of_a, of_other = own ? of_a : of_b;
+        const auto sum = [&](float x, float y) { return __fadd_rn(__fmul_rn(x, of_own), __fmul_rn(y, of_other)); };
+        UNROLL for (int i = 0; i < EACH; ++i) {
+            const int d = 32 * (block + i) + lane / 4 * 4;
+            if (d >= HEAD_DIM) continue;
+            const float(&low)[4] = acc[2 * i][n], (&high)[4] = acc[2 * i + 1][n];
+            const float4 &low_other = other[2 * i], &high_other = other[2 * i + 1];
+            *(float4*)(partial + at * (GROUP_SIZE * HEAD_DIM) + (d / 8 * GROUP_SIZE + x % GROUP_SIZE) * 8 + d % 8) =
+                make_float4(sum(low[e], e ? low_other.y : low_other.x), sum(low[2 + e], e ? low_other.w : low_other.z),
+                            sum(high[e], e ? high_other.y : high_other.x), sum(high[2 + e], e ? high_other.w : high_other.z));
         }
+        if (threadIdx.x % 128 < 4)
+            *(float2*)(stats + 2 * (at * GROUP_SIZE + x % GROUP_SIZE)) =
+                make_float2(base, __fadd_rn(__fmul_rn(a.y, of_a), __fmul_rn(b.y, of_b)));
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(BOUND, 1)
@@ -280,17 +264,17 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     __syncthreads();  // barriers and batch are ready
     if (threadIdx.x >= CONSUMERS) {
-        if constexpr (N > 16) setmaxnreg_dec<40>();
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
         const int producer = threadIdx.x - CONSUMERS;
         if (producer % 32 == 0 && producer / 32 < RINGS)
             copy_items(pipeline_of(producer / 32), producer / 32, k, v, batch, pages, max_pages);
     } else {
-        if constexpr (N > 16) setmaxnreg_inc<232>();
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int group = threadIdx.x / 128, thread = threadIdx.x % 128, ring = RINGS == 2 ? group : 0;
-        const int first_query = RINGS == 2 ? 0 : group * N, begin_part = PARTS / RINGS * ring;
+        const int first_query = RINGS == 2 ? 0 : group * N;
         u8* const weights = rest + Layout::WEIGHTS + group * Layout::WEIGHT_BYTES;
         const u32 queries = smem_address(rest + Layout::QUERIES + (RINGS == 2 ? 0 : group) * Layout::QUERY_BYTES);
-        float4* const sums = (float4*)(rest + Layout::SUMS + group * Layout::SUM_BYTES) + thread;
+        float4* const sums = (float4*)(rest + Layout::SUMS + (RINGS == 2 ? 0 : group) * Layout::SUM_BYTES) + thread;
         Pipeline pipeline = pipeline_of(ring);
         Shared& shared = of_groups[group];
         Totals& totals = of_queries[RINGS == 2 ? 0 : group];
@@ -307,33 +291,26 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
                 skip(pipeline, item.kv);
                 continue;
             }
-            if (thread < PARTS) shared.parts[thread] = part_of(item, thread);
             if (thread < item.rows) read_mask(item, thread, batch, shared.limits, shared.above);
-            for (int x = thread; x < 2 * N; x += 128) (&totals[0][0])[x] = make_float2(MINUS_INFINITY, 0.0f);
             if (!waited) wait_on_dependent_grids();
             waited = true;
             if (RINGS == 2) {
                 store_queries(queries, q, item.queries, 0, threadIdx.x, CONSUMERS);
-                consumers_sync();  // parts, queries and masks are stored
+                consumers_sync();  // queries and masks are stored
             } else {
                 store_queries(queries, q, item.queries, first_query, thread, 128);
                 warpgroup_sync();
             }
 #pragma unroll 1
-            for (int p = begin_part; p < begin_part + PARTS / RINGS; ++p) {
-                const int half = p / HALF, begin = shared.parts[p].begin, end = shared.parts[p].end;
-                if (RINGS == 1 && p == HALF && shared.has_half(0)) {
-                    warpgroup_sync();  // the sums of the first half are stored
-                    store<true>(shared, totals, first_query, sums, nullptr, 0, 1, partial, stats);
-                }
-                if (begin == end) continue;
+            for (int half = ring; half < (RINGS == 2 ? ring + 1 : 2); ++half) {
+                const Half tiles(item, half);
                 Softmax softmax;
                 float acc[OUTPUTS][FRAGMENTS][4], s[FRAGMENTS][4];
                 clear(acc);
                 UNROLL for (int i = 0; i < FRAGMENTS; ++i)
                     UNROLL for (int e = 0; e < 2; ++e) softmax.base[i][e].value = BaseScore::NONE, softmax.sum[i][e] = 0.0f;
 #pragma unroll 1
-                for (int tile = begin; tile < end; ++tile) {
+                for (int tile = tiles.begin; tile < tiles.end; ++tile) {
                     const int position = tile * TILE_KV;
                     mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
                     multiply_keys(s, rings + (pipeline.tile() - smem_address(rings)), queries);
@@ -346,16 +323,21 @@ decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k,
                     multiply_values(acc, values, smem_address(weights));
                     release(pipeline);
                 }
-                add_part(begin == shared.parts[half * HALF].begin, softmax, acc, shared, totals[half], sums);
-            }
-            if (RINGS == 2) {
-                consumers_sync();  // the sums of both warpgroups are stored
-                const float4* const both = sums - group * (Layout::SUM_BYTES / 16);
-                store<false>(shared, totals, 0, shared.has_half(0) ? both : nullptr,
-                             shared.has_half(1) ? both + Layout::SUM_BYTES / 16 : nullptr, group, 2, partial, stats);
-            } else {
-                warpgroup_sync();  // the sums are stored
-                store<false>(shared, totals, first_query, nullptr, shared.has_half(1) ? sums : nullptr, 0, 1, partial, stats);
+                store_totals(softmax, shared, totals[half]);
+                if (RINGS == 2) {
+                    // each warpgroup gives half of its sums to the other one
+                    UNROLL for (int i = 0; i < FRAGMENTS; ++i)
+                        if (i % 2 != half) store_sums(acc, i, sums);
+                    consumers_sync();  // the sums of both are stored
+                    UNROLL for (int i = 0; i < FRAGMENTS; ++i)
+                        if (i % 2 == half) store(shared, totals, first_query, acc, i, half, sums, partial, stats);
+                } else if (half == 0) {
+                    UNROLL for (int i = 0; i < FRAGMENTS; ++i) store_sums(acc, i, sums);
+                } else {
+                    warpgroup_sync();  // the totals are stored
+                    UNROLL for (int i = 0; i < FRAGMENTS; ++i)
+                        store(shared, totals, first_query, acc, i, half, sums, partial, stats);
+                }
             }
         }
         if (!waited) wait_on_dependent_grids();

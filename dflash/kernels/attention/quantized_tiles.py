@@ -1,4 +1,4 @@
-"""Shapes of blocks that attend over a q8_0 cache on a GPU: one kernel for GPUs before Hopper, two for Hopper."""
+"""Shapes of blocks that attend over a q8_0 cache on a GPU."""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +9,7 @@ from dflash.kernels.kv_types import SCALES
 TILE = 64
 """Positions of a tile, in all kernels."""
 
-_BLOCK, _WARPS, _WARPGROUPS = "decode_q8_0", "decode_q8_0_warps", "decode_q8_0_hopper"
-_RINGS, _COPIED = 8, 16  # of a block of _WARPS: warps, each with a ring of copies; positions of a copy
+_BLOCK, _WARPGROUPS = "decode_q8_0", "decode_q8_0_hopper"
 
 
 class QuantizedTiles(NamedTuple):
@@ -23,7 +22,7 @@ class QuantizedTiles(NamedTuple):
     queries : int
         Queries of a tile.
     slots : int
-        Tiles of 64 keys or values in a ring; of a kernel whose warps work alone, copies of 16 in the ring of each.
+        Tiles of 64 keys or values in a ring.
     rings : int
         Rings of two warpgroups, which share the positions of a split; with one, they share its queries.
     """
@@ -46,10 +45,8 @@ class QuantizedTiles(NamedTuple):
     def shared(self, width: int) -> int:
         """Return the bytes of shared memory for heads of `width`."""
         head = width + SCALES
-        if self.kernel == _WARPS:
-            return _RINGS * self.slots * _COPIED * head + self.queries * (2 * width + 32)
         if self.kernel == _WARPGROUPS:
-            queries, weights, sums = -(-width // 64) * 128, 128 * self.rings, 512 * self.rings * -(-width // 128)
+            queries, weights, sums = -(-width // 64) * 128, 128 * self.rings, 512 * -(-width // 128)
             return self.rings * self.slots * TILE * head + self.queries * (queries + weights + sums) + 1024
         spans = -(-width // 128)
         return self.slots * TILE * head + self.queries * (256 * spans + 272 * spans + 144 + 8)
@@ -59,14 +56,13 @@ class QuantizedTiles(NamedTuple):
         if self.kernel == _BLOCK:
             return cache.view("uint8")
         words = cache.reshape(cache.shape[0] * cache.shape[1], -1).view("uint32")
-        return tensor_map(words, (_COPIED if self.kernel == _WARPS else TILE, cache.shape[3] // 4))
+        return tensor_map(words, (TILE, cache.shape[3] // 4))
 
 
 HOPPER = [
-    QuantizedTiles(_WARPS, 8, 5),
-    QuantizedTiles(_WARPS, 16, 5),
+    QuantizedTiles(_WARPGROUPS, 16, 3, 2),
     QuantizedTiles(_WARPGROUPS, 32, 3, 2),
-    QuantizedTiles(_WARPGROUPS, 64, 6, 1),
+    QuantizedTiles(_WARPGROUPS, 48, 3, 2),
     QuantizedTiles(_WARPGROUPS, 96, 3, 1),
 ]
 BEFORE_HOPPER = [QuantizedTiles(_BLOCK, 8, 5), QuantizedTiles(_BLOCK, 32, 3)]
