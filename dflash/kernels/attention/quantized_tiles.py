@@ -24,7 +24,7 @@ class QuantizedTiles(NamedTuple):
     slots : int
         Tiles of 64 keys or values in a ring.
     rings : int
-        Rings of two warpgroups, which share the positions of a split; with one, they share its queries.
+        With two, each of two warpgroups takes half of the positions; with one, one multiplies keys and one values.
     """
 
     kernel: str
@@ -46,8 +46,8 @@ class QuantizedTiles(NamedTuple):
         """Return the bytes of shared memory for heads of `width`."""
         head = width + SCALES
         if self.kernel == _WARPGROUPS:
-            queries, weights, sums = -(-width // 64) * 128, 128 * self.rings, 512 * -(-width // 128)
-            return self.rings * self.slots * TILE * head + self.queries * (queries + weights + sums) + 1024
+            beside = self.queries * (-(-width // 64) * 128 + 256 + -(-width // 128) * 512)  # queries, weights, sums
+            return self.rings * self.slots * TILE * head + beside + 1024
         spans = -(-width // 128)
         return self.slots * TILE * head + self.queries * (256 * spans + 272 * spans + 144 + 8)
 

@@ -4,8 +4,7 @@
 // Of each 16 elements of a key, lane t of four has word t of the bytes, and multiplies it as columns 2 * t, 2 * t + 1, 2 * t +
 // 8 and 2 * t + 9, so queries are stored in that order.
 //
-// Macros: those of work_item.cuh and q8_0.cuh; TILE_KV, 64; RINGS, 1 if two warpgroups share the queries of an item, 2 if each
-// has all.
+// Macros: those of work_item.cuh and q8_0.cuh; TILE_KV, 64.
 #pragma once
 #include "../gpu/include/ptx.cuh"
 #include "../gpu/include/wgmma.cuh"
@@ -13,34 +12,29 @@
 #include "swizzle.cuh"
 #include "work_item.cuh"
 
-#ifndef RINGS
-#error "RINGS must be defined"
-#endif
-static_assert(TILE_KV == 64 && (RINGS == 1 || RINGS == 2), "tiles of 64 positions, one or two rings");
+static_assert(TILE_KV == 64 && TILE_Q % 16 == 0 && TILE_Q <= 96, "tiles of 64 positions and of 16, 32, ... or 96 queries");
 
-constexpr int WARPGROUPS = 2, QUERY_GROUPS = WARPGROUPS / RINGS;
-constexpr int N = TILE_Q / QUERY_GROUPS, FRAGMENTS = N / 8;  // queries of a warpgroup
-static_assert(N % 16 == 0 && N <= 48, "16, 32 or 48 queries of a warpgroup");
+constexpr int FRAGMENTS = TILE_Q / 8;   // of 8 queries
 constexpr int EACH = (BLOCKS + 3) / 4;  // blocks of 32 elements of the values that a warp multiplies
 constexpr int OUTPUTS = 2 * EACH;       // multiplies of 64 elements
 
 // Barrier of the threads of this warpgroup. Warpgroup i uses named barrier i + 1.
 __device__ __forceinline__ void warpgroup_sync() { named_barrier_sync<128>((int)threadIdx.x / 128 + 1); }
 
-// Copy queries from `first` on, as `thread` of `threads`; those that do not exist become zeros.
-__device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries, int first, int thread,
-                                              int threads) {
+// Copy queries, by the first THREADS threads; those that do not exist become zeros.
+template <int THREADS>
+__device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries) {
     constexpr int PAIRS = HEAD_DIM / 16;  // of lines of a row
 #pragma unroll 4
-    for (int i = thread; i < N * PAIRS; i += threads) {
-        const int row = i / PAIRS, pair = i % PAIRS, x = first + row;
+    for (int i = threadIdx.x; i < TILE_Q * PAIRS; i += THREADS) {
+        const int x = i / PAIRS, pair = i % PAIRS;
         uint4 a = make_uint4(0, 0, 0, 0), b = a;
         if (x < queries.n) {
             const uint4* from = (const uint4*)(q + queries.at(x) * HEAD_DIM + pair * 16);
             a = from[0], b = from[1];
         }
-        st_shared_16(tile + swizzled<N>(row, 2 * pair), make_uint4(a.x, a.z, b.x, b.z));
-        st_shared_16(tile + swizzled<N>(row, 2 * pair + 1), make_uint4(a.y, a.w, b.y, b.w));
+        st_shared_16(tile + swizzled<TILE_Q>(x, 2 * pair), make_uint4(a.x, a.z, b.x, b.z));
+        st_shared_16(tile + swizzled<TILE_Q>(x, 2 * pair + 1), make_uint4(a.y, a.w, b.y, b.w));
     }
     fence_async_proxy();  // wgmma reads them through the async proxy
 }
@@ -67,7 +61,7 @@ __device__ __forceinline__ void multiply_keys(float (&s)[FRAGMENTS][4], const u8
         wgmma_fence_operand(s);
         wgmma_fence();
         UNROLL for (int j = 0; j < 2; ++j)
-            wgmma_rs(s, a[n % 2][j], wgmma_descriptor(queries + n / 2 * (N * 128) + n % 2 * 64 + 32 * j), n + j > 0);
+            wgmma_rs(s, a[n % 2][j], wgmma_descriptor(queries + n / 2 * (TILE_Q * 128) + n % 2 * 64 + 32 * j), n + j > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>();  // the operands before these may be overwritten
     }
