@@ -27,12 +27,13 @@ static_assert(RINGS == 2 ? TILE_Q <= 48 : RINGS == 1, "one or two rings, two for
 constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 128;
 constexpr int RAW_BYTES = TILE_KV * HEAD_BYTES;
 
-// Registers of a thread. With 128 on average a block of `combine` fits beside this one and begins early.
+// Registers of a thread of each warpgroup; BOUND, threads for which the compiler shares them out. With 128 on average, enough for
+// few queries, a block of `combine` fits beside this one and begins early.
 struct Registers {
     static constexpr bool FEW = RINGS == 2 && TILE_Q <= 32;
     static constexpr int BOUND = FEW ? 512 : THREADS;
-    static constexpr int FIRST = FEW ? 176 : RINGS == 2 ? 232 : 216, SECOND = FEW ? 176 : RINGS == 2 ? 232 : 248;
-    static constexpr int PRODUCER = FEW ? 32 : 40;
+    static constexpr int FIRST = FEW ? 176 : RINGS == 2 ? 232 : 224, SECOND = FEW ? 176 : RINGS == 2 ? 232 : 248;
+    static constexpr int PRODUCER = FEW ? 32 : 32;
 };
 
 // Shared memory before the rings, aligned to 1024 bytes: queries (blocks of 64 columns, TILE_Q rows), two places of weights
@@ -96,14 +97,7 @@ __device__ __forceinline__ void copy_items(Pipeline pipeline, int ring, const Te
     if (!waited) wait_on_dependent_grids();
 }
 
-// All lanes of this warp have read the tile.
-__device__ __forceinline__ void release(Pipeline& pipeline) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(pipeline.empty_barrier());
-    pipeline.next();
-}
-
-// All lanes of this warp have read the tile.
+// All lanes of this warp have read a stage.
 template <class Stages>
 __device__ __forceinline__ void release(Stages& stages) {
     __syncwarp();
