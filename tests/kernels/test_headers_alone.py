@@ -11,7 +11,7 @@ from dflash.kernels.gpu.jit import macros, source
 pytestmark = nvrtc.needed
 
 ATTENTION = {"HEAD_DIM": 64, "GROUP_SIZE": 2, "KV_HEADS": 1, "TILE_KV": 64, "TILE_Q": 64, "TREE_MASK": 0, "GATED": 0}
-ATTENTION |= {"STAGES": 4, "RINGS": 1, "MAX_SPLITS": 4}
+ATTENTION |= {"STAGES": 4, "MAX_SPLITS": 4}
 DELTA = {
     "KEY_HEADS": 1,
     "VALUE_HEADS": 2,
