@@ -1,12 +1,12 @@
-// Warp-specialised mainloop of attention for Hopper. Roles: producers fill a pipeline of STAGES with tiles of keys and values;
-// consumer warpgroups multiply the tiles with 64 queries each, without waiting for each other. The producer is one thread
-// that copies the tiles with TMA; with UNPACKED, it is a warpgroup, see unpack_tiles.cuh.
+// Warp-specialised mainloop of attention for Hopper. Roles: one producer thread copies tiles of keys and values with TMA
+// into a pipeline of STAGES; consumer warpgroups multiply the tiles with 64 queries each, without waiting for
+// each other.
 //
 // A warpgroup multiplies the scores of a tile while it multiplies the weights of the previous tile with its values. The
 // tiles of a context arrive in the order K0 K1 V0 K2 V1 ..., context after context.
 //
 // Block 2 * TILE_Q + PRODUCER_THREADS, shared memory QUERY_TILE_BYTES + STAGES * TILE_BYTES + 1024. Macros: those of
-// online_softmax.cuh; STAGES, tiles of keys and values in shared memory; UNPACKED, 1 for that warpgroup, 0 by default.
+// online_softmax.cuh; STAGES, tiles of keys and values in shared memory.
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
@@ -18,12 +18,9 @@
 #ifndef STAGES
 #error "STAGES must be defined"
 #endif
-#ifndef UNPACKED
-#define UNPACKED 0
-#endif
 
 // setmaxnreg applies to whole warpgroups: where registers are short, the producer warp gets a warpgroup of its own.
-constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 || UNPACKED ? 128 : 32,
+constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 ? 128 : 32,
               THREADS = 2 * TILE_Q + PRODUCER_THREADS;
 constexpr int WARPGROUP_TILE = QUERY_TILE_BYTES / WARPGROUPS;  // bytes of the queries of a warpgroup
 
@@ -32,7 +29,7 @@ using Pipeline = PipelineState<STAGES, TILE_BYTES>;
 // Called by one thread; then a block barrier.
 __device__ __forceinline__ void init_pipeline(const Pipeline& pipeline) {
     for (int i = 0; i < STAGES; ++i) {
-        mbarrier_init(pipeline.full + 8 * i, UNPACKED ? 3 : 1);
+        mbarrier_init(pipeline.full + 8 * i, 1);
         mbarrier_init(pipeline.empty + 8 * i, TILE_Q / 16);
     }
 }

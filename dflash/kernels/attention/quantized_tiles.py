@@ -1,4 +1,4 @@
-"""Shapes of blocks that attend over a q8_0 cache on a GPU: one kernel for GPUs before Hopper, two for Hopper."""
+"""Shapes of blocks that attend over a q8_0 cache on a GPU."""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +9,7 @@ from dflash.kernels.kv_types import SCALES
 TILE = 64
 """Positions of a tile, in all kernels."""
 
-_BLOCK, _WARPS, _UNPACK = "decode_q8_0", "decode_q8_0_warps", "decode_q8_0_hopper"
-_RINGS, _COPIED = 8, 16  # of a block of _WARPS: warps, each with a ring of copies; positions of a copy
+_BLOCK, _WARPGROUPS = "decode_q8_0", "decode_q8_0_hopper"
 
 
 class QuantizedTiles(NamedTuple):
@@ -23,33 +22,32 @@ class QuantizedTiles(NamedTuple):
     queries : int
         Queries of a tile.
     slots : int
-        Tiles of 64 keys or values in shared memory; of a kernel whose warps work alone, copies of 16 in the ring of each.
-    packed_slots : int
-        Tiles of bytes that are unpacked to those.
+        Tiles of 64 keys or values in a ring.
+    rings : int
+        With two, each of two warpgroups takes half of the positions; with one, one multiplies keys and one values.
     """
 
     kernel: str
     queries: int
     slots: int
-    packed_slots: int = 0
+    rings: int = 0
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 2 * self.queries + 128 if self.kernel == _UNPACK else 256
+        return 384 if self.kernel == _WARPGROUPS else 256
 
     def constants(self) -> dict[str, int]:
         """Return the macros of the kernel."""
         made = {"TILE_KV": TILE, "TILE_Q": self.queries, "STAGES": self.slots}
-        return made | ({"RAW_STAGES": self.packed_slots} if self.kernel == _UNPACK else {})
+        return made | ({"RINGS": self.rings} if self.kernel == _WARPGROUPS else {})
 
     def shared(self, width: int) -> int:
         """Return the bytes of shared memory for heads of `width`."""
         head = width + SCALES
-        if self.kernel == _WARPS:
-            return _RINGS * self.slots * _COPIED * head + self.queries * (2 * width + 32)
-        if self.kernel == _UNPACK:
-            return -(-width // 64) * 128 * (self.queries + self.slots * TILE) + self.packed_slots * TILE * head + 1024
+        if self.kernel == _WARPGROUPS:
+            beside = self.queries * (-(-width // 64) * 128 + 256 + -(-width // 128) * 512)  # queries, weights, sums
+            return self.rings * self.slots * TILE * head + beside + 1024
         spans = -(-width // 128)
         return self.slots * TILE * head + self.queries * (256 * spans + 272 * spans + 144 + 8)
 
@@ -58,14 +56,14 @@ class QuantizedTiles(NamedTuple):
         if self.kernel == _BLOCK:
             return cache.view("uint8")
         words = cache.reshape(cache.shape[0] * cache.shape[1], -1).view("uint32")
-        return tensor_map(words, (_COPIED if self.kernel == _WARPS else TILE, cache.shape[3] // 4))
+        return tensor_map(words, (TILE, cache.shape[3] // 4))
 
 
 HOPPER = [
-    QuantizedTiles(_WARPS, 8, 6),
-    QuantizedTiles(_WARPS, 16, 6),
-    QuantizedTiles(_UNPACK, 64, 3, 5),
-    QuantizedTiles(_UNPACK, 128, 3, 3),
+    QuantizedTiles(_WARPGROUPS, 16, 3, 2),
+    QuantizedTiles(_WARPGROUPS, 32, 3, 2),
+    QuantizedTiles(_WARPGROUPS, 48, 3, 2),
+    QuantizedTiles(_WARPGROUPS, 96, 3, 1),
 ]
 BEFORE_HOPPER = [QuantizedTiles(_BLOCK, 8, 5), QuantizedTiles(_BLOCK, 32, 3)]
 """Shapes by their queries, chosen by the room in shared memory of heads of 256 values."""
