@@ -1,7 +1,7 @@
 // Tiles of queries, keys and values in shared memory.
 //
-// Their layout is that of swizzle.cuh. Macros: HEAD_DIM, elements of a head; TILE_KV, rows of a tile of keys or values; TILE_Q, rows of a query tile. wgmma.cuh
-// includes this file after it has defined VALUE_COLUMNS, the columns of the sums of values.
+// Their layout is that of swizzle.cuh. Macros: HEAD_DIM, elements of a head; TILE_KV, rows of a tile of keys or values; TILE_Q,
+// rows of a query tile. wgmma.cuh includes this file after it has defined VALUE_COLUMNS, the columns of the sums of values.
 #pragma once
 #include "../gpu/include/types.cuh"
 #include "swizzle.cuh"
