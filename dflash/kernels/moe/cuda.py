@@ -119,7 +119,9 @@ class DecodeMoe:
     eps : float
         Added to the mean square of a row.
     behind : SplitNorm, optional
-        Norm of the stream after the experts; its `half` and `squares` are written.
+        Norm of the stream after the experts; its `half` and `squares` are written, and published up to `FEW` rows.
+    clears : float16 (T, N), optional
+        Array whose first row is cleared, up to `FEW` rows: a later launch publishes it (``published.cuh``).
 
     Raises
     ------
@@ -144,6 +146,7 @@ class DecodeMoe:
         *,
         eps: float,
         behind: SplitNorm | None = None,
+        clears: Any = None,
     ) -> None:
         self._shape = shape = MoeShape(weights)
         check(stream, gain, weights, shape)
@@ -151,7 +154,10 @@ class DecodeMoe:
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
         s, w, self._processors = scratch, filled(weights), capabilities().processors
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
-        few, many = (*given[:-1], s.few_logits, s.inner, s.experts, s.factors), (*given, None, None, None)
+        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
+        later = clears, 0 if clears is None else clears[:1].nbytes
+        few = *given[:-1], s.few_logits, s.inner, s.experts, s.factors, *norm[1:], *later
+        many = *given, *(None,) * 6, 0
         self._routers = [(most, *_router(shape, n, outs, few if most <= FEW else many)) for most, n, outs in _ROUTERS]
         small = {"EXPERTS": shape.experts} | shape.of_slots()
         items = s.item_expert, s.item_pairs, s.n_items
@@ -162,7 +168,6 @@ class DecodeMoe:
         args: tuple[Any, ...] = s.normed, s.few_logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
-        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
         args = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
         args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream, s.few_logits

@@ -5,7 +5,8 @@
 // weights are loaded into registers before the rows are ready. The order of the additions of a logit is the same for any
 // ROWS and OUTS.
 // For few rows the next launches read results before their launch has ended (published.cuh). This one publishes the logits
-// and clears what the others publish, `inner`, `experts` and `factors`, which are null for many rows.
+// and clears what the others publish: `inner`, `experts` and `factors`, and the norm behind the experts (`next_halves`,
+// `next_squares`), and `later_bytes` of `later`, which a launch of the next layer publishes. They are null for many rows.
 // Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: those of
 // shape.cuh; OUTS, even; ROWS.
 // Bytes: the router's weights once for every ROWS rows; the rows once for every OUTS experts, repeats from the L2 cache.
@@ -60,7 +61,8 @@ __device__ void write_rows(const float* rows, const float* inverse, int n_rows, 
 
 extern "C" __global__ void __launch_bounds__(256)
 router(const float* stream, const float* gain, const float* weights, const float* shared_weights, const int* counts,
-       float eps, unsigned char* normed, float* logits, unsigned char* inner, int* experts, float* factors) {
+       float eps, unsigned char* normed, float* logits, unsigned char* inner, int* experts, float* factors,
+       unsigned short* next_halves, float* next_squares, unsigned short* later, int later_bytes) {
     extern __shared__ __align__(16) float rows[];
     __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
@@ -113,11 +115,17 @@ router(const float* stream, const float* gain, const float* weights, const float
         const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);
         if (e < LOGITS) publish(logits + (row_0 + r) * LOGITS + e, __float_as_uint(logit));
     }
+    const int first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
     if (inner) {
-        const int first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
         clear_published(inner + (size_t)row_0 * ROW_OF_INNER, n_here * ROW_OF_INNER, first, step);
         clear_published(experts + row_0 * N_USED, n_here * N_USED * 4, first, step);
         clear_published(factors + row_0 * SLOTS, n_here * SLOTS * 4, first, step);
     }
+    if (next_halves) {
+        constexpr int TILES = MODEL_DIM / 16;
+        clear_published(next_halves + (size_t)row_0 * MODEL_DIM, n_here * MODEL_DIM * 2, first, step);
+        clear_published(next_squares + (size_t)row_0 * TILES, n_here * TILES * 4, first, step);
+    }
+    if (later && row_0 == 0) clear_published(later, later_bytes, first, step);
     write_rows(rows, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
 }

@@ -88,6 +88,9 @@ class Ops:
         self._attention = attention.Workspace(empty)
         self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
+        self._published: Norm | None = None  # norm behind the last experts
+        self._heads: Any = None  # outputs of the delta rule
+        self._cleared: Any = None  # the same, if experts clear them before: then they may be read while they are written
         self._read: Any = None  # scratch memory of the delta rule's launches
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
@@ -103,11 +106,14 @@ class Ops:
         self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None
     ) -> Multiply:
         """Return a launch of ``out = x @ W.T`` for each weight; `before` is the norm that made `x`."""
-        return self._launch(x, weights, outs, **carried(before=before))
+        published = {"published": True} if before is not None and before is self._published else {}
+        return self._launch(x, weights, outs, **carried(before=before), **published)
 
     def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
         """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
-        return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
+        published = {"published": True} if self._cleared is not None and x is self._cleared else {}
+        self._cleared = None
+        return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind), **published)
 
     def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Multiply:
         """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``."""
@@ -128,6 +134,7 @@ class Ops:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
         step = delta.DeltaStep(inputs, gains, self.batch, *memory, read=self._read, **settings)
         self._read = step.read
+        self._heads = space.heads
         return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
@@ -177,7 +184,11 @@ class Ops:
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, **carried(behind=behind))
+        clears = {}
+        if not self.prefill:
+            self._published, self._cleared = behind, self._heads
+            clears = {} if self._heads is None else {"clears": self._heads}
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, **carried(behind=behind), **clears)
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:
