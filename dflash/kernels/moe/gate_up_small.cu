@@ -51,7 +51,7 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     if (exists && !is_shared) {
         if (warp == 0) {
             u32 keys[PER_LANE];
-            poll([&] { return load_keys(of_row, lane, keys); });
+            poll<POLL_PAUSE>([&] { return load_keys(of_row, lane, keys); });
             choose_first(keys, lane, slot, chosen, logit, max_logit);
             if (lane == slot) found = chosen;
         }

@@ -59,12 +59,24 @@ __device__ void write_rows(const float* rows, const float* inverse, int n_rows, 
     }
 }
 
+// Scale of a row from the sums of squares of its quarters.
+__device__ __forceinline__ float inverse_rms(const float* squares, float eps) {
+    return __frsqrt_rn(__fadd_rn(__fdiv_rn(add_quarters(squares), (float)MODEL_DIM), eps));
+}
+
+__device__ __forceinline__ float4 multiply(const float4& a, const float4& b) {
+    return make_float4(__fmul_rn(a.x, b.x), __fmul_rn(a.y, b.y), __fmul_rn(a.z, b.z), __fmul_rn(a.w, b.w));
+}
+
 extern "C" __global__ void __launch_bounds__(256)
 router(const float* stream, const float* gain, const float* weights, const float* shared_weights, const int* counts,
        float eps, unsigned char* normed, float* logits, unsigned char* inner, int* experts, float* factors,
        unsigned short* next_halves, float* next_squares, unsigned short* later, int later_bytes) {
     extern __shared__ __align__(16) float rows[];
-    __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
+    __shared__ float squares[ROWS][4], products[ROWS][OUTS][4];
+#if ROWS > 1
+    __shared__ float inverse[ROWS];
+#endif
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
     float4 w[OUTS_PER_WARP][CHUNKS], g[CHUNKS];
     UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
@@ -73,6 +85,39 @@ router(const float* stream, const float* gain, const float* weights, const float
     }
     load_quarter(gain, quarter, lane, g);
     const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);  // no kernel of a pass writes the counts
+#if ROWS == 1
+    // Every warp keeps its quarter of the row in registers, so that sums of squares and products need one barrier. Where launches
+    // overlap, a first pass has the gain in place of the row, so that the instructions are in the caches after the wait.
+    float inverse[1];
+#pragma unroll 1
+    for (int pass = __CUDA_ARCH__ >= 900 ? 0 : 1; pass < 2; ++pass) {
+        if (pass) {
+            wait_on_dependent_grids();
+            launch_dependent_grids();  // only now, so that all earlier launches have ended when the next one starts to poll
+        }
+        const bool real = pass && n_here == 1;
+        float4 x[CHUNKS];
+        load_quarter(real ? stream + (size_t)row_0 * MODEL_DIM : gain, quarter, lane, x);
+        const float sum = dot(x, x);
+        if (lane == 0 && warp < 4) squares[0][quarter] = sum;
+        UNROLL for (int j = 0; j < CHUNKS; ++j) {
+            const int k = (4 * j + quarter) * 32 + lane;
+            x[j] = multiply(x[j], g[j]);
+            if (warp < 4 && k < VECTORS) ((float4*)rows)[k] = x[j];
+        }
+        UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
+            const float product = dot(w[o], x);
+            if (lane == 0) products[0][2 * o + warp / 4][quarter] = product;
+        }
+        __syncthreads();  // the row, its sums of squares and the products of all quarters are stored
+        inverse[0] = inverse_rms(squares[0], eps);
+        if (threadIdx.x < OUTS) {
+            const int e = blockIdx.x * OUTS + threadIdx.x;
+            const float logit = __fmul_rn(add_quarters(products[0][threadIdx.x]), inverse[0]);
+            if (real && e < LOGITS) publish(logits + row_0 * LOGITS + e, __float_as_uint(logit));
+        }
+    }
+#else
     wait_on_dependent_grids();
     launch_dependent_grids();  // only now, so that all earlier launches have ended when the next one starts to poll
 
@@ -90,15 +135,13 @@ router(const float* stream, const float* gain, const float* weights, const float
             if (lane == 0) squares[r][quarter] = sum;
             UNROLL for (int j = 0; j < CHUNKS; ++j) {
                 const int k = (4 * j + quarter) * 32 + lane;
-                const float4 v = make_float4(__fmul_rn(x[i][j].x, g[j].x), __fmul_rn(x[i][j].y, g[j].y),
-                                             __fmul_rn(x[i][j].z, g[j].z), __fmul_rn(x[i][j].w, g[j].w));
-                if (k < VECTORS) ((float4*)(rows + r * MODEL_DIM))[k] = v;
+                if (k < VECTORS) ((float4*)(rows + r * MODEL_DIM))[k] = multiply(x[i][j], g[j]);
             }
         }
     }
     __syncthreads();  // rows and sums of squares are complete
     for (int r = threadIdx.x; r < n_here; r += 256) {
-        inverse[r] = __frsqrt_rn(__fadd_rn(__fdiv_rn(add_quarters(squares[r]), (float)MODEL_DIM), eps));
+        inverse[r] = inverse_rms(squares[r], eps);
     }
 #pragma unroll 1
     for (int r = 0; r < n_here; ++r) {
@@ -115,6 +158,7 @@ router(const float* stream, const float* gain, const float* weights, const float
         const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);
         if (e < LOGITS) publish(logits + (row_0 + r) * LOGITS + e, __float_as_uint(logit));
     }
+#endif
     const int first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
     if (inner) {
         clear_published(inner + (size_t)row_0 * ROW_OF_INNER, n_here * ROW_OF_INNER, first, step);
