@@ -1,5 +1,7 @@
 """The packed multiply on a GPU: against the definition, and the same bits in any company."""
 
+import functools
+
 import numpy as np
 import pytest
 import tile_layout
@@ -12,7 +14,9 @@ from dflash.kernels.linear import reference
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.linear.cuda")
+cuda_prefill = pytest.importorskip("dflash.kernels.linear.cuda_prefill")
 tiles = pytest.importorskip("dflash.kernels.formats.cuda")
+SplitNorm = pytest.importorskip("dflash.kernels.norm.split").SplitNorm
 
 RNG = np.random.default_rng(5)
 TOLERANCE = 1e-5
@@ -135,6 +139,19 @@ def test_gated_linear(tokens, rows, kinds):
     assert_same_bits("alone", alone.get(), out[-1:].get())
 
 
+@pytest.mark.parametrize("kinds", [("Q4_K", "Q4_K"), ("Q8_0", "Q6_K")])
+def test_gated_linear_with_gelu(kinds):
+    """Of pending rows and of prefill."""
+    gate, up = (random_matrix(70, 256, kind) for kind in kinds)
+    x, packed = normal(9, 256), [tiles.PackedWeight(gate), tiles.PackedWeight(up)]
+    want, scratch = np.zeros((9, 70)), cuda_prefill.UnpackScratch(1 << 20)
+    reference.gated_linear(x, gate, up, want, gelu=True)
+    for launch in (cuda.DecodeLinear, functools.partial(cuda_prefill.PrefillLinear, scratch=scratch)):
+        out = cupy.full((9, 70), np.nan, np.float16)
+        launch(cupy.asarray(x), packed, (out,), gated=True, gelu=True)(9)
+        assert_close("gelu", out.get().astype(np.float32) / INNER_SCALE, want, 1e-3)
+
+
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
 def test_gate_and_up_of_a_large_model(kind):
     gate, up = (random_matrix(17408, 5120, kind) for _ in range(2))
@@ -189,6 +206,32 @@ def test_weights_of_several_types_and_a_launch_in_a_graph():
     for out, weight in zip(outs, weights, strict=True):
         assert_close("graph", out[:3].get(), expected(x.get()[:3], weight), 5e-4)
         assert np.isnan(out[3:].get()).all()
+
+
+@pytest.mark.parametrize("width", [768, 4096])
+def test_a_published_token_changes_no_bit(width):
+    """Also where a value has the bits of one that is not written yet."""
+    weights = [cuda.PackedWeight(random_matrix(rows, width, kind)) for rows, kind in ((160, "Q4_K"), (40, "Q6_K"))]
+    stream, gain = cupy.asarray(RNG.standard_normal((3, width)).astype(np.float32)), cupy.ones(width, np.float32)
+    norm = SplitNorm(
+        stream, gain, 1e-6, half=cupy.empty((3, width), np.float16), squares=cupy.empty((3, width // 16), np.float32)
+    )
+    norm.half[...], norm.squares[...] = (
+        cupy.asarray(normal(3, width)),
+        cupy.asarray(RNG.random((3, width // 16), np.float32)),
+    )
+    norm.half.view(np.uint16)[2, 5] = 0xFFFF
+    for x in (norm.half, norm.half[2:]):
+        seen = []
+        for published in (False, True):
+            for before in (norm, None):
+                outs = [cupy.full((len(x), w.shape[0]), np.nan, np.float32) for w in weights]
+                run = cuda.DecodeLinear(x, weights, outs, before=before, published=published)
+                for n in (len(x), 1):
+                    run(n)
+                    seen.append(np.concatenate([out.get() for out in outs], 1))
+        for plain, polled in zip(seen[:4], seen[4:], strict=True):
+            assert_same_bits("out", polled, plain)
 
 
 def test_large_and_tiny_activations():

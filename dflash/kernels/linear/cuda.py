@@ -45,6 +45,8 @@ class DecodeLinear:
     gated : bool
         Take two weights of one shape, gate and up, and one output: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped
         to 65504.
+    gelu : bool
+        With `gated`, GELU in its tanh form in place of SiLU.
     scale : float
         Factor of every product.
     before : SplitNorm, optional
@@ -53,6 +55,8 @@ class DecodeLinear:
         Output norm; requires `add` and one weight. Its `half` and `squares` are written.
     link : PeerLink, optional
         Link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
+    published : bool
+        The launch before this one publishes `x` and the squares of `before` if there is one token (``published.cuh``).
 
     Raises
     ------
@@ -73,10 +77,12 @@ class DecodeLinear:
         *,
         add: bool = False,
         gated: bool = False,
+        gelu: bool = False,
         scale: float = 1.0,
         before: SplitNorm | None = None,
         behind: SplitNorm | None = None,
         link: PeerLink | None = None,
+        published: bool = False,
     ) -> None:
         if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
             raise KernelError(f"{weights[0].name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
@@ -97,10 +103,11 @@ class DecodeLinear:
             norm = _Norm.of(before, behind, of)
             peers = None if link is None else _Peers(link.table(start), link.macros)
             if gated:
-                decodes = _gated(x[of], weights, some[0], scale, norm, peers)
+                decodes = _gated(x[of], weights, some[0], scale, norm, peers, gelu=gelu)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
-                decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm, peers=peers) for part in parts]
+                mode, polled = ADD if add else STORE, published and start == 0 and len(parts) == 1
+                decodes = [_Launch(x[of], part, mode, scale, norm, peers=peers, polled=polled) for part in parts]
             self._pieces.append((start, most, decodes))
 
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
@@ -160,6 +167,8 @@ class _Launch:
         *,
         gates: Any = None,
         peers: "_Peers | None" = None,
+        polled: bool = False,
+        gelu: bool = False,
     ) -> None:
         weights = [w for w, _ in pairs]
         types = tuple(sorted({w.type for w in weights}))
@@ -173,13 +182,18 @@ class _Launch:
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         size = _size(weights, gated=mode == GATED)
         self._shapes = {n: shape(n, **size) for n in BUCKETS if n <= bucket(len(x))}
-        linked = {} if peers is None else peers.macros
-        self._kernels = {n: _kernel(types, n, mode, norm.kind, one | linked) for n, one in self._shapes.items()}
+        if polled:  # a launch of one token has code of its own
+            self._shapes[1] = self._shapes[BUCKETS[0]]
+        linked = ({} if peers is None else peers.macros) | ({"GELU": 1} if gelu else {})
+        self._kernels = {
+            n: _kernel(types, bucket(n), mode, norm.kind, one | linked | {"POLLED": int(polled and n == 1)})
+            for n, one in self._shapes.items()
+        }
         self._peers = None if peers is None else peers.table
         self._bound: dict[int, Any] = {}
 
     def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
-        n = bucket(n_tokens)
+        n = 1 if n_tokens == 1 and 1 in self._shapes else bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
             of_block = one["MT"] * one["ROW_UNITS"] // (2 if self._mode == GATED else 1)
@@ -200,15 +214,22 @@ class _Peers(NamedTuple):
 
 
 def _gated(
-    x: Any, weights: Sequence[PackedWeight], out: Any, scale: float, norm: _Norm, peers: _Peers | None
+    x: Any,
+    weights: Sequence[PackedWeight],
+    out: Any,
+    scale: float,
+    norm: _Norm,
+    peers: _Peers | None,
+    *,
+    gelu: bool,
 ) -> list[_Launch]:
     """Return the launches of gate and up: one, or two if their types differ."""
     gate, up = weights
     if gate.type == up.type:
-        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm, peers=peers)]
+        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm, peers=peers, gelu=gelu)]
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
     first = _Launch(x, [(gate, gates)], STORE, scale, norm, peers=peers)
-    return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers)]
+    return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers, gelu=gelu)]
 
 
 def _wide(

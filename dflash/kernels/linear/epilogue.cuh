@@ -3,7 +3,7 @@
 //
 //   STORE     out = scale * product
 //   ADD       out += scale * product
-//   GATED     out = half(silu(gate) * up * INNER_SCALE), where gate and up are products
+//   GATED     out = half(silu(gate) * up * INNER_SCALE), where gate and up are products; GELU in place of SiLU with macro GELU
 //   GATED_BY  the same with `gates`, stored before, in place of the gate
 //
 // An RMS norm is linear except for one factor a token. With OUTPUT_NORM, a multiply that adds to the residual stream also
@@ -14,6 +14,7 @@
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/peers.cuh"
+#include "../gpu/include/published.cuh"
 #include "../gpu/include/warp.cuh"
 
 #define STORE 0
@@ -34,7 +35,8 @@ struct Epilogue {
 };
 
 // Compute the factors of a norm of `width` values, times `scale`, for tokens `first`, `first + step` and so on; by one warp.
-// Not inlined, so that the code after it has all registers.
+// Not inlined, so that the code after it has all registers. With POLL the sums of squares are read while they are written.
+template <bool POLL = false>
 __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float eps, int n_tokens, int first, int step,
                                                  int lane) {
     constexpr int IN_FLIGHT = 10;  // sums of squares that a lane loads at a time
@@ -42,9 +44,25 @@ __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float e
     for (int token = first; token < n_tokens; token += step) {
         const float* from = to.squares + (size_t)token * tiles;
         float sum = 0.0f;
-        for (int at = lane; at < tiles; at += 32 * IN_FLIGHT) {
+        for (int begin = 0; begin < tiles; begin += 32 * IN_FLIGHT) {
+            const int at = begin + lane;
             float squares[IN_FLIGHT];
-            UNROLL for (int i = 0; i < IN_FLIGHT; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
+            const auto load = [&] {
+                bool written = true;
+                UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
+                    const bool exists = at + 32 * i < tiles;
+                    u32 bits = 0;
+                    if (POLL && exists) bits = load_published(from + at + 32 * i);
+                    squares[i] = POLL ? __uint_as_float(bits) : exists ? from[at + 32 * i] : 0.0f;
+                    written &= bits != EMPTY;
+                }
+                return written;
+            };
+            if (POLL) {
+                poll(load);
+            } else {
+                load();
+            }
             UNROLL for (int i = 0; i < IN_FLIGHT; ++i) sum = __fadd_rn(sum, squares[i]);
         }
         sum = warp_sum(sum);
@@ -92,7 +110,7 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
         const float value = __fmul_rn(values[e], scale);
         if constexpr (OUTPUT >= GATED) {
             const float gate = OUTPUT == GATED ? value : loaded.previous[e];
-            const float inner = __fmul_rn(silu_approx(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
+            const float inner = __fmul_rn(ACTIVATE(silu_approx)(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
             const u16 rounded = half_saturated(__fmul_rn(inner, INNER_SCALE));
             ((u16*)tile.out)[at] = rounded;
 #if PEERS
