@@ -31,9 +31,7 @@ class SingleRows:
 
     def __init__(self, arguments: tuple[Any, ...], constants: dict[str, Any], memory: DeltaMemory, split: int) -> None:
         _, self._heads, _, n_values = memory.sizes
-        made = kernel(
-            Path(__file__).parent / "step_single.cu", "step_single", dependent=True, NORM_PARTS=split, **constants
-        )
+        made = kernel(Path(__file__).parent / "step_single.cu", "step_single", dependent=True, NORM_PARTS=split, **constants)
         parent, read = 11, len(arguments) - 1
         given = [argument for i, argument in enumerate(arguments) if i not in (parent, read)]
         self._run = made.bind(1, 32 * (n_values // 16 + _PRODUCERS), given, shared_bytes(memory))

@@ -1,4 +1,4 @@
-// What the warps of a block of step_single.cu exchange about a task: a packet in shared memory.
+// Packets of step_single.cu: a task's row and accepted rows in shared memory, made by a producer warp for the consumers.
 //
 // Macros: those of single_row.cuh; NORM_PARTS, parts of a head whose sums of squares are added in order.
 #pragma once

@@ -40,7 +40,7 @@ struct RowInputs {
     }
 };
 
-// What the consumers need of a row: q of unit length times KEY_DIM^-0.5, k of unit length, v; and q . k.
+// A row after the conv: q of unit length times KEY_DIM^-0.5, k of unit length, v; and q . k.
 struct ConvolvedRow {
     float of[CHANNELS_PER_LANE], product;
 

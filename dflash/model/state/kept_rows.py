@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dflash.kernels.ragged import PENDING
 
 MOST_KEPT = 8
-"""Steps after which a sequence of a large batch writes its state: each step applies the kept rows again. Not measured yet."""
+"""Steps after which a sequence of a large batch writes its state. Each step applies the kept rows. Not measured yet."""
 
 LEAST_SEQUENCES = 8
 """Fewest sequences of a pass that keeps rows: with fewer, states are written while the GPU waits for other launches."""

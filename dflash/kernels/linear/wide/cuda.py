@@ -178,15 +178,17 @@ def _layouts(types: Sequence[str]) -> list[int]:
 def _stages(types: Sequence[str], n: int, aside: int = 0) -> dict[str, int]:
     """Return the shape of a block, and the stages of `n` tokens and of weights that fit the shared memory.
 
-    `aside`: bytes of shared memory for sums of slices.
+    `aside`: bytes of shared memory for sums of slices, if they fit beside the fewest stages.
     """
     shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
     weights, sums = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
 
     def size(x: int) -> int:
-        return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights + aside
+        return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights
 
-    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) <= shared)
+    if size(_LEAST_X_STAGES) + aside > shared:
+        aside = 0
+    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) + aside <= shared)
     shape = {"WARPS": _CONSUMERS[n], "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}
     parts = next(p for p in range(_FORM["TOKEN_PARTS"], 0, -1) if n % (16 * p) == 0 and n >= 32 * p)
     return _FORM | shape | {"SUMS_IN_SMEM": int(aside > 0), "TOKEN_PARTS": parts}
