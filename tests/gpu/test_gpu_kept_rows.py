@@ -5,8 +5,7 @@ import pytest
 from compare import assert_same_bits
 from golden import chain, load
 
-from dflash.kernels.ragged import PENDING
-from dflash.model.batch import Span, next_rows, ragged
+from dflash.model.batch import Span
 from dflash.model.state import kept_rows
 
 pytest.importorskip("cupy")
@@ -24,7 +23,7 @@ def one(state, token):
 
 
 def steps(model):
-    """Logits of steps with one row each, drafts, a rejected row and a snapshot between them, then the recurrent states."""
+    """Logits of steps with one row each, and a draft, a rejected row, a snapshot and a prompt between; then the states."""
     states, found = [model.state() for _ in range(N)], []
     model.forward([Span(s, np.arange(3 + i, dtype=np.int32), chain(3 + i), prefill=True) for i, s in enumerate(states)])
     for i in range(STEPS):
@@ -35,6 +34,8 @@ def steps(model):
         found.append(np.asarray(out.logits))
         for j, state in enumerate(states):
             state.commit([0, 2] if (i, j) == (5, 2) else [] if (i, j) == (7, 3) else [0])
+        if i == 9:  # more of a prompt
+            model.forward([Span(states[7], np.arange(5, dtype=np.int32), chain(5), prefill=True)])
         if i == 8:
             snapshot = states[4].snapshot()
             states[6].restore(snapshot)
@@ -55,29 +56,3 @@ def test_every_bit(model, monkeypatch):
     assert len(got) == len(want)
     for i, (one, other) in enumerate(zip(got, want, strict=True)):
         assert_same_bits(f"array {i}", one, other)
-
-
-def test_a_row_ahead_is_the_next_row(model):
-    """Rows laid out before a token is committed equal those laid out after, in each step of a cycle."""
-    states = [model.state() for _ in range(N)]
-    for state in states:
-        state.reserve(20)
-    ragged([one(state, 1) for state in states])
-    for state in states:
-        state.mark_read((-1,), prefill=False)
-    seen = set()
-    for _ in range(2 * kept_rows.MOST_KEPT):
-        spans = [one(state, 1) for state in states]
-        ahead = next_rows(spans)
-        for state in states:
-            state.commit([0])
-        _, _, want = ragged(spans)
-        for name, got, wanted in zip(want._fields, ahead, want, strict=True):
-            assert_same_bits(name, np.ascontiguousarray(got), wanted)
-        for state in states:
-            state.mark_read((-1,), prefill=False)
-        seen |= set(ahead.n_accepted.tolist())
-        assert (ahead.buffer < 2 * PENDING).all()
-    assert seen == set(range(1, kept_rows.MOST_KEPT + 1))
-    for state in states:
-        state.close()
