@@ -118,3 +118,13 @@ def test_one_read_of_the_weights(types, tokens, mode, slices, monkeypatch):
     monkeypatch.setattr(wide, "capabilities", lambda: SimpleNamespace(block_shared=227 << 10))
     constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices}
     compiled("linear/wide/decode_wide.cu", "90a", QUANTS=",".join(types), TOKENS=tokens, **constants)
+
+
+@pytest.mark.parametrize(("types", "tokens"), [(("Q4_K",), 128), (("F16", "Q4_K", "Q6_K"), 128)])
+def test_other_forms_of_one_read(types, tokens, monkeypatch):
+    monkeypatch.setattr(wide, "capabilities", lambda: SimpleNamespace(block_shared=227 << 10))
+    form = {"IN_TURN": 1, "UNPACK_FIRST": 1, "MINIMA_BY_WGMMA": 1, "TOKEN_PARTS": 4}
+    monkeypatch.setattr(wide, "_FORM", form)
+    constants = wide._stages(types, tokens, 1 << 16) | {"MODE": linear.ADD, "NORM": linear.BEHIND, "SLICES": 2}
+    assert constants["SUMS_IN_SMEM"] == (len(types) == 1), "there is no room beside tiles of Q6_K"
+    compiled("linear/wide/decode_wide.cu", "90a", QUANTS=",".join(types), TOKENS=tokens, **constants)

@@ -17,11 +17,16 @@
 // memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
 // epilogue.cuh; SLICES of K; WARPS, consumer warps; X_STAGES, stages of the tokens, at least 5; W_STAGES, tiles in the ring of
-// a warp; SMEM_BYTES.
+// a warp; SMEM_BYTES; IN_TURN, 1 if the warpgroups issue the products of a tile one after another; UNPACK_FIRST, 1 to unpack a
+// whole tile before its products; TOKEN_PARTS of the products of formats with small groups; MINIMA_BY_WGMMA, see arrange.cuh;
+// SUMS_IN_SMEM, 1 if warps that have all slices keep them in shared memory. The last five change no bit.
 // Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice are written and read once,
 // in the L2 cache.
 #include "../../gpu/include/pdl.cuh"
 #include "tokens.cuh"
+
+constexpr int ASIDE_BYTES = SUMS_IN_SMEM ? WARPS * NT * OWN_SLICES * 512 : 0;
+static_assert(1024 + ASIDE_AT + ASIDE_BYTES <= SMEM_BYTES && ASIDE_AT % 16 == 0, "SMEM_BYTES must hold all stages and sums");
 
 extern "C" __global__ void __launch_bounds__(32 * ALL_WARPS, 1)
 decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
@@ -36,6 +41,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ u8 shared[];
     __shared__ __align__(8) u64 weight_barriers[WARPS][W_STAGES], full[X_STAGES], empty[X_STAGES];
+    __shared__ __align__(8) u64 turn_barriers[WARPS / 4];
     launch_dependent_grids();
 
     const Job job = {width / UNIT_COLUMNS,
@@ -50,6 +56,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
         mbarrier_init(pipe.full + 8 * threadIdx.x, 1);
         mbarrier_init(pipe.empty + 8 * threadIdx.x, WARPS);
     }
+    if (threadIdx.x < WARPS / 4) mbarrier_init(smem_address(turn_barriers + threadIdx.x), 4);
     Ring ring = {};
     TileCursor cursor = {nullptr, 0, 0, Items(job)};
     if (warp < WARPS) {
@@ -83,9 +90,10 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     } else {
         setmaxnreg_inc<WARPS == 8 ? 232 : 160>();
         const Passed between = {passed, there};
-        const Outputs outputs = {to, n_tokens, partials, counts, warp, lane};
+        const Outputs outputs = {to, n_tokens, partials, counts, warp, lane, (float*)(pipe.memory + ASIDE_AT)};
         Item item;
         Items items(job);
+        Turns turns(smem_address(turn_barriers), warp);
         while (items.next(job, item)) {
             float total[NT][4];
             if (item.continues) {
@@ -93,7 +101,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
             } else {
                 clear(total);
             }
-            multiply_any<QUANTS>(item.type, job, item, pipe, ring, cursor, warp, lane, total);
+            multiply_any<QUANTS>(item.type, job, item, pipe, turns, ring, cursor, warp, lane, total);
             if (item.goes_on) {
                 between.give(total, warp, lane);
             } else {

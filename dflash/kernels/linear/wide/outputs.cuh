@@ -1,14 +1,15 @@
 // Sums of decode_wide.cu: passed on to the next block, stored by slice, and added up to outputs.
 //
-// Macros: those of schedule.cuh, and NORM, see epilogue.cuh.
+// Macros: those of schedule.cuh; NORM, see epilogue.cuh; SUMS_IN_SMEM, see decode_wide.cu.
 #pragma once
 #include "../../gpu/include/clear.cuh"
 #include "schedule.cuh"
 #include "wait.cuh"
 
-#ifndef NORM
-#error "NORM must be defined"
+#if !defined(NORM) || !defined(SUMS_IN_SMEM)
+#error "NORM and SUMS_IN_SMEM must be defined"
 #endif
+constexpr int OWN_SLICES = SLICES > 1 ? SLICES - 1 : 1;  // slices of a warp's row tile that it puts aside
 
 __device__ __forceinline__ float4 load_l2(const float* from) {
     float4 v;
@@ -63,7 +64,11 @@ struct Outputs {
     float* partials;
     int* counts;
     int warp, lane;
+    float* aside;  // shared memory, (WARPS, NT, OWN_SLICES, 128): sums of the warps that have all slices of a row tile
 
+    __device__ __forceinline__ float* aside_at(int of_warp, int n, int slice) const {
+        return aside + ((of_warp * NT + n) * OWN_SLICES + slice) * 128 + 4 * lane;
+    }
     __device__ __forceinline__ int row_tile(const Item& item) const { return item.first_tile + warp % GROUP_TILES; }
     __device__ __forceinline__ OutputTile tile_at(const Item& item, int n) const {
         return {item.out, item.rows, item.stride, row_tile(item) * 16, 8 * n, n_tokens};
@@ -94,6 +99,10 @@ struct Outputs {
         const int tile = item.before + row_tile(item), own = tile + (warp >= GROUP_TILES ? other : 0);
         if (item.whole && item.slice == SLICES - 1) {
             add_own(item, total, own, MODE == GATED ? 2 * tile + other - own : own);
+            return;
+        }
+        if (SUMS_IN_SMEM && item.whole) {
+            UNROLL for (int n = 0; n < NT; ++n) *(float4*)aside_at(warp, n, item.slice) = four(total[n]);
             return;
         }
         UNROLL for (int n = 0; n < NT; ++n) {
@@ -155,7 +164,7 @@ struct Outputs {
         UNROLL for (int n = 0; n < NT; ++n) {
             float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
             UNROLL for (int s = 0; s < SLICES - 1; ++s) {
-                const float4 v = load_l2(partial_at(own, n, s));
+                const float4 v = SUMS_IN_SMEM ? *(const float4*)aside_at(warp, n, s) : load_l2(partial_at(own, n, s));
                 sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
             }
             UNROLL for (int e = 0; e < 4; ++e) total[n][e] = __fadd_rn(sum[e], total[n][e]);
@@ -165,13 +174,16 @@ struct Outputs {
             const bool upper = warp >= GROUP_TILES;
             UNROLL for (int n = 0; n < HALF; ++n) {
                 const int m = upper ? n : HALF + n;
-                *(float4*)partial_at(own, m, 0) = upper ? four(total[n]) : four(total[HALF + n]);
+                float* const to_other = SUMS_IN_SMEM ? aside_at(warp, m, 0) : partial_at(own, m, 0);
+                *(float4*)to_other = upper ? four(total[n]) : four(total[HALF + n]);
             }
             named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums of the other warp are stored
             UNROLL for (int n = 0; n < HALF; ++n) {
                 const int m = upper ? HALF + n : n;
                 const EpilogueInputs<MODE, NORM> none = {};
-                const float4 mine = upper ? four(total[HALF + n]) : four(total[n]), its = load_l2(partial_at(partner, m, 0));
+                const float4 mine = upper ? four(total[HALF + n]) : four(total[n]);
+                const float4 its = SUMS_IN_SMEM ? *(const float4*)aside_at(upper ? warp - GROUP_TILES : warp + GROUP_TILES, m, 0)
+                                                : load_l2(partial_at(partner, m, 0));
                 write_tile(item, m, none, upper ? its : mine, upper ? mine : its);
             }
             named_barrier_sync<64>(1 + warp % GROUP_TILES);  // the sums were read before the next ones are stored
