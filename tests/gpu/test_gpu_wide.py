@@ -91,19 +91,11 @@ def test_gate_and_up(rows, kinds, monkeypatch):
     same_bits(monkeypatch, matrices(kinds, (rows, rows), 1024), gated=True)
 
 
-@pytest.mark.parametrize(
-    ("form", "aside"),
-    [({"MINIMA_BY_WGMMA": 1, "TOKEN_PARTS": 4}, 1 << 16), ({"IN_TURN": 1}, 0), ({"IN_TURN": 1, "UNPACK_FIRST": 1}, 1 << 16)],
-    ids=str,
-)
-def test_other_forms(form, aside, monkeypatch):
-    monkeypatch.setattr(wide, "_FORM", wide._FORM | form)
-    monkeypatch.setattr(wide, "_MOST_ASIDE", aside)
+def test_several_groups_of_a_block(monkeypatch):
+    """Blocks with all slices of gate and up, and groups in between of formats of one and of several scales a tile."""
     rows = capabilities().processors * 96 - 36
     same_bits(monkeypatch, matrices(("Q4_K", "Q4_K"), (rows, rows), 512), gated=True, tokens=(60, 96, 128))
-    kinds = "Q5_K", "Q6_K", "F16", "Q4_K"
-    same_bits(monkeypatch, matrices(kinds[1:], (300, 40, 70), 768), tokens=(90, 128))
-    same_bits(monkeypatch, matrices(kinds[:1], (500,), 1536), add=True, tokens=(64,))
+    same_bits(monkeypatch, matrices(("Q6_K", "F16", "Q4_K"), (300, 40, 70), 768), tokens=(90, 128))
     same_bits(monkeypatch, matrices(("Q8_0", "IQ4_XS", "Q2_K"), (300, 40, 70), 768), tokens=(96, 120))
 
 

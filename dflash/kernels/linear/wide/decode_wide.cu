@@ -17,9 +17,7 @@
 // memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, a multiple of 16 up to 128; MODE and NORM, see
 // epilogue.cuh; SLICES of K; WARPS, consumer warps; X_STAGES, stages of the tokens, at least 5; W_STAGES, tiles in the ring of
-// a warp; SMEM_BYTES; IN_TURN, 1 if the warpgroups issue the products of a tile one after another; UNPACK_FIRST, 1 to unpack a
-// whole tile before its products; TOKEN_PARTS of the products of formats with small groups; MINIMA_BY_WGMMA, see arrange.cuh;
-// SUMS_IN_SMEM, 1 if warps that have all slices keep them in shared memory. The last five change no bit.
+// a warp; SMEM_BYTES; SUMS_IN_SMEM, 1 if warps that have all slices of a row tile keep their sums in shared memory.
 // Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice are written and read once,
 // in the L2 cache.
 #include "../../gpu/include/pdl.cuh"

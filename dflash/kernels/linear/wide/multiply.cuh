@@ -1,7 +1,6 @@
 // Multiply of decode_wide.cu: tiles of a warp, in a ring of shared memory, times all tokens, in a ring of the block.
 //
-// Macros: those of arrange.cuh; X_STAGES, W_STAGES, SMEM_BYTES, IN_TURN, UNPACK_FIRST and TOKEN_PARTS,
-// see decode_wide.cu.
+// Macros: those of schedule.cuh; X_STAGES, W_STAGES and SMEM_BYTES, see decode_wide.cu.
 #pragma once
 #include "../../formats/mma_tile.cuh"
 #include "../../gpu/include/wgmma.cuh"
@@ -11,10 +10,11 @@
 #if !defined(X_STAGES) || !defined(W_STAGES) || !defined(SMEM_BYTES)
 #error "X_STAGES, W_STAGES and SMEM_BYTES must be defined"
 #endif
-#if !defined(IN_TURN) || !defined(UNPACK_FIRST) || !defined(TOKEN_PARTS)
-#error "IN_TURN, UNPACK_FIRST and TOKEN_PARTS must be defined"
-#endif
 
+// Two warpgroups take turns: one unpacks a whole tile and adds its sums while the tensor cores work for the other. Three
+// warpgroups are faster without turns, and have registers for two blocks of 32 columns only.
+constexpr bool IN_TURN = WARPS == 8;
+constexpr int TOKEN_PARTS = 2;  // parts of the tokens, whose sums are scaled one after the other
 constexpr int UNIT_STAGES = UNIT_COLUMNS / 64;
 // The sums of as many units as may have stages at once are behind the stages.
 constexpr int SUM_BYTES = TOKENS * 4 * All::MINIMA, SUM_STAGES = (X_STAGES + UNIT_STAGES - 1) / UNIT_STAGES;
@@ -47,8 +47,7 @@ struct Pipe {
     }
 };
 
-// With IN_TURN the warpgroups issue the products of a tile one after another, so that the tensor cores work for one while
-// the others unpack and add.
+// With IN_TURN the warpgroups issue the products of a tile one after another.
 struct Turns {
     u32 own, next;  // barriers of this warpgroup and of the one after it: a phase ends when it is the turn of the warpgroup
     int phase;
@@ -100,18 +99,18 @@ struct Minima {
 // total += a tile of one group times all tokens.
 template <class Q>
 __device__ __forceinline__ void multiply_whole(const u8* tile, Pipe& pipe, Turns& turns, int lane, float (&total)[NT][4]) {
-    constexpr int BLOCKS = Q::TILE_K / 32, FRAGMENTS = UNPACK_FIRST ? BLOCKS : 2;
+    constexpr int BLOCKS = Q::TILE_K / 32, FRAGMENTS = IN_TURN ? BLOCKS : 2;
     float part[NT][4];
     u32 a[FRAGMENTS][8];
     typename Q::Scales scales(tile, lane);
     const float upper = row_scale<Q>(tile, lane / 4), lower = row_scale<Q>(tile, lane / 4 + 8);
     const Minima<Q> minima(tile, lane);
-    if constexpr (UNPACK_FIRST) {
+    if constexpr (IN_TURN) {
         UNROLL for (int j = 0; j < BLOCKS; ++j) warp_fragment<Q>(tile, scales, j, lane, a[j]);
     }
     turns.wait();
     UNROLL for (int j = 0; j < BLOCKS; ++j) {
-        if constexpr (!UNPACK_FIRST) warp_fragment<Q>(tile, scales, j, lane, a[j % 2]);
+        if constexpr (!IN_TURN) warp_fragment<Q>(tile, scales, j, lane, a[j % 2]);
         const bool next_stage = j > 0 && j % 2 == 0;
         const u64 b = columns_of(pipe, j, next_stage);
         wgmma_fence_operand(part);
@@ -140,8 +139,8 @@ __device__ __forceinline__ void multiply_whole(const u8* tile, Pipe& pipe, Turns
     pipe.release(lane);
 }
 
-// The same for groups of 16 or 32 columns, whose sums are scaled one by one. The tokens are multiplied in TOKEN_PARTS parts: the
-// sums of a part are added while the next ones are multiplied.
+// The same for groups of 16 or 32 columns, whose sums are scaled one by one. The sums of a part of the tokens are added while
+// the next one is multiplied.
 template <class Q>
 __device__ __forceinline__ void multiply_groups(const u8* tile, Pipe& pipe, int lane, float (&total)[NT][4]) {
     constexpr int OF_PART = NT / TOKEN_PARTS, AHEAD = TOKEN_PARTS - 1, OF_BLOCK = 32 / Q::GROUP * TOKEN_PARTS,
