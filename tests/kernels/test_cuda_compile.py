@@ -110,6 +110,7 @@ def test_a_constant_that_is_missing_is_named():
     [
         (("Q4_K",), 64, linear.GATED, 2, 0),
         (("Q4_K",), 128, linear.GATED, 2, 1),
+        (("Q5_1",), 64, linear.ADD, 8, 0),
         (("Q6_K",), 128, linear.GATED, 2, 0),
         (("Q6_K",), 128, linear.ADD, 8, 0),
         (("F16", "Q4_K", "Q6_K"), 128, linear.STORE, 2, 0),

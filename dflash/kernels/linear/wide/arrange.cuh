@@ -2,8 +2,8 @@
 //
 // For each 256 columns, four blocks of 64 columns, a row of 128 bytes a token with the swizzle of wgmma. Words of 32 columns
 // are in the order of the weights' fragments (quants.cuh). Then, for formats with minima, the sums of the tokens' groups
-// (mma_tile.cuh); for formats with 8 minima, for each eight tokens, the rounded sums of the groups as an operand of wgmma, then
-// the errors. Macros: those of schedule.cuh.
+// (mma_tile.cuh); for formats with 8 minima and one scale a tile, for each eight tokens, the rounded sums of the groups as an
+// operand of wgmma, then the errors. Macros: those of schedule.cuh.
 #pragma once
 #include "../../formats/mma_tile.cuh"
 #include "schedule.cuh"
@@ -12,7 +12,7 @@ constexpr int BLOCK_BYTES = TOKENS * 128;  // 64 columns of all tokens
 
 // Whether the minima of a format are multiplied by wgmma.
 template <class Q>
-constexpr bool MINIMA_AS_OPERAND = Q::MINIMA == 8;
+constexpr bool MINIMA_AS_OPERAND = Q::MINIMA == 8 && Q::GROUP == Q::TILE_K;
 
 // Store the sums of 8 groups of token tile `n`, as `store_groups`, for wgmma.
 __device__ __forceinline__ void store_operand(const float (&d)[4], int n, int lane, u8* sums) {

@@ -186,7 +186,6 @@ __device__ __forceinline__ void multiply_groups(const u8* tile, Pipe& pipe, int 
         const float upper = row_scale<Q>(tile, lane / 4), lower = row_scale<Q>(tile, lane / 4 + 8);
         UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[n], scaled[n], upper, lower);
     }
-    static_assert(!MINIMA_AS_OPERAND<Q>, "formats with minima have one group a tile");
     if constexpr (Q::MINIMA > 0) add_minima<Q, NT>(tile, pipe.sums(), lane, total);
     pipe.release(lane);
 }
