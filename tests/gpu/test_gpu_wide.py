@@ -143,6 +143,15 @@ def test_other_gpus_have_passes_of_64_rows(monkeypatch):
     assert passes.rows_of(dense, 100) == 64
 
 
+@pytest.mark.skipif(not capabilities().has_wgmma, reason="no GPU with wgmma")
+def test_unquantised_weights_beside_others_need_more_tokens():
+    def weight(kind, n_bytes, rows=64):
+        return SimpleNamespace(type=kind, shape=(64, 256), whole_rows=rows, data=SimpleNamespace(nbytes=n_bytes))
+
+    large, small, part = weight("Q4_K", 48 << 20), weight("F16", 1 << 16), weight("Q4_K", 48 << 20, rows=128)
+    assert wide.least_tokens([large]) <= 64 < wide.least_tokens([large, small]) <= 128 < wide.least_tokens([part])
+
+
 TEXTS = [f"{i} times {i + 1} is" for i in range(100)]
 demo, _ = demo_on_gpu(TEXTS, context=512, sequences=100)
 
