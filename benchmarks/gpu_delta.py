@@ -27,6 +27,7 @@ from dflash.kernels.delta import cuda
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.model.state import kept_rows
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {
@@ -40,7 +41,13 @@ PASSES = {
     "8 sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(8)],
     "4 chains of 16 after 6": [Rows(16, slot=s, accepted=tuple(range(6))) for s in range(4)],
 }
-MANY = {f"{n} sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(n)] for n in (16, 64)}
+KEPT = kept_rows.MOST_KEPT
+MANY = {f"{n} sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(n)] for n in (16, 64, 128)} | {
+    f"{n} sequences, written every {KEPT}th step": [
+        Rows(1, slot=s, accepted=tuple(range(k)), buffer=2 * (k % KEPT)) for s in range(n) for k in (1 + s % KEPT,)
+    ]
+    for n in (16, 64, 128)
+}
 PROMPTS = 512, 2048, 8192
 RUNS = 9
 
@@ -150,7 +157,7 @@ def decode(name, shape, bandwidth, *, sweep):
     # Few sequences have many layers, so that no state is in the L2 cache.
     for passes, layers in ((PASSES, 48), (MANY, 4)):
         slots = max(map(len, passes.values()))
-        model = Model(shape, layers=layers, slots=slots, rows=64, sequences=slots)
+        model = Model(shape, layers=layers, slots=slots, rows=max(64, slots), sequences=slots)
         ops = [model.steps(**options) for options in variants.values()]
         sizes = {label: {"n_sequences": len(rows), "longest": max(row.n for row in rows)} for label, rows in passes.items()}
         for label, sequences in passes.items():
@@ -159,7 +166,8 @@ def decode(name, shape, bandwidth, *, sweep):
         jit.warm()
         for label, sequences in passes.items():
             times = [model.microseconds(of_variant, sequences, **sizes[label]) for of_variant in ops]
-            moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].accepted else 1)
+            written = sum(bool(rows.accepted) and rows.buffer < 2 for rows in sequences)
+            moved = (len(sequences) + written) * 4 * shape[1] * shape[2] * shape[3]
             best = moved / bandwidth / 1e3 / min(times)
             print(f"{label:<36}" + "".join(f"{time:16.2f}" for time in times) + f"   {best:5.0%} of copy", flush=True)
         del ops, model

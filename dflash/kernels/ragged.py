@@ -40,7 +40,9 @@ class Ragged(NamedTuple):
     n_accepted : int32 (S,)
         Number of valid entries in `accepted`.
     buffer : int32 (S,)
-        Pending buffer, 0 or 1, of the slot that holds the previous pass; this pass writes the other one.
+        Pending buffer, 0 or 1, of the slot that holds the previous pass; this pass writes the other one. On a GPU twice the
+        row of the same buffer from which on this pass writes may be added. The accepted rows then stay as they are, to be
+        applied again by the next pass, and the recurrent state is not written.
     """
 
     row_starts: NDArray[np.int32]

@@ -235,8 +235,8 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
     columns = [
-        (state.length, state.slot, span.prefill, len(state.accepted), state.buffer)
-        for span, state in zip(spans, states, strict=True)
+        (state.length, state.slot, span.prefill, len(state.accepted), _buffer(span, state, n, len(spans)))
+        for span, state, n in zip(spans, states, sizes, strict=True)
     ]
     length, slot, prefill, n_accepted, buffer = np.ascontiguousarray(np.array(columns, np.int32).T)
     accepted = np.zeros((len(spans), PENDING), np.int32)
@@ -263,11 +263,22 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
 def next_rows(spans: Sequence[Span]) -> Ragged:
     """Lay out one row after each span of one pending row, as if the pending row were committed."""
     states, n = states_of(spans), len(spans)
-    columns = [(state.length + 1, state.slot, state.buffer, 0, 1, -1) for state in states]
-    length, slot, buffer, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
+    all_accepted = [[*state.accepted, state.first] for state in states]
+    columns = [
+        (state.length + 1, state.slot, state.plan(rows, state.length + 1, single=True, sequences=n), len(rows), 0, -1)
+        for state, rows in zip(states, all_accepted, strict=True)
+    ]
+    length, slot, buffer, n_accepted, zero, root = np.ascontiguousarray(np.array(columns, np.int32).T)
     rows = np.arange(n + 1, dtype=np.int32)
     accepted = np.zeros((n, PENDING), np.int32)
-    return Ragged(rows, rows[:n], root, zero, length, _pages(states, [2] * n), slot, zero, accepted, one, buffer)
+    for row, of_state in zip(accepted, all_accepted, strict=True):
+        row[: len(of_state)] = of_state
+    return Ragged(rows, rows[:n], root, zero, length, _pages(states, [2] * n), slot, zero, accepted, n_accepted, buffer)
+
+
+def _buffer(span: Span, state: State, n: int, sequences: int) -> int:
+    """Return `Ragged.buffer` for a span of `n` tokens."""
+    return state.plan(state.accepted, state.length, single=n == 1 and not span.prefill, sequences=sequences)
 
 
 def _pages(states: Sequence[State], sizes: Sequence[int]) -> Ints:

@@ -91,6 +91,14 @@ def test_gate_and_up(rows, kinds, monkeypatch):
     same_bits(monkeypatch, matrices(kinds, (rows, rows), 1024), gated=True)
 
 
+def test_several_groups_of_a_block(monkeypatch):
+    """Blocks with all slices of gate and up, and groups in between of formats of one and of several scales a tile."""
+    rows = capabilities().processors * 96 - 36
+    same_bits(monkeypatch, matrices(("Q4_K", "Q4_K"), (rows, rows), 512), gated=True, tokens=(60, 96, 128))
+    same_bits(monkeypatch, matrices(("Q6_K", "F16", "Q4_K"), (300, 40, 70), 768), tokens=(90, 128))
+    same_bits(monkeypatch, matrices(("Q8_0", "IQ4_XS", "Q2_K"), (300, 40, 70), 768), tokens=(96, 120))
+
+
 def test_fused_norms_and_a_captured_stream(monkeypatch):
     def norm(width):
         gain, half = normal(width, dtype=np.float32), cupy.empty((ROWS, width), np.float16)
@@ -133,6 +141,15 @@ def test_other_gpus_have_passes_of_64_rows(monkeypatch):
     assert passes.rows_of(experts, 100) == 64
     monkeypatch.setenv("DFLASH_TARGET", "sm_86")
     assert passes.rows_of(dense, 100) == 64
+
+
+@pytest.mark.skipif(not capabilities().has_wgmma, reason="no GPU with wgmma")
+def test_unquantised_weights_beside_others_need_more_tokens():
+    def weight(kind, n_bytes, rows=64):
+        return SimpleNamespace(type=kind, shape=(64, 256), whole_rows=rows, data=SimpleNamespace(nbytes=n_bytes))
+
+    large, small, part = weight("Q4_K", 48 << 20), weight("F16", 1 << 16), weight("Q4_K", 48 << 20, rows=128)
+    assert wide.least_tokens([large]) <= 64 < wide.least_tokens([large, small]) <= 128 < wide.least_tokens([part])
 
 
 TEXTS = [f"{i} times {i + 1} is" for i in range(100)]

@@ -108,15 +108,20 @@ def test_a_constant_that_is_missing_is_named():
 
 
 @pytest.mark.parametrize(
-    ("types", "tokens", "mode", "slices"),
+    ("types", "tokens", "mode", "slices", "sums_in_smem"),
     [
-        (("Q4_K",), 64, linear.GATED, 2),
-        (("Q4_K",), 128, linear.GATED, 2),
-        (("Q6_K",), 128, linear.ADD, 8),
-        (("F16", "Q2_K", "Q8_0"), 96, linear.STORE, 1),
+        (("Q4_K",), 64, linear.GATED, 2, 0),
+        (("Q4_K",), 128, linear.GATED, 2, 1),
+        (("Q5_1",), 64, linear.ADD, 8, 0),
+        (("Q6_K",), 128, linear.GATED, 2, 0),
+        (("Q6_K",), 128, linear.ADD, 8, 0),
+        (("F16", "Q4_K", "Q6_K"), 128, linear.STORE, 2, 0),
+        (("F16", "Q2_K", "Q8_0"), 96, linear.STORE, 1, 0),
     ],
 )
-def test_one_read_of_the_weights(types, tokens, mode, slices, monkeypatch):
+def test_one_read_of_the_weights(types, tokens, mode, slices, sums_in_smem, monkeypatch):
     monkeypatch.setattr(wide, "capabilities", lambda: SimpleNamespace(block_shared=227 << 10))
-    constants = wide._stages(types, tokens) | {"MODE": mode, "NORM": NORMS[mode], "SLICES": slices}
+    constants = wide._stages(types, tokens, slices, gated=mode == linear.GATED)
+    assert constants["SUMS_IN_SMEM"] == sums_in_smem, "tiles of Q6_K leave no room"
+    constants |= {"MODE": mode, "NORM": NORMS[mode]}
     compiled("linear/wide/decode_wide.cu", "90a", QUANTS=",".join(types), TOKENS=tokens, **constants)

@@ -21,6 +21,7 @@ DELTA = {
     "BLOCK_V": 32,
     "TAPS": 4,
     "ROWS_PER_THREAD": 2,
+    "NORM_PARTS": 1,
 }
 MACROS = {
     "attention": ATTENTION,
@@ -28,7 +29,8 @@ MACROS = {
     "delta": DELTA | {"SPLIT": 1, "FUSE_NORM": 1, "STAGE_INPUTS": 1},
     "gpu": {"RANK": 0, "PEERS": 2},
     "linear": {"QUANTS": "Q4_K", "TOKENS": 64, "MODE": 1, "NORM": 2, "SLICES": 2, "WARPS": 8}
-    | {"X_STAGES": 8, "W_STAGES": 2, "SMEM_BYTES": 227 << 10},
+    | {"X_STAGES": 8, "W_STAGES": 2, "SMEM_BYTES": 227 << 10}
+    | {"SUMS_IN_SMEM": 1},
     "moe": {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
     | dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K"),
     "norm": {"ROW_DIM": 2048, "THREADS": 256},

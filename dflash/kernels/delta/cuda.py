@@ -12,6 +12,7 @@ from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
+from dflash.kernels.delta.cuda_single import LEAST_SEQUENCES, SingleRows
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.delta.step_shape import ACCEPTED_ROOM, StepShape, step_shapes
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
@@ -104,6 +105,9 @@ class DeltaStep:
         for rows in self._choices(self._shapes[0]):
             self._kernel(SPLIT=self._shapes[0].split, ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
         self._norm = None if fused else GatedNorm(self.read, inputs, weights, batch, n_heads)
+        self._single = None
+        if fused and link is None and value_rows is None and SingleRows.fits(memory, batch.max_sequences):
+            self._single = SingleRows(self._arguments[:-2], constants(conv_memory, memory), memory, self._shapes[0].split)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None, longest: int = PENDING) -> None:
@@ -114,6 +118,9 @@ class DeltaStep:
         """
         assert 0 < n_rows <= self._rows
         sequences, longest = min(n_sequences or n_rows, n_rows, self._sequences), min(longest, n_rows)
+        if self._single is not None and longest == 1 and sequences >= LEAST_SEQUENCES:
+            self._single(sequences, stream)
+            return
         shape = next((each for each in self._shapes if each.fits(max(longest, _LEAST_ROOM), self._most)), self._shapes[-1])
         key = longest, self._rows_of_thread(shape, n_rows, sequences), sequences > 1
         if key not in self._bound:

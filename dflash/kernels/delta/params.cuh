@@ -30,7 +30,9 @@ struct Producer {
     int number, row, lane;
 };
 
-// A sequence as the batch describes it.
+// A sequence as the batch describes it. `buffer`: pending buffer of the previous pass, 0 or 1, plus twice the row of that
+// buffer from which on this pass writes; without such a row this pass writes the other buffer. With one, the accepted rows are
+// kept: the states stay as they are, and the next pass applies the same rows again. The rows of the sequence are then a chain.
 struct SequenceInfo {
     int start, end, slot, n_accepted, buffer;
     AcceptedRows accepted;
@@ -47,6 +49,7 @@ struct Sequence {
     size_t slot, prev, curr;  // `prev`, `curr`: first pending row of the slot in the previous and in this pass
     AcceptedRows accepted;
     u32 phases;
+    bool kept;
 
     __device__ __forceinline__ Sequence(const SequenceInfo& of, int index, int slots, u32 phases)
         : index(index),
@@ -55,10 +58,14 @@ struct Sequence {
           n_stages((of.end - of.start + STAGE_ROWS - 1) / STAGE_ROWS),
           n_accepted(of.n_accepted),
           slot(of.slot),
-          prev((size_t)(of.buffer * slots + of.slot) * PENDING),
-          curr((size_t)((1 - of.buffer) * slots + of.slot) * PENDING),
+          prev((size_t)((of.buffer & 1) * slots + of.slot) * PENDING),
+          curr(of.buffer >> 1 ? prev + (of.buffer >> 1) : (size_t)((1 - of.buffer) * slots + of.slot) * PENDING),
           accepted(of.accepted),
-          phases(phases) {}
+          phases(phases),
+          kept(of.buffer >> 1) {}
+
+    // Whether the accepted rows become part of the states.
+    __device__ __forceinline__ bool writes_states() const { return n_accepted && !kept; }
 };
 
 // Row of visit `position`.

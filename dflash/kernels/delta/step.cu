@@ -17,7 +17,7 @@
 // Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
 // change no bit of a result. In a tensor split PEERS and RANK, see peers.cuh: results go to all GPUs, with `signals` signals.
-// Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.
+// Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted and are not kept.
 #ifndef SPLIT
 #error "SPLIT must be defined"
 #endif
@@ -95,7 +95,7 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
                                            smem.factors};
                 before.fetch(0);
                 before.apply(own, lane);
-                own.store(committed, lane);
+                if (!seq.kept) own.store(committed, lane);
             }
             if (is_first) {
                 wait_on_dependent_grids();
@@ -123,9 +123,9 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
             cp_async_wait_group<0>();
             named_barrier_sync<32 * PRODUCER_WARPS>(2);
             int arrived = 0;  // blocks that have read these channels of the conv state before
-            if (seq.n_accepted && producer.row == 0) arrived = atomicAdd(readers + s * KEY_HEADS + block.group, 1);
+            if (seq.writes_states() && producer.row == 0) arrived = atomicAdd(readers + s * KEY_HEADS + block.group, 1);
             produce_rows(arrays, smem, block, seq, producer, tree, chain, pipeline);
-            if (seq.n_accepted) move_tail(arrays, smem, block, seq, producer, arrived, moves_tail);
+            if (seq.writes_states()) move_tail(arrays, smem, block, seq, producer, arrived, moves_tail);
             if (CLUSTERED && is_first) cluster_sum.wait_init();
             norm_rows(arrays, smem, block, seq, producer, tree, chain, pipeline, cluster_sum, turn);
         }

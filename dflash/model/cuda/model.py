@@ -153,7 +153,7 @@ class DeviceModel:
 
     def state(self) -> State:
         """Begin a sequence; see `Model.state`."""
-        return State(self.pools, self._flush)
+        return State(self.pools, self._flush, keeps_rows=True)
 
     def warm(self) -> None:
         """Compile and capture everything that is otherwise compiled or captured at first use.

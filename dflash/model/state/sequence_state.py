@@ -20,6 +20,7 @@ from dflash.model.state.host_arrays import (
     write_pages,
     write_slot,
 )
+from dflash.model.state.kept_rows import first_row
 from dflash.model.state.pools import Pools
 
 
@@ -109,19 +110,25 @@ class State:
         Provide pages and the slot.
     flush : callable
         Applies accepted rows to the recurrent state; used before a snapshot, which needs the complete state.
+    keeps_rows : bool
+        Passes of many sequences may leave accepted rows in the pending buffer, see `kept_rows`.
 
     Attributes
     ----------
     length : int
         Committed tokens.
+    accepted : list of int
+        Committed rows of pending buffer `buffer` that the recurrent state does not include, root first.
+    first : int
+        Row of that buffer at which the pending rows begin.
     """
 
-    def __init__(self, pools: Pools, flush: FlushFunction) -> None:
+    def __init__(self, pools: Pools, flush: FlushFunction, *, keeps_rows: bool = False) -> None:
         self.slot = pools.take_slot()
         self.pages: list[int] = []
         self.length = 0
         self.accepted: list[int] = []
-        self.buffer = 0
+        self.buffer, self.first, self._next_first, self._keeps_rows = 0, 0, 0, keeps_rows
         self._pools: Pools | None = pools
         self._flush = flush
         self._pending: Sequence[int] | None = None
@@ -149,10 +156,21 @@ class State:
         if missing > 0:
             self.pages += self.pools.take_pages(missing)
 
+    def plan(self, accepted: Sequence[int], length: int, *, single: bool, sequences: int) -> int:
+        """Return the buffer of the next forward as in `Ragged`, if these rows are accepted and `length` tokens committed.
+
+        Called for each forward, before `mark_read`. `single`: the sequence has one row, that is not of a prompt.
+        """
+        keeps = self._keeps_rows and single
+        self._next_first = first_row(accepted, length, self.slot, sequences) if keeps else 0
+        return self.buffer + 2 * self._next_first
+
     def mark_read(self, parents: Parents, *, prefill: bool) -> None:
         """Record that a forward has read rows with these parents; called by the model."""
-        self.accepted = []
-        self.buffer ^= 1
+        self.first, self._next_first = self._next_first, 0
+        if self.first == 0:
+            self.accepted = []
+            self.buffer ^= 1
         if prefill:
             self.length += len(parents)
             self._pending = None
@@ -169,8 +187,8 @@ class State:
             above = row
         if any(row != i for i, row in enumerate(path)):
             self.pools.compact(self.pages, self.length, list(path))
-        self.accepted = list(path)
-        self.length += len(self.accepted)
+        self.accepted = self.accepted + [self.first + row for row in path]
+        self.length += len(path)
         self._pending = None
 
     def cut(self, length: int) -> None:

@@ -12,6 +12,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 smem, u32 block_bytes = 16) 
     return 1ull << 62 | (u64)(1024 >> 4) << 32 | (u64)(block_bytes >> 4) << 16 | (smem & 0x3ffff) >> 4;
 }
 
+// Descriptor of an operand of 16 columns without swizzle: blocks of 8 rows and 8 columns, 128 bytes each. Those of the next 8
+// columns and of the next 8 rows are `columns_apart` and `rows_apart` bytes further on.
+__device__ __forceinline__ u64 wgmma_descriptor_of_blocks(u32 smem, u32 columns_apart, u32 rows_apart) {
+    return (u64)(rows_apart >> 4) << 32 | (u64)(columns_apart >> 4) << 16 | (smem & 0x3ffff) >> 4;
+}
+
 // Operands of the sums of 16 * N columns in an instruction, and their placeholders.
 #define WGMMA_REGISTERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define WGMMA_REGISTERS_2 WGMMA_REGISTERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"

@@ -8,24 +8,27 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 
 BUCKETS = 64, 96, 128
 """Token counts that the kernels are compiled for; a launch uses the smallest that holds its tokens."""
 
-FROM = (64 << 20, 49), (32 << 20, 65), (0, 97)
+FROM = (32 << 20, 49), (0, 89)
+FROM_WITH_PLAIN = (64 << 20, 49), (32 << 20, 65), (0, 97)
 """Least bytes of the weights of a launch, and the fewest tokens for which one read of these is then faster than several.
 
-Measured for the matrices of a 27B on an H200, of Q4_K, Q6_K and Q8_0.
+Measured for the matrices of a 27B on an H200, of Q4_K, Q6_K and Q8_0; `FROM_WITH_PLAIN` beside small unquantised ones.
 """
 
 _HERE = Path(__file__).parent
-_CONSUMERS = {64: 12, 96: 8, 128: 8}  # consumer warps of a block, as many as the registers of their sums allow
-_PRODUCERS = 4  # warps of the warpgroup that copies tokens
-_UNIT, _TILE = 256, 128  # columns of a unit of work; sums of a tile of 16 rows and eight tokens
-_W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES = 3, 16, 5
+_CONSUMERS, _CONSUMERS_GATED = {64: 12, 96: 8, 128: 8}, {64: 16, 96: 8, 128: 8}
+"""Consumer warps of a block: as many as the registers of their sums allow, fewer where that was faster."""
+_LARGE_TILE = 3 << 10  # bytes from which the rings of 16 warps leave no room for tokens
+_PRODUCERS = 4  # warps of the warpgroup that copies tiles and tokens
+_UNIT, _UNIT_STAGES, _TILE = 256, 4, 128  # columns of a unit of work; its stages; sums of a tile of 16 rows and eight tokens
+_W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES, _X_STAGES_BESIDE_SUMS = 3, 16, 5, 6
 _WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
 _GATED = 2  # MODE of epilogue.cuh
 _SHORT_RUN = "Q6_K"
@@ -115,8 +118,8 @@ class WideLaunch:
             for w, out in self._pairs
         ]
         weights += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        warps = _CONSUMERS[n]
-        constants = _stages(self._types, n) | {"SLICES": self._slices}
+        constants = _stages(self._types, n, self._slices, gated=self._mode == _GATED)
+        warps = constants["WARPS"]
         made = kernel(
             _HERE / "decode_wide.cu",
             "decode_wide",
@@ -151,7 +154,8 @@ def least_tokens(weights: Sequence[PackedWeight]) -> int:
     if is_part or not capabilities().has_wgmma or weights[0].shape[1] % _UNIT:
         return _NEVER
     n_bytes = sum(weight.data.nbytes for weight in weights)
-    return next(least for size, least in FROM if n_bytes >= size)
+    table = FROM if all(tile_width(weight.type) == _UNIT for weight in weights) else FROM_WITH_PLAIN
+    return next(least for size, least in table if n_bytes >= size)
 
 
 def bucket(n_tokens: int) -> int:
@@ -166,13 +170,30 @@ def _layouts(types: Sequence[str]) -> list[int]:
     return [i if t == _SHORT_RUN or t in _MINIMA else shared for i, t in enumerate(types)]
 
 
-def _stages(types: Sequence[str], n: int) -> dict[str, int]:
-    """Return the shape of a block, and the stages of `n` tokens and of weights that fit the shared memory."""
-    shared = capabilities().block_shared - 1024  # the kernel aligns its memory and has barriers of its own
-    weights, sums = _CONSUMERS[n] * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+def _consumers(types: Sequence[str], n: int, *, gated: bool) -> int:
+    small = _SHORT_RUN not in types and max(map(tile_bytes, types)) <= _LARGE_TILE
+    return (_CONSUMERS_GATED if gated and small else _CONSUMERS)[n]
+
+
+def _stages(types: Sequence[str], n: int, slices: int, *, gated: bool) -> dict[str, int]:
+    """Return the shape of a block, and the stages of `n` tokens and of weights that fit the shared memory.
+
+    Gate and up of more than 64 tokens exchange their sums in shared memory if that leaves enough stages. Measured for 128
+    tokens of a 27B on an H200; for 64 tokens the stages are worth more.
+    """
+    # the kernel has barriers and factors of its own, and for each slice two places in a list
+    shared = (capabilities().block_shared - 1792 - 64 * slices) // 128 * 128
+    warps = _consumers(types, n, gated=gated)
+    weights, minima = warps * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    sums = warps * n * 64 * max(1, slices - 1) if gated and n > 64 else 0
 
     def size(x: int) -> int:
-        return 1024 + 128 * n * x + sums * -(-x // 4) + _W_STAGES * weights
+        return 1024 + 128 * n * x + minima * -(-x // 4) + _W_STAGES * weights
 
-    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) <= shared)
-    return {"WARPS": _CONSUMERS[n], "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}
+    if size(_X_STAGES_BESIDE_SUMS) + sums > shared:
+        sums = 0
+    x = next(x for x in range(_MOST_X_STAGES, _LEAST_X_STAGES - 1, -1) if size(x) + sums <= shared)
+    if x >= 2 * _UNIT_STAGES:
+        x -= x % _UNIT_STAGES  # the stages of a unit are then side by side
+    shape = {"WARPS": warps, "X_STAGES": x, "W_STAGES": _W_STAGES, "SMEM_BYTES": shared}
+    return shape | {"SLICES": slices, "SUMS_IN_SMEM": int(sums > 0)}

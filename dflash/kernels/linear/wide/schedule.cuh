@@ -15,7 +15,7 @@
 constexpr int UNIT_COLUMNS = 256, NT = TOKENS / 8, ALL_WARPS = WARPS + 4;
 constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
 constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
-static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && (WARPS == 8 || WARPS == 12), "see decode_wide.cu");
+static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && WARPS % 4 == 0 && WARPS <= 16, "see decode_wide.cu");
 
 template <class Q, class... Others>
 struct Formats {
@@ -38,16 +38,20 @@ struct Weight {
     int rows, stride, type;
 };
 
-// Units of one group and one K slice, or a part of them: columns `first` to `past`, counted in units.
-struct Item {
-    const u8 *tiles, *second;
+// Row tiles of a block of a weight, from `first_tile` on, in a K slice. `before`: row tiles of the weights before.
+struct Rows {
     float* out;
-    int rows, stride, type, first_tile, before;  // first row tile of the block; row tiles of the weights before
-    int slice, first, past;
-    bool continues, goes_on;  // another block has the beginning, or the end, of the slice
-    bool whole;               // the block has all slices of the group, one after another
+    int rows, stride, first_tile, before, slice;
 
     __device__ int row_tiles() const { return (rows + 15) / 16; }
+};
+
+// Units of one group and one K slice, or a part of them: columns `first` to `past`, counted in units.
+struct Item : Rows {
+    const u8 *tiles, *second;
+    int type, first, past;
+    bool continues, goes_on;  // another block has the beginning, or the end, of the slice
+    bool whole;               // the block has all slices of the group, one after another
 };
 
 struct Job {
@@ -134,33 +138,3 @@ struct Items {
 __device__ __forceinline__ int tile_of(const Item& item, int warp) {
     return min(item.first_tile + warp % GROUP_TILES, item.row_tiles() - 1);
 }
-
-// Tiles that a warp copies, in the order in which it reads them.
-struct TileCursor {
-    const u8* at;
-    int left, bytes;
-    Items items;
-
-    __device__ __forceinline__ void next_item(const Job& job, int warp) {
-        Item item;
-        if (!items.next(job, item)) return;
-        const int tile_k = All::tile_k(item.type), of_unit = UNIT_COLUMNS / tile_k;
-        bytes = All::bytes(item.type), left = (item.past - item.first) * of_unit;
-        const u8* tiles = MODE == GATED && warp >= GROUP_TILES ? item.second : item.tiles;
-        at = tiles + ((size_t)tile_of(item, warp) * job.units + item.first) * of_unit * bytes;
-    }
-    // Copy the next tile, if there is one.
-    __device__ __forceinline__ void fetch(const Job& job, int warp, u32 to, u32 barrier) {
-        if (left == 0) next_item(job, warp);
-        if (left == 0) return;
-        if (elect_one()) {
-            mbarrier_arrive_expect_tx(barrier, bytes);
-            asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
-                "%4;" ::"r"(to),
-                "l"(at), "r"(bytes), "r"(barrier), "l"(EVICT_FIRST)
-                : "memory");
-        }
-        at += bytes, --left;
-    }
-};

@@ -1,4 +1,4 @@
-// Tokens of decode_wide.cu: all blocks arrange them, then a thread of each block copies them to its ring.
+// Producers of decode_wide.cu, and the tokens, which all blocks arrange first.
 //
 // Macros: those of multiply.cuh.
 #pragma once
@@ -21,7 +21,7 @@ __device__ __forceinline__ void arrange_all(const Tokens* tokens, const u16* x, 
     if constexpr (sizeof...(Others) > 0) arrange_all<Others...>(tokens + 1, x, n_tokens, width, first, step, lane);
 }
 
-// Role of the producer thread: copy the tokens of all items.
+// Role of a producer thread: copy the tokens of all items.
 __device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3], Pipe pipe) {
     Item item;
     Items items(job);
@@ -31,35 +31,69 @@ __device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3
         for (int i = item.first; i < item.past; ++i) {
             const u8* unit = own.units + (size_t)i * own.bytes;
             UNROLL for (int h = 0; h < UNIT_STAGES; ++h) {
-                const u32 barrier = pipe.full + 8 * pipe.stage;
-                mbarrier_wait(pipe.empty + 8 * pipe.stage, pipe.phase ^ 1);
-                mbarrier_arrive_expect_tx(barrier, BLOCK_BYTES + (h == UNIT_STAGES - 1 ? sum_bytes : 0));
-                bulk_copy(pipe.address + pipe.stage * BLOCK_BYTES, unit + h * BLOCK_BYTES, BLOCK_BYTES, barrier);
+                const u32 full = pipe.barrier(FULL, 0);
+                mbarrier_wait(pipe.barrier(EMPTY, 0), pipe.phase ^ 1);
+                mbarrier_arrive_expect_tx(full, BLOCK_BYTES + (h == UNIT_STAGES - 1 ? sum_bytes : 0));
+                bulk_copy(pipe.address + pipe.stage * BLOCK_BYTES, unit + h * BLOCK_BYTES, BLOCK_BYTES, full);
                 if (h == UNIT_STAGES - 1 && sum_bytes > 0) {
                     bulk_copy(pipe.address + SUMS_AT + pipe.sum_stage * SUM_BYTES, unit + UNIT_STAGES * BLOCK_BYTES, sum_bytes,
-                              barrier);
+                              full);
                 }
-                pipe.next();
+                pipe.advance(1);
             }
             pipe.next_unit();
         }
     }
 }
 
-// Blocks that have arranged their tokens, and blocks that know that all have.
+// Role of a producer thread: copy the tiles of consumer warps `first`, `first + TILE_PRODUCERS` and so on. After the first one
+// of each warp it waits until the block has arranged its tokens, which would queue behind all that was requested before them.
+__device__ __forceinline__ void produce_tiles(const Job& job, const Pipe& pipe, int first) {
+    int stage = 0, phase = 1;
+    Item item;
+    Items items(job);
+    while (items.next(job, item)) {
+        const int tile_k = All::tile_k(item.type), of_unit = UNIT_COLUMNS / tile_k, bytes = All::bytes(item.type);
+        const size_t row_bytes = (size_t)job.units * of_unit * bytes;
+        size_t at = (size_t)item.first * of_unit * bytes;
+#pragma unroll 1
+        for (int left = (item.past - item.first) * of_unit; left > 0; --left, at += bytes) {
+#pragma unroll 4
+            for (int warp = first; warp < WARPS; warp += TILE_PRODUCERS) {
+                const u8* const tiles = MODE == GATED && warp >= GROUP_TILES ? item.second : item.tiles;
+                const int slot = warp * W_STAGES + stage;
+                const u32 full = pipe.barriers + 8 * (TILE_FULL + slot);
+                mbarrier_wait(pipe.barriers + 8 * (TILE_EMPTY + slot), phase);
+                mbarrier_arrive_expect_tx(full, bytes);
+                asm volatile(
+                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+                    "%4;" ::"r"(pipe.address + RINGS_AT + slot * All::BYTES),
+                    "l"(tiles + tile_of(item, warp) * row_bytes + at), "r"(bytes), "r"(full), "l"(EVICT_FIRST)
+                    : "memory");
+            }
+            if (++stage == W_STAGES) stage = 0, phase ^= 1;
+            mbarrier_wait(pipe.barriers + 8 * STARTED, 0);
+        }
+    }
+}
+
+// Blocks that have arranged their tokens, and threads that know that all have.
 struct Arranged {
+    static constexpr int BARRIER = 15;  // named barrier of the consumer warps
     int *ready, *known;
 
     __device__ __forceinline__ void announce() const {
         fence_async_proxy_all();  // the copies of other blocks see what this thread has stored
-        __syncthreads();          // all threads have stored their tokens
+        named_barrier_sync<BARRIER, 32 * WARPS>();  // all consumer threads have stored their tokens
         if (threadIdx.x == 0) fence_gpu(), atomicAdd(ready, 1);
     }
-    // By one thread.
+    // By one thread, which then calls `reset` once.
     __device__ __forceinline__ void wait() const {
         wait_for_count(ready, gridDim.x);
-        fence_gpu();
         fence_async_proxy_all();
-        if (atomicAdd(known, 1) == gridDim.x - 1) *ready = 0, *known = 0;
+    }
+    __device__ __forceinline__ void reset() const {
+        constexpr int WAITING = NORM == INPUT_NORM ? 2 : 1;  // threads of a block
+        if (atomicAdd(known, 1) == WAITING * gridDim.x - 1) *ready = 0, *known = 0;
     }
 };
