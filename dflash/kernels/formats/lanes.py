@@ -130,6 +130,32 @@ class Lanes:
         whole = Lanes(self.builder, self.builder.bitcast(wide, _vector(_F32)))
         return whole - constant(self.builder, [2**23 + bias] * LANES)
 
+    def halves_in_turn(self) -> Lanes:
+        """Return 32 bytes in the order that `above_128` takes: even groups of four, then odd groups."""
+        return self.pick(*(8 * group + odd + i for odd in (0, 4) for group in range(4) for i in range(4)))
+
+    def above_128(self) -> tuple[Lanes, Lanes]:
+        """Return ``128 + byte`` as float32 for 32 bytes below 128 in the order of `halves_in_turn`.
+
+        A byte becomes the upper bits of a mantissa: interleaving takes fewer instructions than a conversion, and with this
+        order none has to cross the halves of a register.
+        """
+        exponent = self.value.type([0x43] * 32)
+        zero = ir.Constant(_vector(_I16), [0] * LANES)
+        vectors = []
+        for first in (0, 8):
+            order = [lane for i in (*range(first, first + 8), *range(first + 16, first + 24)) for lane in (i, 32)]
+            words = self.builder.shuffle_vector(self.value, exponent, _vector(_I32, 32)(order))
+            words = self.builder.bitcast(words, zero.type)
+            parts = []
+            for start in (0, 4):
+                order = [lane for i in (*range(start, start + 4), *range(start + 8, start + 12)) for lane in (LANES, i)]
+                part = self.builder.shuffle_vector(words, zero, _vector(_I32)(order))
+                parts.append(self.builder.bitcast(part, _vector(_F32, LANES // 2)))
+            whole = self.builder.shuffle_vector(*parts, _vector(_I32)(list(range(LANES))))
+            vectors.append(Lanes(self.builder, whole))
+        return vectors[0], vectors[1]
+
     def spread(self) -> Spread:
         """Return the 16 lanes of float32, each of which can be read into all lanes."""
         return Spread(self)
@@ -178,14 +204,19 @@ class Spread:
         self.builder = lanes.builder
         memory = cgutils.alloca_once(self.builder, _vector(_F32))
         self.builder.store(lanes.value, memory)
-        # an address of unknown origin, so that LLVM neither keeps the lanes in a register nor reads several at once
-        same = ir.FunctionType(memory.type, [memory.type])
-        address = self.builder.asm(same, "", "=r,0,~{memory}", [memory], side_effect=True)
+        # so that LLVM neither keeps the lanes in a register nor reads several at once
+        address = of_unknown_origin(self.builder, memory)
         self._lanes = self.builder.bitcast(address, _F32.as_pointer())
 
     def __getitem__(self, i: int) -> Lanes:
         """Return lane `i` in all lanes."""
         return _broadcast(self.builder, self.builder.load(self.builder.gep(self._lanes, [_I32(i)])))
+
+
+def of_unknown_origin(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Return an integer or pointer as one of which LLVM knows nothing; it moves no access to memory across this place."""
+    same = ir.FunctionType(value.type, [value.type])
+    return builder.asm(same, "", "=r,0,~{memory}", [value], side_effect=True)
 
 
 def _broadcast(builder: ir.IRBuilder, value: ir.Value) -> Lanes:
@@ -200,10 +231,18 @@ def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
 
 
 class QuantBlock:
-    """Reads the bytes of a block at constant offsets."""
+    """Reads the bytes of a block at constant offsets.
 
-    def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
-        self.builder, self.address = builder, address
+    Parameters
+    ----------
+    builder : IRBuilder
+    address : ir.Value
+    summed : bool
+        The weights are only multiplied and added, so that the sign of a zero does not matter.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, address: ir.Value, *, summed: bool = False) -> None:
+        self.builder, self.address, self.summed = builder, address, summed
 
     def _load(self, offset: int, kind: ir.Type) -> ir.Value:
         address = self.builder.add(self.address, _I64(offset))
