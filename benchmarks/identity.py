@@ -20,7 +20,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from packed_models import unpack_golden_models
+
 ROOT = Path(__file__).resolve().parents[1]
+unpack_golden_models()
 GOLDEN = sorted((ROOT / "tests" / "data" / "golden").glob("*/*.gguf"))
 MAX_STATUS = 100
 """Largest exit status for differing rows; 125 means that a checkout could not be run."""

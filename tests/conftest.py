@@ -7,10 +7,12 @@ import matrices
 import numpy as np
 import pytest
 from paced import Clock
+from packed_models import unpack_golden_models
 
 import dflash
 
 pytest.register_assert_rewrite("model_laws", "loop_laws")
+unpack_golden_models()
 
 LONG = (
     "kernels/test_cuda_compile.py",

@@ -48,9 +48,7 @@ class RotaryTables:
     """
 
     def __init__(self, config: Config, weights: HostTensors) -> None:
-        self._inv_freq, self._gain = inverse_frequencies(config)
-        if "rope_freqs.weight" in config.blocks.outside:
-            self._inv_freq = self._inv_freq / weights.vector("rope_freqs.weight")
+        self._inv_freq, self._gain = model_frequencies(config, weights)
         window = config.window_rotation
         self._window_inv_freq = None if window is None else inverse_frequencies(window)[0]
 
@@ -64,6 +62,14 @@ class RotaryTables:
         tabulate(positions, self._inv_freq, self._gain, s)
         if self._window_inv_freq is not None:
             angles(positions, self._window_inv_freq, cos=s.window_cos, sin=s.window_sin)
+
+
+def model_frequencies(config: Config, weights: HostTensors) -> tuple[NDArray[np.float32], float]:
+    """Return the `inverse_frequencies` of layers without a window, divided by ``rope_freqs.weight`` where a file has it."""
+    inv_freq, gain = inverse_frequencies(config)
+    if "rope_freqs.weight" in config.blocks.outside:
+        inv_freq = inv_freq / weights.vector("rope_freqs.weight")
+    return inv_freq, gain
 
 
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:

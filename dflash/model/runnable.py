@@ -12,6 +12,9 @@ MAX_DELTA_SIZE = {"cpu": 256, "cuda": 128}
 MAX_HEAD_SIZE = {"cpu": 1024, "cuda": 256}
 """Largest attention head, by device; 1,024 is also the limit on metadata."""
 
+MAX_LAYERED_HEAD_SIZE = 512
+"""Largest attention head on a GPU of a model whose layers differ."""
+
 MAX_GROUP = 64
 """Most query heads per KV head on a GPU, where they share a tile."""
 
@@ -24,8 +27,6 @@ def refuse_sizes(config: Config, device: str) -> None:
     Unsupported
         The message names the key that holds the size.
     """
-    if device == "cuda" and config.layers:
-        raise Unsupported(f"architecture {config.architecture!r} is run on the CPU only: load it with device='cpu'")
     sizes = {
         "embedding_length": config.width,
         "attention.key_length": config.head_size,
@@ -42,12 +43,15 @@ def refuse_sizes(config: Config, device: str) -> None:
     for name, size in sizes.items():
         if size % LANES:
             raise _wrong(config, name, size, f"a multiple of {LANES}")
-    for name, limits in (("attention.key_length", MAX_HEAD_SIZE), ("ssm.state_size", MAX_DELTA_SIZE)):
-        if sizes[name] > limits[device]:
-            raise _wrong(config, name, sizes[name], f"at most {limits[device]} on device {device!r}")
-    if device == "cuda" and config.heads > MAX_GROUP * config.kv_heads:
-        wanted = f"at most {MAX_GROUP} times the {config.kv_heads} KV heads on device 'cuda'"
-        raise _wrong(config, "attention.head_count", config.heads, wanted)
+    head = MAX_LAYERED_HEAD_SIZE if config.layers and device == "cuda" else MAX_HEAD_SIZE[device]
+    limits = {"attention.key_length": head, "ssm.state_size": MAX_DELTA_SIZE[device]}
+    for name, limit in (limits | ({"attention.key_length_swa": head} if config.layers else {})).items():
+        if sizes.get(name, 0) > limit:
+            raise _wrong(config, name, sizes[name], f"at most {limit} on device {device!r}")
+    for heads, kv_heads in [(layer.heads, layer.kv_heads) for layer in config.layers] or [(config.heads, config.kv_heads)]:
+        if device == "cuda" and heads > MAX_GROUP * kv_heads:
+            wanted = f"at most {MAX_GROUP} times the {kv_heads} KV heads on device 'cuda'"
+            raise _wrong(config, "attention.head_count", heads, wanted)
 
 
 def _wrong(config: Config, name: str, size: int, wanted: str) -> Unsupported:

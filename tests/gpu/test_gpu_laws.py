@@ -1,7 +1,7 @@
 """The laws of a model on a GPU."""
 
 import pytest
-from golden import CPU_ONLY, load
+from golden import load
 from model_laws import *  # noqa: F403
 from model_laws import MODELS
 
@@ -9,9 +9,7 @@ QUANTIZED = ["qwen35-r2-untied-F32", "qwen35-r3-tied-k-IQ4_XS"]
 """Models with heads of 64 and of 256, of which these laws also hold with a quantized cache."""
 
 
-@pytest.fixture(
-    params=[*(f"{name} f16" for name in MODELS if name not in CPU_ONLY), *(f"{name} q8_0" for name in QUANTIZED)]
-)
+@pytest.fixture(params=[*(f"{name} f16" for name in MODELS), *(f"{name} q8_0" for name in QUANTIZED)])
 def model(request):
     name, kv = request.param.split()
     model = load(name, kv=kv, device="cuda")

@@ -1,5 +1,7 @@
 """The packed multiply on a GPU: against the definition, and the same bits in any company."""
 
+import functools
+
 import numpy as np
 import pytest
 import tile_layout
@@ -12,6 +14,7 @@ from dflash.kernels.linear import reference
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.linear.cuda")
+cuda_prefill = pytest.importorskip("dflash.kernels.linear.cuda_prefill")
 tiles = pytest.importorskip("dflash.kernels.formats.cuda")
 
 RNG = np.random.default_rng(5)
@@ -133,6 +136,19 @@ def test_gated_linear(tokens, rows, kinds):
     alone = cupy.empty((1, rows), np.float16)
     cuda.DecodeLinear(cupy.asarray(x[-1:]), packed, (alone,), gated=True)(1)
     assert_same_bits("alone", alone.get(), out[-1:].get())
+
+
+@pytest.mark.parametrize("kinds", [("Q4_K", "Q4_K"), ("Q8_0", "Q6_K")])
+def test_gated_linear_with_gelu(kinds):
+    """Of pending rows and of prefill."""
+    gate, up = (random_matrix(70, 256, kind) for kind in kinds)
+    x, packed = normal(9, 256), [tiles.PackedWeight(gate), tiles.PackedWeight(up)]
+    want, scratch = np.zeros((9, 70)), cuda_prefill.UnpackScratch(1 << 20)
+    reference.gated_linear(x, gate, up, want, gelu=True)
+    for launch in (cuda.DecodeLinear, functools.partial(cuda_prefill.PrefillLinear, scratch=scratch)):
+        out = cupy.full((9, 70), np.nan, np.float16)
+        launch(cupy.asarray(x), packed, (out,), gated=True, gelu=True)(9)
+        assert_close("gelu", out.get().astype(np.float32) / INNER_SCALE, want, 1e-3)
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
 from demo_text import recorded_prompts
-from golden import ON_GPU, PRIMARY, assert_greedy, chain, host, load, prefill, recorded, short_logits, step, tail, truth_of
+from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, recorded, short_logits, step, tail, truth_of
 
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
@@ -24,12 +24,12 @@ PROMPTS = recorded_prompts()
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])
-@pytest.mark.parametrize("name", ON_GPU)
+@pytest.mark.parametrize("name", FILES)
 def test_logits(name, kv):
     assert_close(name, *tail(load(name, kv=kv, device="cuda"), recorded(name)), LOGITS)
 
 
-@pytest.mark.parametrize("name", ON_GPU)
+@pytest.mark.parametrize("name", FILES)
 def test_logits_of_steps(name):
     """The same, read as pending rows of several sizes."""
     model, want = load(name, device="cuda"), recorded(name)
@@ -45,19 +45,19 @@ def test_logits_of_steps(name):
     assert_close(name, np.concatenate(rows)[-len(truth) :], truth, LOGITS)
 
 
-@pytest.mark.parametrize("name", ON_GPU)
+@pytest.mark.parametrize("name", FILES)
 def test_greedy(name):
     """The same tokens."""
     assert_greedy(load(name, device="cuda"), recorded(name), MARGIN)
 
 
-@pytest.mark.parametrize("name", [name for name in PRIMARY if name in ON_GPU])
+@pytest.mark.parametrize("name", PRIMARY)
 def test_layers_and_state(name):
     model, want = load(name, device="cuda"), recorded(name)
     config, state = model.config, model.state()
     prompt = want["tokens"][: int(want["n_prompt"])]
     _, captured = prefill(model, state, prompt, capture=tuple(range(config.n_layers)))
-    pages, linear, full = state.pages, 0, 0
+    pages, linear = state.pages, 0
     for layer, recurrent in enumerate(config.recurrent):
         assert_close(f"layer {layer}", captured[layer], want[f"prompt.layer{layer}.out"], LAYERS)
         if recurrent:
@@ -65,15 +65,14 @@ def test_layers_and_state(name):
             assert_close(f"{layer} memory", host(memory).transpose(0, 2, 1), want[f"state.layer{layer}.ssm"], STATE)
             assert_close(f"{layer} tail", host(conv).T, want[f"state.layer{layer}.conv"], STATE)
             linear += 1
-        else:
-            for cache_of, part in ((model.pools.k, "k"), (model.pools.v, "v")):
-                rows = host(cache_of[full])[pages].reshape(-1, config.kv_heads, config.head_size)[: len(prompt)]
+        elif f"state.layer{layer}.k" in want:
+            for cache, part in zip(model.pools.layer_cache(layer), "kv", strict=True):
+                rows = host(cache)[pages].reshape(-1, *cache.shape[2:])[: len(prompt)]
                 assert_close(f"{layer} {part}", rows.transpose(1, 0, 2), want[f"state.layer{layer}.{part}"], STATE)
-            full += 1
     state.close()
 
 
-@pytest.mark.parametrize("name", [name for name in ON_GPU if "short.tokens" in recorded(name).files])
+@pytest.mark.parametrize("name", [name for name in FILES if "short.tokens" in recorded(name).files])
 def test_a_prompt_shorter_than_the_conv(name):
     want = recorded(name)
     assert_close(name, short_logits(load(name, device="cuda"), want), want["short.logits"], LOGITS)

@@ -42,6 +42,20 @@ def test_rms_norm(name, n, width):
     assert_same_bits("half", half, full.astype(np.float16))
 
 
+@pytest.mark.parametrize("clear", [False, True])
+@pytest.mark.parametrize(("name", "n", "width"), CASES, ids=IDS)
+def test_add_norm(name, n, width, clear):
+    """One row more stays as it was."""
+    x, weight, out = normal(n + 1, width), normal(width), normal(n + 1, width)
+    given, sums = cupy.asarray(x), cupy.asarray(out)
+    cuda.AddNorm(given, cupy.asarray(weight), EPS, sums, scale=0.75, clear=clear)(n)
+    want = np.empty(x.shape)
+    reference.rms_norm(x, weight, EPS, out=want)
+    assert_close(name, sums.get()[:n], (want + out)[:n] * 0.75, 3e-7)
+    assert_same_bits("a row more", sums.get()[n:], out[n:])
+    assert_same_bits("x", given.get(), np.concatenate([np.zeros_like(x[:n]) if clear else x[:n], x[n:]]))
+
+
 @pytest.mark.parametrize("width", [7, 96, 5120])
 def test_any_company(width):
     x, weight = normal(65, width), normal(width)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from golden import CPU_ONLY, chain
+from golden import chain
 from loop_laws import *  # noqa: F403
 from loop_laws import IDS, MODELS, SAMPLINGS, N, loaded
 
@@ -11,7 +11,7 @@ from dflash.decode.session import Session
 from dflash.model.batch import Span
 
 
-@pytest.fixture(params=[name for name in MODELS if name not in CPU_ONLY])
+@pytest.fixture(params=MODELS)
 def model_and_prompt(request):
     model, prompt = loaded(request.param, "cuda")
     before = model.pools.free_pages, model.pools.free_slots

@@ -33,16 +33,17 @@ def inputs(rows, heads, kv, width, rotated, gated, seed=1):
     return [*(rng.standard_normal(s, dtype=np.float32) for s in shapes), *np.float32([np.cos(angles), np.sin(angles)])]
 
 
-def run(args, rows, heads, kv, width, kind, *, bucket=None):
+def run(args, rows, heads, kv, width, kind, *, bucket=None, **settings):
     """Queries with a guard row, and caches with a spare page; all were NaN."""
     n, room = int(rows.row_starts[-1]), (bucket or int(rows.row_starts[-1])) + 1
     here = DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
     q = cupy.asarray(fill(np.float32 if kind == np.float32 else np.uint16, (room, heads, width)))
     k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))) for _ in range(2))
-    padded = [cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in (*args[:3], *args[5:])]
-    gains = [cupy.asarray(a) for a in args[3:5]]
-    op = cuda.Rotate(*padded[:3], *gains, *padded[3:], here, eps=1e-6, q=q, k=k, v=v)
+    projections = (*args[:3], *args[5:])
+    padded = [a if a is None else cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in projections]
+    gains = [a if a is None else cupy.asarray(a) for a in args[3:5]]
+    op = cuda.Rotate(*padded[:3], *gains, *padded[3:], here, eps=1e-6, q=q, k=k, v=v, **settings)
     op(bucket or n)
     q, k, v = q.get(), k.get(), v.get()
     assert np.isnan(numbers(q[n:])).all()
@@ -68,6 +69,30 @@ def test_rotate(case, kind):
     assert np.isnan(numbers(k)[~written]).all()
     for again, before in zip(run(args, rows, heads, kv, width, kind, bucket=len(q) + 9), (q, k, v), strict=True):
         assert_same_bits("again, in a larger bucket", again, before)
+
+
+@pytest.mark.parametrize("width", [32, 256, 512])
+@pytest.mark.parametrize("kind", CACHES)
+def test_normed_values_and_layers_without_keys(kind, width):
+    """Values are normed without a gain; without keys, queries have the same bits and the cache is not touched."""
+    if kind == np.int8 and width > 256:
+        pytest.skip("a q8_0 cache has heads of up to 256")
+    rows = batch([(250, 16, "chain"), (7, 9, "prefill")])
+    args = inputs(rows, 4, 2, width, width, False)
+    q, k, v = run(args, rows, 4, 2, width, kind, value_norm=True)
+    heads = args[2].astype(np.float64).reshape(-1, width)
+    normed = heads / np.sqrt(np.mean(heads**2, axis=1, keepdims=True) + 1e-6)
+    plain = run(args, rows, 4, 2, width, kind)
+    assert_same_bits("queries", q, plain[0])
+    assert_same_bits("keys", k, plain[1])
+    with_values = [*args[:2], normed.reshape(args[2].shape).astype(np.float32), *args[3:]]
+    want_v = run(with_values, rows, 4, 2, width, kind)[2]
+    written = ~np.isnan(numbers(want_v))
+    assert_close("values", numbers(v)[written], numbers(want_v)[written], 3e-7 if kind == np.float32 else 2e-3)
+    alone, *caches = run([args[0], None, None, args[3], None, *args[5:]], rows, 4, 2, width, kind)
+    assert_same_bits("queries alone", alone, q)
+    for cache in caches:
+        assert np.isnan(numbers(cache)).all()
 
 
 @pytest.mark.parametrize("kind", CACHES)

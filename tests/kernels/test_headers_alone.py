@@ -31,6 +31,7 @@ MACROS = {
     | {"X_STAGES": 8, "W_STAGES": 2, "SMEM_BYTES": 227 << 10},
     "moe": {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
     | dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K"),
+    "norm": {"ROW_DIM": 2048, "THREADS": 256},
     "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1, "KV_Q8_0": 1},
     "sample": {"VOCAB": 1000, "THREADS": 1024},
 }

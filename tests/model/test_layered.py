@@ -7,8 +7,9 @@ import pytest
 import random_model
 from compare import assert_close, assert_same_bits
 from golden import load, path_of, prefill, recorded, tail
+from layered_variants import KEYS, SHARED, TOKENS, VARIANTS, opened
 from model_definition import logits
-from test_random_models import CLOSE, KEYS, TOKENS, computed
+from test_random_models import CLOSE, computed
 
 from dflash.cli.info import as_text
 from dflash.errors import FormatError, Unsupported
@@ -19,17 +20,9 @@ from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import expected_tensors
 from dflash.model.runnable import refuse_sizes
+from dflash.model.split.plan import plan_split
 
-SHARED = {"attention.shared_kv_layers": 2, "feed_forward_length": np.array([256, 256, 512, 512], np.int32)}
-EXPERTS = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 256}
-PLAIN = {"embedding_length_per_layer_input": 0, "final_logit_softcapping": 0.0}
 NAME = "gemma4-tiny-Q8_0"
-
-
-def opened(path, changes=(), fused=(), architecture="gemma4"):
-    random_model.write(path, architecture, 320, KEYS[architecture] | dict(changes), "Q8_0", fused)
-    file = GGUFFile.open(path)
-    return file, Config.from_gguf(file.metadata, file.tensors)
 
 
 def config_of(changes=(), drop=(), architecture="gemma4"):
@@ -37,27 +30,16 @@ def config_of(changes=(), drop=(), architecture="gemma4"):
     return random_model.config_of(architecture, 320, keys)[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "fused"),
-    [
-        (SHARED, ("attn_v.weight",)),
-        (PLAIN, ("attn_v.weight",)),
-        (SHARED | PLAIN, ()),
-        ({}, ("layer_output_scale.weight",)),
-        (EXPERTS, ()),
-        (EXPERTS | PLAIN, ("ffn_gate_up_exps.weight",)),
-    ],
-    ids=["shared keys", "no embeddings of layers", "keys as values", "scaled layers", "experts", "fused experts"],
-)
-def test_variants(changes, fused, tmp_path):
-    file, config = opened(tmp_path / "model.gguf", changes, fused)
+@pytest.mark.parametrize(("architecture", "changes", "fused"), VARIANTS.values(), ids=VARIANTS)
+def test_variants(architecture, changes, fused, tmp_path):
+    file, config = opened(tmp_path / "model.gguf", architecture, changes, fused)
     with file:
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
 
 
 @pytest.mark.parametrize("changes", [{"attention.sliding_window": 0}, {"attention.sliding_window_pattern": 1}], ids=str)
 def test_laguna_without_windows(changes, tmp_path):
-    file, config = opened(tmp_path / "model.gguf", changes, architecture="laguna")
+    file, config = opened(tmp_path / "model.gguf", "laguna", changes)
     with file:
         assert not any(layer.window for layer in config.layers)
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
@@ -68,7 +50,7 @@ def test_a_gate_for_every_element(tmp_path, monkeypatch):
     every = architectures.ARCHITECTURES["laguna"]
     every = every._replace(full=every.full | {"attn_gate.weight": "Q H"})
     monkeypatch.setitem(architectures.ARCHITECTURES, "laguna", every)
-    file, config = opened(tmp_path / "model.gguf", architecture="laguna")
+    file, config = opened(tmp_path / "model.gguf", "laguna")
     with file:
         assert [layer.gate for layer in config.layers] == [64 * heads for heads in (4, 8, 6)]
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
@@ -134,11 +116,30 @@ def test_it_is_described():
 
 
 @pytest.mark.parametrize("name", ["gemma4", "laguna"])
-def test_a_gpu_refuses_it(name):
-    config = config_of(architecture=name)
+def test_a_gpu_runs_it(name):
+    for device in ("cpu", "cuda"):
+        refuse_sizes(config_of(architecture=name), device)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention.key_length": 528}, "attention.key_length' is 528, .* must be at most 512 on device 'cuda'"),
+        ({"attention.key_length_swa": 528}, "key_length_swa' is 528, .* must be at most 512 on device 'cuda'"),
+        ({"attention.head_count": 260}, "head_count' is 260, .* must be at most 64 times the 4 KV heads"),
+    ],
+)
+def test_what_a_gpu_refuses(changes, message):
+    config = config_of(changes)
     refuse_sizes(config, "cpu")
-    with pytest.raises(Unsupported, match=f"architecture '{name}' is run on the CPU only: load it with device='cpu'"):
+    with pytest.raises(Unsupported, match=message):
         refuse_sizes(config, "cuda")
+
+
+@pytest.mark.parametrize("kind", ["tensor", "layer"])
+def test_several_gpus_refuse_it(kind):
+    with pytest.raises(Unsupported, match="architecture 'gemma4' runs on one GPU: load it with device='cuda'"):
+        plan_split(config_of(), [], kind=kind, names=["a", "b"], free=[1, 1], work=int, context=None, sequences=1, kv="f16")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Random models against the definition: every type of weights, and projections of every arrangement."""
 
+import layered_variants
 import numpy as np
 import pytest
 import random_model
 from compare import assert_close, assert_same_bits
 from golden import FILES, path_of, prefill, recorded, truth_of
+from layered_variants import TOKENS
 from model_definition import logits
 
 from dflash.errors import FormatError
@@ -27,25 +29,9 @@ LINEAR = {
     "rope.dimension_count": 16, "expert_shared_feed_forward_length": 256, "ssm.conv_kernel": 4, "ssm.state_size": 32,
     "ssm.group_count": 4, "ssm.time_step_rank": 8, "ssm.inner_size": 256, "full_attention_interval": 2,
 }  # fmt: skip
-GEMMA = {
-    "block_count": 4, "context_length": 512, "embedding_length": 256, "feed_forward_length": 256,
-    "attention.head_count": 16, "attention.head_count_kv": np.array([4, 2, 4, 2], np.int32),
-    "attention.key_length": 32, "attention.key_length_swa": 16, "attention.layer_norm_rms_epsilon": 1e-6,
-    "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4, "attention.sliding_window": 20,
-    "attention.sliding_window_pattern": np.array([True, False, True, False]), "final_logit_softcapping": 5.0,
-    "embedding_length_per_layer_input": 64,
-}  # fmt: skip
-LAGUNA = COMMON | {
-    "block_count": 3, "feed_forward_length": 512, "leading_dense_block_count": 1, "attention.sliding_window": 20,
-    "attention.sliding_window_pattern": 2, "attention.head_count": np.array([4, 8, 6], np.int32), "rope.freq_base_swa": 1e4,
-    "rope.dimension_count": 32, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
-    "rope.scaling.original_context_length": 128, "rope.scaling.yarn_attn_factor": 1.2, "expert_gating_func": 2,
-    "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_shared_feed_forward_length": 256,
-}  # fmt: skip
-KEYS = {"qwen3moe": COMMON, "qwen3next": COMMON | LINEAR, "gemma4": GEMMA, "laguna": LAGUNA}
+KEYS = {"qwen3moe": COMMON, "qwen3next": COMMON | LINEAR} | layered_variants.KEYS
 FUSED = {"qwen3moe": (), "qwen3next": ("ssm_ba.weight",), "gemma4": ("attn_v.weight", "layer_output_scale.weight")}
 FUSED |= {"laguna": ()}
-TOKENS = np.random.default_rng(1).integers(0, 300, 70).astype(np.int32)
 
 
 def written(path, architecture, kind, fused):

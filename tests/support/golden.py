@@ -17,9 +17,6 @@ FOLDER = Path(os.environ.get("DFLASH_GOLDEN") or Path(__file__).parent.parent / 
 PATHS = {path.stem: path for path in sorted(FOLDER.glob("*/*.gguf"))}
 FILES = list(PATHS)
 PRIMARY = [name for name in FILES if "prompt.layer0.out" in np.load(PATHS[name].with_suffix(".npz")).files]
-CPU_ONLY = [name for name in FILES if name.startswith(("gemma4", "laguna"))]
-"""Models that a GPU refuses."""
-ON_GPU = [name for name in FILES if name not in CPU_ONLY]
 
 
 def path_of(name):

@@ -4,6 +4,7 @@ import numpy as np
 
 from dflash.kernels.delta.reference import gates, unit
 from dflash.kernels.gelu.reference import gelu
+from dflash.kernels.kv_types import numbers, quantize
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.reference import experts
 from dflash.model.rope import inverse_frequencies
@@ -22,8 +23,11 @@ def silu(x):
 class Unpacked:
     """Weights of a block as float64 arrays."""
 
-    def __init__(self, weights):
-        self.weights = weights
+    def __init__(self, weights, margins=()):
+        self.weights, self.margins = weights, margins
+
+    def block(self, i):
+        return Unpacked(self.weights.block(i), self.margins)
 
     def __call__(self, name):
         return self.weights.matrix(name).unpacked().astype(np.float64)
@@ -32,15 +36,17 @@ class Unpacked:
         return self.weights.vector(name).astype(np.float64)
 
 
-def logits(file, config, tokens):
-    """Logits (T, V) of a text from its start."""
-    weights = Weights(file, config)
-    whole = Unpacked(weights)
+def logits(file, config, tokens, *, kv="f32", margins=None):
+    """Logits (T, V) of a text from its start, with keys and values as a cache of a type stores them in layers that differ.
+
+    `margins` receives the `margin` of each layer's routers.
+    """
+    whole = Unpacked(Weights(file, config), [] if margins is None else margins)
     x = whole("token_embd.weight")[tokens]
     if config.layers:
-        return layered_logits(whole, config, x, tokens)
+        return layered_logits(whole, config, x, tokens, kv)
     for i, recurrent in enumerate(config.recurrent):
-        block = Unpacked(weights.block(i))
+        block = whole.block(i)
         h = norm(x, block.vector("attn_norm.weight"), config.norm_eps)
         x = x + (linear_attention if recurrent else full_attention)(block, config, h)
         h = norm(x, block.vector(config.blocks.ffn_norm), config.norm_eps)
@@ -49,9 +55,9 @@ def logits(file, config, tokens):
     return x @ whole("token_embd.weight" if config.tied else "output.weight").T
 
 
-def layered_logits(whole, config, x, tokens):
+def layered_logits(whole, config, x, tokens, kv):
     """Logits of a model whose layers differ."""
-    eps, kept, parts = config.norm_eps, {}, None
+    eps, kept, parts = config.norm_eps, Cache(kv), None
     x = x * (config.width**0.5 if config.blocks.scaled_embedding else 1)
     if config.per_layer:
         parts = (x @ whole("per_layer_model_proj.weight").T * config.width**-0.5).reshape(len(x), -1, config.per_layer)
@@ -59,7 +65,7 @@ def layered_logits(whole, config, x, tokens):
         own = whole("per_layer_token_embd.weight")[tokens].reshape(parts.shape) * config.per_layer**0.5
         parts = (parts + own) * 2**-0.5
     for i in range(config.n_layers):
-        block = Unpacked(whole.weights.block(i))
+        block = whole.block(i)
         h = norm(x, block.vector("attn_norm.weight"), eps)
         h = layered_attention(whole, block, config, i, h, kept)
         if not config.blocks.normed_outputs:
@@ -88,9 +94,22 @@ def experts_beside(block, config, x):
     """Selected experts of a router that reads another norm of the rows than they do."""
     routed_by = norm(x, block.vector("ffn_gate_inp.scale"), config.norm_eps) * config.width**-0.5
     h = norm(x, block.vector("pre_ffw_norm_2.weight"), config.norm_eps)
+    block.margins.append(margin(routed_by @ block("ffn_gate_inp.weight").T, config.experts_used))
     out, weights = np.zeros_like(x), experts_of(block.weights, config, router=block.weights.matrix)
     experts(h, weights, out, router_x=routed_by, factors=block.vector("ffn_down_exps.scale"), gelu=True)
     return out
+
+
+class Cache(dict):
+    """Keys and values of layers, as a cache stores them."""
+
+    def __init__(self, kv):
+        self.kv = kv
+
+    def __setitem__(self, layer, keys_and_values):
+        if self.kv == "q8_0":
+            keys_and_values = [numbers(quantize(x.astype(np.float32))).astype(np.float64) for x in keys_and_values]
+        super().__setitem__(layer, keys_and_values)
 
 
 def layered_attention(whole, block, config, i, x, kept):
@@ -175,9 +194,19 @@ def rotated(x, table):
 
 def routed(block, config, x):
     """Experts that a router selects, and the shared one."""
-    out = np.zeros_like(x)
-    experts(x, Experts(*experts_of(block.weights, config, router=block.weights.matrix)), out)
+    out, weights = np.zeros_like(x), Experts(*experts_of(block.weights, config, router=block.weights.matrix))
+    values = x @ block("ffn_gate_inp.weight").T
+    if weights.routing:
+        values = 1 / (1 + np.exp(-values)) + weights.routing.bias
+    block.margins.append(margin(values, config.experts_used))
+    experts(x, weights, out)
     return out
+
+
+def margin(values, n_used):
+    """Least difference between the values of the last selected and the next expert, in their standard deviations."""
+    ranked = -np.sort(-values, axis=1)
+    return ((ranked[:, n_used - 1] - ranked[:, n_used]) / values.std()).min()
 
 
 def dense(block, _, x):

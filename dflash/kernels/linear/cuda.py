@@ -45,6 +45,8 @@ class DecodeLinear:
     gated : bool
         Take two weights of one shape, gate and up, and one output: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped
         to 65504.
+    gelu : bool
+        With `gated`, GELU in its tanh form in place of SiLU.
     scale : float
         Factor of every product.
     before : SplitNorm, optional
@@ -73,6 +75,7 @@ class DecodeLinear:
         *,
         add: bool = False,
         gated: bool = False,
+        gelu: bool = False,
         scale: float = 1.0,
         before: SplitNorm | None = None,
         behind: SplitNorm | None = None,
@@ -97,7 +100,7 @@ class DecodeLinear:
             norm = _Norm.of(before, behind, of)
             peers = None if link is None else _Peers(link.table(start), link.macros)
             if gated:
-                decodes = _gated(x[of], weights, some[0], scale, norm, peers)
+                decodes = _gated(x[of], weights, some[0], scale, norm, peers, gelu=gelu)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
                 decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm, peers=peers) for part in parts]
@@ -160,6 +163,7 @@ class _Launch:
         *,
         gates: Any = None,
         peers: "_Peers | None" = None,
+        gelu: bool = False,
     ) -> None:
         weights = [w for w, _ in pairs]
         types = tuple(sorted({w.type for w in weights}))
@@ -173,7 +177,7 @@ class _Launch:
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         size = _size(weights, gated=mode == GATED)
         self._shapes = {n: shape(n, **size) for n in BUCKETS if n <= bucket(len(x))}
-        linked = {} if peers is None else peers.macros
+        linked = ({} if peers is None else peers.macros) | ({"GELU": 1} if gelu else {})
         self._kernels = {n: _kernel(types, n, mode, norm.kind, one | linked) for n, one in self._shapes.items()}
         self._peers = None if peers is None else peers.table
         self._bound: dict[int, Any] = {}
@@ -200,15 +204,22 @@ class _Peers(NamedTuple):
 
 
 def _gated(
-    x: Any, weights: Sequence[PackedWeight], out: Any, scale: float, norm: _Norm, peers: _Peers | None
+    x: Any,
+    weights: Sequence[PackedWeight],
+    out: Any,
+    scale: float,
+    norm: _Norm,
+    peers: _Peers | None,
+    *,
+    gelu: bool,
 ) -> list[_Launch]:
     """Return the launches of gate and up: one, or two if their types differ."""
     gate, up = weights
     if gate.type == up.type:
-        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm, peers=peers)]
+        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm, peers=peers, gelu=gelu)]
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
     first = _Launch(x, [(gate, gates)], STORE, scale, norm, peers=peers)
-    return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers)]
+    return [first, _Launch(x, [(up, out)], GATED_BY, scale, norm, gates=gates, peers=peers, gelu=gelu)]
 
 
 def _wide(

@@ -73,6 +73,8 @@ class PrefillLinear:
         Compute ``out += scale * (x @ W.T)`` instead of ``out = scale * (x @ W.T)``.
     gated : bool
         Compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
+    gelu : bool
+        With `gated`, GELU in its tanh form in place of SiLU.
     scale : float
     scratch : UnpackScratch
         Scratch of the stream.
@@ -98,11 +100,12 @@ class PrefillLinear:
         *,
         add: bool = False,
         gated: bool = False,
+        gelu: bool = False,
         scale: float = 1.0,
         scratch: UnpackScratch,
     ) -> None:
         _check(x, weights, outs, gated)
-        self._mode = GATED if gated else ADD if add else STORE
+        self._mode: dict[str, int] = {"MODE": GATED if gated else ADD if add else STORE} | ({"GELU": 1} if gelu else {})
         self._x, self._weights, self._outs, self._scale, self._scratch = x, weights, outs, scale, scratch
         self._hopper = capabilities().has_wgmma
         at_once = _rows_at_once(scratch, x.shape[1], self._hopper, weights[0].name)
@@ -128,7 +131,7 @@ class PrefillLinear:
         """Bind the unpacking and the multiply of unpacked rows `start` to `end`."""
         width = self._x.shape[1]
         halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
-        per = 2 if self._mode == GATED else 1
+        per = 2 if self._mode["MODE"] == GATED else 1
         unpacks, parts = list[Bound](), list[int]()
         for i, rows in enumerate(laid):
             low, high = max(0, start - rows.first) // per, min(rows.n, (end - rows.first) // per)
@@ -147,17 +150,17 @@ class PrefillLinear:
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
             step = _portable_step()
-            launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, MODE=self._mode, TILE_K=step)
+            launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, **self._mode, TILE_K=step)
             shared = _STAGES[step] * 2 * 128 * step * 2
             return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
-        launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, MODE=self._mode)
+        launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, **self._mode)
         maps = tensor_map(self._x, _BOX), tensor_map(halves, _BOX)
         tile = _Tile(*_HOPPER_TILE, n, capabilities().processors)
         return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
 
     def _from_tiles(self, weights: Sequence[PackedWeight]) -> list[tuple[Bound, int]]:
         """Return launches on packed tiles, one for each type, with their strips; none for a gated pair of two types."""
-        gated = self._mode == GATED
+        gated = self._mode["MODE"] == GATED
         types = dict.fromkeys(weight.type for weight in weights)
         if gated and len(types) > 1:
             return []
@@ -172,7 +175,7 @@ class PrefillLinear:
                     strips += -(-weight.shape[0] // (32 if gated else 64))
             tables = (cupy.asarray(np.array(table, np.uint64)) for table in (tiles, parts))
             numbers = len(parts) // 4, 1, self._x.shape[1], across, self._scale, not made
-            launch = kernel(_HERE / "prefill_packed.cu", "prefill_packed", dependent=True, QUANT=kind, MODE=self._mode)
+            launch = kernel(_HERE / "prefill_packed.cu", "prefill_packed", dependent=True, QUANT=kind, **self._mode)
             shared = 1024 + _PACKED_STAGES * (128 + 64) * 64 * 2 + _PACKED_RAW * 4 * tile_bytes(kind)
             made.append((launch.bind((1, 1), 832, (tokens, *tables, *numbers), shared), strips))
         return made

@@ -3,7 +3,7 @@
 //
 //   STORE     out = scale * product
 //   ADD       out += scale * product
-//   GATED     out = half(silu(gate) * up * INNER_SCALE), where gate and up are products
+//   GATED     out = half(silu(gate) * up * INNER_SCALE), where gate and up are products; GELU in place of SiLU with macro GELU
 //   GATED_BY  the same with `gates`, stored before, in place of the gate
 //
 // An RMS norm is linear except for one factor a token. With OUTPUT_NORM, a multiply that adds to the residual stream also
@@ -92,7 +92,7 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
         const float value = __fmul_rn(values[e], scale);
         if constexpr (OUTPUT >= GATED) {
             const float gate = OUTPUT == GATED ? value : loaded.previous[e];
-            const float inner = __fmul_rn(silu_approx(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
+            const float inner = __fmul_rn(ACTIVATE(silu_approx)(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
             const u16 rounded = half_saturated(__fmul_rn(inner, INNER_SCALE));
             ((u16*)tile.out)[at] = rounded;
 #if PEERS

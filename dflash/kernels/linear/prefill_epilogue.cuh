@@ -34,7 +34,7 @@ struct OutputCursor {
 };
 
 __device__ __forceinline__ u16 gated(float gate, float up) {
-    return half_saturated(__fmul_rn(__fmul_rn(silu_fast_exp(gate), up), INNER_SCALE));
+    return half_saturated(__fmul_rn(__fmul_rn(ACTIVATE(silu_fast_exp)(gate), up), INNER_SCALE));
 }
 
 // Store four outputs of one token from column `column` of `out` on.

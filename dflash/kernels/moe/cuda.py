@@ -13,6 +13,7 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
+from dflash.kernels.moe.kind import USUAL, MoeKind
 from dflash.kernels.norm.split import SplitNorm
 
 MOST_ROWS = 64
@@ -23,6 +24,7 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
+_MATRICES = set(Experts._fields) - {"n_used", "routing"}
 _PAIRS, _WARPS, _STRIPES = 4, 8, 2  # pairs of an item; warps of a block of `down`; stripes of 16 weight rows of a warp
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 """Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
@@ -120,18 +122,20 @@ class DecodeMoe:
         Added to the mean square of a row.
     behind : SplitNorm, optional
         Norm of the stream after the experts; its `half` and `squares` are written.
+    kind : MoeKind
+        Differences from `dflash.kernels.moe.Moe`.
 
     Raises
     ------
     KernelError
-        If a shape does not fit.
+        If a shape or the kind does not fit.
 
     Notes
     -----
     ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the selection
-    are float32; the experts' inputs are rounded to float16. Three launches up to `FEW` rows, else five. A row has the same
-    bits whichever other rows are in the launch. Each selected expert is read once for four of its rows. One row reads
-    9 experts: 16 MB for D 2048, F 512 and four bits a weight.
+    are float32; the experts' inputs are rounded to float16. Three launches up to `FEW` rows, else and with
+    another `kind` five. A row has the same bits whichever other rows are in the launch. Each selected expert is read once
+    for four of its rows. One row reads 9 experts: 16 MB for D 2048, F 512 and four bits a weight.
     """
 
     def __init__(
@@ -144,6 +148,7 @@ class DecodeMoe:
         *,
         eps: float,
         behind: SplitNorm | None = None,
+        kind: MoeKind = USUAL,
     ) -> None:
         self._shape = shape = MoeShape(weights)
         check(stream, gain, weights, shape)
@@ -151,24 +156,32 @@ class DecodeMoe:
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
         s, w, self._processors = scratch, filled(weights), capabilities().processors
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
+        macros = kind.constants(weights)
+        self._few = 0 if any(macros.values()) else FEW
         few, many = (*given[:-1], s.few_logits, s.inner, s.experts, s.factors), (*given, None, None, None)
-        self._routers = [(most, *_router(shape, n, outs, few if most <= FEW else many)) for most, n, outs in _ROUTERS]
-        small = {"EXPERTS": shape.experts} | shape.of_slots()
+        of_router = shape.constants() | macros["router"]
+        self._routers = [
+            (most, *_router(shape, n, outs, few if most <= self._few else many, of_router)) for most, n, outs in _ROUTERS
+        ]
+        small = {"EXPERTS": shape.experts} | shape.of_slots() | macros["topk"]
         items = s.item_expert, s.item_pairs, s.n_items
         plan = kernel(_HERE / "expert_items.cu", "expert_items", dependent=True, **small)
-        self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
+        chosen = s.experts, s.factors, *items, s.arrived, *kind.selection(weights)
+        self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, *chosen))
         into = w.gate, w.up, w.shared_gate, w.shared_up
-        self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner))
-        args: tuple[Any, ...] = s.normed, s.few_logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
-        args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
-        self._gate_up_few = _gate_up_few(shape, into, args)
-        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
-        args = s.inner, *items, w.down, w.shared_down, s.product
+        self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner), macros["gate_up"])
+        args: tuple[Any, ...] = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
-        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream, s.few_logits
-        self._down_few, _ = _down(shape, args, few=True)
+        out = stream if kind.out is None else kind.out
+        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
+        if self._few:
+            args = s.normed, s.few_logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
+            args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
+            self._gate_up_few = _gate_up_few(shape, into, args)
+            args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, out, s.few_logits
+            self._down_few, _ = _down(shape, args, few=True)
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, out))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise.
@@ -178,7 +191,7 @@ class DecodeMoe:
         shape, processors = self._shape, self._processors
         _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
         router(stream, grid=(-(-(shape.experts + shape.n_shared) // outs), -(-n_rows // rows)))
-        if n_rows <= FEW:
+        if n_rows <= self._few:
             self._gate_up_few(stream, grid=(shape.inner_spans * 16, n_rows * shape.slots))
             self._down_few(stream, grid=(shape.width // 16, n_rows))
         else:
@@ -205,19 +218,15 @@ def upload(weights: Experts) -> Experts:
     def uploaded(name: str, weight: Any) -> Any:
         return cupy.asarray(weight.unpacked()) if name in ("router", "shared_router") else PackedWeight(weight)
 
-    return weights._replace(
-        **{
-            name: uploaded(name, weight)
-            for name, weight in weights._asdict().items()
-            if name != "n_used" and weight is not None
-        }
-    )
+    routing = weights.routing and weights.routing._replace(bias=cupy.asarray(weights.routing.bias))
+    matrices = {name: weight for name, weight in weights._asdict().items() if weight is not None and name in _MATRICES}
+    return weights._replace(**{name: uploaded(name, weight) for name, weight in matrices.items()}, routing=routing)
 
 
 def filled(weights: Experts) -> Any:
-    """Return the weights; a missing shared expert has those of the routed ones, as addresses that kernels do not use."""
+    """Return the weights; what is missing of a shared expert is that of the routed ones, as addresses without a use."""
     if weights.shared:
-        return weights
+        return weights if weights.shared_router is not None else weights._replace(shared_router=weights.router)
     w = weights
     return w._replace(shared_router=w.router, shared_gate=w.gate, shared_up=w.up, shared_down=w.down)
 
@@ -249,19 +258,14 @@ def span_bytes(kinds: list[str]) -> int:
     return max(SPAN // tile_width(kind) * tile_bytes(kind) for kind in kinds)
 
 
-def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
+def _router(
+    shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...], constants: dict[str, int]
+) -> tuple[Bound, int, int]:
     """Return launch, rows and logits of a router block: rows fit shared memory, the weights of the logits fit registers."""
     while rows > 1 and 4 * rows * shape.width > capabilities().block_shared - _ROUTER_STATIC:
         rows //= 2
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
-    made = kernel(
-        _HERE / "router.cu",
-        "router",
-        dependent=True,
-        OUTS=outs,
-        ROWS=rows,
-        **shape.constants(),
-    )
+    made = kernel(_HERE / "router.cu", "router", dependent=True, OUTS=outs, ROWS=rows, **constants)
     return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
 
 
@@ -274,14 +278,16 @@ def _piece(kinds: dict[str, str]) -> int:
     return max(sum(span_bytes([kinds[shared + part]]) for part in ("GATE", "UP")) for shared in ("", "SHARED_"))
 
 
-def _gate_up(shape: MoeShape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
+def _gate_up(
+    shape: MoeShape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...], macros: dict[str, int]
+) -> tuple[Bound, int]:
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (2 * 2 * 512 + _PAIRS * SPAN_BYTES)
     light = all(kind in _LIGHT for kind in kinds.values())
     settings = GATE_UP if light else GATE_UP._replace(blocks=2)
     blocks, depth = _fitting(settings, list(kinds.values()), shape.spans * piece, others)
     shared = others + -(-shape.spans * depth * 8 // 128) * 128 + shape.spans * depth * piece
-    constants = shape.constants() | kinds | {"STAGES": depth, "BLOCKS_PER_SM": blocks}
+    constants = shape.constants() | kinds | {"STAGES": depth, "BLOCKS_PER_SM": blocks} | macros
     made = kernel(_HERE / "gate_up.cu", "gate_up", dependent=True, **constants)
     return made.bind(1, 32 * shape.spans, data_of(args), shared=shared), blocks
 

@@ -13,6 +13,7 @@ from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, filled, span_bytes
+from dflash.kernels.moe.kind import USUAL, MoeKind
 
 AT_ONCE = 2048
 """Largest capacity of the scratch in rows; more rows are run in slices."""
@@ -70,13 +71,15 @@ class PrefillMoe:
         As for `dflash.kernels.moe.cuda.DecodeMoe`.
     scratch : PrefillScratch
         Scratch of the stream.
+    kind : MoeKind
+        Differences from `dflash.kernels.moe.Moe`.
     hopper : bool, optional
         Use Hopper's warpgroup instructions; by default if device and types allow it.
 
     Raises
     ------
     KernelError
-        If a shape does not fit.
+        If a shape or the kind does not fit.
 
     Notes
     -----
@@ -94,6 +97,7 @@ class PrefillMoe:
         scratch: PrefillScratch,
         *,
         eps: float,
+        kind: MoeKind = USUAL,
         hopper: bool | None = None,
     ) -> None:
         self._shape, self._scratch = MoeShape(weights), scratch
@@ -104,7 +108,9 @@ class PrefillMoe:
         self._hopper = _can_group(into, back) if hopper is None else hopper
         self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
         stages = min(_LOGIT_STAGES, _room() // _LOGIT_STAGE)
-        constants = shape.of_router() | {"PAIRS": self._pairs, "STAGES": stages, "NORMED_ORDER": self._order(into)}
+        macros = kind.constants(weights)
+        constants = shape.of_router() | macros["router"] | macros["topk"]
+        constants |= {"PAIRS": self._pairs, "STAGES": stages, "NORMED_ORDER": self._order(into)}
 
         def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
             made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, **constants)
@@ -114,12 +120,14 @@ class PrefillMoe:
         normed = s.normed, s.exact, s.shared_logits, s.count
         self._normalize = bind("normalize", stream, gain, w.shared_router, counts, 0, eps, *normed)
         self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=stages * _LOGIT_STAGE)
-        self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, s.experts, s.factors, s.count)
+        chosen = s.experts, s.factors, s.count
+        self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, *chosen, *kind.selection(weights))
         self._group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items)
-        self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
-        self._down = self._bind(back, (s.inner, *items), 0, gated=False)
+        self._gate_up = self._bind(into, (s.normed, *items), self._order(back), macros["gate_up"], gated=True)
+        self._down = self._bind(back, (s.inner, *items), 0, {}, gated=False)
+        out = stream if kind.out is None else kind.out
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, stream))
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, out))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
@@ -140,11 +148,18 @@ class PrefillMoe:
         return _run(weights[0].type) if self._hopper else 0
 
     def _bind(
-        self, weights: tuple[PackedWeight, ...], args: tuple[Any, ...], inner_order: int, *, gated: bool
+        self,
+        weights: tuple[PackedWeight, ...],
+        args: tuple[Any, ...],
+        inner_order: int,
+        macros: dict[str, int],
+        *,
+        gated: bool,
     ) -> tuple[Bound, int]:
         """Return the launch of a projection, and its blocks for an item."""
         shape, kinds = self._shape, [w.type for w in weights]
         constants = shape.constants() | dict(zip(("FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"), kinds, strict=True))
+        constants |= macros
         if self._hopper:
             groups, stages, on_processor = GATE_UP if gated else DOWN
             rows, threads, source = (32 if gated else 64) * groups, 128 * groups, "prefill_hopper.cu"

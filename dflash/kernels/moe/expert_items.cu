@@ -3,8 +3,8 @@
 // Items of the shared expert come first, then the others by expert; pairs of an expert are in the order of their rows.
 //
 // A warp routes a row; the last block to finish makes the items. Grid (rows / 16 rounded up), block 512, shared memory about
-// 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. Macros: EXPERTS, experts of a layer; N_USED
-// and N_SHARED, see slots.cuh. Bytes: 4 * (EXPERTS + N_SHARED) a row.
+// 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. `table`, `scale` and macros: see topk.cuh.
+// Bytes: 4 * (EXPERTS + N_SHARED) a row.
 #include "../gpu/include/pdl.cuh"
 
 #ifndef EXPERTS
@@ -19,7 +19,7 @@ constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = SCAN_THREADS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 expert_items(const float* logits, const int* counts, int most_rows, int* experts, float* factors, int* item_expert,
-             int* item_pairs, int* n_items, int* arrived) {
+             int* item_pairs, int* n_items, int* arrived, const float* table, float scale) {
     __shared__ u64 rows_of[EXPERTS];
     __shared__ int first_of[EXPERTS], chosen[MAX_ROWS * N_USED];
     const int lane = threadIdx.x % 32, row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
@@ -31,7 +31,7 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
         int expert;
         float share;
         const float* of_row = logits + row * (EXPERTS + N_SHARED);
-        choose_topk(of_row, lane, expert, share);
+        choose_topk(of_row, lane, table, scale, expert, share);
         write_choice(expert, share, of_row + EXPERTS, lane, experts + row * N_USED, factors + row * SLOTS);
         if (lane < N_USED) chosen[row * N_USED + lane] = expert;
     }

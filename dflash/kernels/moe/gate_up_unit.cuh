@@ -66,7 +66,7 @@ __device__ __forceinline__ void write_unit(const float4 (*sums)[2][32], int unit
             gate = __fadd_rn(gate, ((const float*)sums[s][0])[at]);
             up = __fadd_rn(up, ((const float*)sums[s][1])[at]);
         }
-        const float value = unit < stripes ? __fmul_rn(__fmul_rn(silu_rn(gate), up), INNER_SCALE) : 0.0f;
+        const float value = unit < stripes ? __fmul_rn(__fmul_rn(ACTIVATE(silu_rn)(gate), up), INNER_SCALE) : 0.0f;
         const u16 h = half_saturated(value);
         float sum = to_float(h);
         UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));

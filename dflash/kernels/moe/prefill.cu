@@ -133,7 +133,8 @@ __device__ __forceinline__ void write_inner(const Totals& totals, const int* pai
         if (n * 8 >= n_tokens) break;
         u16 h[4];
         UNROLL for (int i = 0; i < 4; ++i) {
-            h[i] = half_saturated(__fmul_rn(__fmul_rn(silu_rn(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
+            const float gate = ACTIVATE(silu_rn)(totals.of[0][n][i]);
+            h[i] = half_saturated(__fmul_rn(__fmul_rn(gate, totals.of[1][n][i]), INNER_SCALE));
         }
         write_inner_tile<0>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }

@@ -159,7 +159,7 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
         const float of[4] = {u.x, u.y, u.z, u.w};
         u16 h[4];
         UNROLL for (int i = 0; i < 4; ++i) {
-            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu_rn(gate.of[n][i]), of[i]), INNER_SCALE));
+            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(ACTIVATE(silu_rn)(gate.of[n][i]), of[i]), INNER_SCALE));
         }
         write_inner_tile<INNER_ORDER>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }

@@ -10,8 +10,8 @@
 //   expert_items  Grid (EXPERTS + 1), block 256: a block makes the items of an expert.
 //
 // Macros: MODEL_DIM, EXPERTS, N_USED, N_SHARED, the shape; PAIRS; STAGES of `logits`; NORMED_ORDER, order of the normed
-// values, see `span_order`. Bytes: `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row for every 64 experts,
-// mostly from the L2 cache.
+// values, see `span_order`; OWN_GAIN, see router.cu. Bytes: `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row
+// for every 64 experts, mostly from the L2 cache.
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -22,6 +22,9 @@
 
 #if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(PAIRS) || !defined(STAGES) || !defined(NORMED_ORDER)
 #error "MODEL_DIM, EXPERTS, PAIRS, STAGES and NORMED_ORDER must be defined"
+#endif
+#ifndef OWN_GAIN
+#define OWN_GAIN 0
 #endif
 constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, PER_THREAD = (SPANS * SPAN / 4 + 255) / 256;
 
@@ -38,6 +41,10 @@ __device__ __forceinline__ float block_sum(float x) {
 
 __device__ __forceinline__ float dot(const float4& a, const float4& b, float sum) {
     return __fmaf_rn(a.x, b.x, __fmaf_rn(a.y, b.y, __fmaf_rn(a.z, b.z, __fmaf_rn(a.w, b.w, sum))));
+}
+
+__device__ __forceinline__ float4 scaled(const float4& x, float factor) {
+    return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -63,9 +70,10 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
         const int vector = i * 256 + threadIdx.x;
         if (vector < VECTORS) {
             const float4 g = ((const float4*)gain)[vector];
+            const float4 plain = x[i];
             x[i].x = __fmul_rn(__fmul_rn(x[i].x, g.x), inverse), x[i].y = __fmul_rn(__fmul_rn(x[i].y, g.y), inverse);
             x[i].z = __fmul_rn(__fmul_rn(x[i].z, g.z), inverse), x[i].w = __fmul_rn(__fmul_rn(x[i].w, g.w), inverse);
-            ((float4*)(exact + (size_t)blockIdx.x * MODEL_DIM))[vector] = x[i];
+            ((float4*)(exact + (size_t)blockIdx.x * MODEL_DIM))[vector] = OWN_GAIN ? scaled(plain, inverse) : x[i];
             if (N_SHARED) logit = dot(x[i], ((const float4*)shared_weights)[vector], logit);
         }
         u8* to = normed + (size_t)blockIdx.x * SPANS * SPAN_BYTES;
@@ -144,14 +152,14 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
 
 extern "C" __global__ void __launch_bounds__(256)
 topk(const float* logits, const float* shared_logits, const int* row_counts, int first_row, int n_here, int* experts,
-     float* factors, int* count) {
+     float* factors, int* count, const float* table, float scale) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= min(n_here, row_counts[0] - first_row)) return;
     int expert;
     float share;
-    choose_topk(logits + (size_t)row * EXPERTS, lane, expert, share);
+    choose_topk(logits + (size_t)row * EXPERTS, lane, table, scale, expert, share);
     write_choice(expert, share, shared_logits + row, lane, experts + row * N_USED, factors + row * SLOTS);
     if (lane < N_USED) atomicAdd(count + expert, 1);
 }

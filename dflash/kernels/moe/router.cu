@@ -7,7 +7,8 @@
 // For few rows the next launches read results before their launch has ended (published.cuh). This one publishes the logits
 // and clears what the others publish, `inner`, `experts` and `factors`, which are null for many rows.
 // Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: those of
-// shape.cuh; OUTS, even; ROWS.
+// shape.cuh; OUTS, even; ROWS; OWN_GAIN, 1 if the router's weights contain a gain of the router, in place of `gain`, 0 unless
+// defined.
 // Bytes: the router's weights once for every ROWS rows; the rows once for every OUTS experts, repeats from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/published.cuh"
@@ -17,6 +18,9 @@
 
 #if !defined(OUTS) || !defined(ROWS)
 #error "OUTS and ROWS must be defined"
+#endif
+#ifndef OWN_GAIN
+#define OWN_GAIN 0
 #endif
 constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN,
               OUTS_PER_WARP = OUTS / 2, LOGITS = EXPERTS + N_SHARED;
@@ -47,13 +51,18 @@ __device__ __forceinline__ float add_quarters(const float* q) {
     return __fadd_rn(__fadd_rn(q[0], q[1]), __fadd_rn(q[2], q[3]));
 }
 
+__device__ __forceinline__ float4 scaled(const float4& x, const float4& g) {
+    return make_float4(__fmul_rn(x.x, g.x), __fmul_rn(x.y, g.y), __fmul_rn(x.z, g.z), __fmul_rn(x.w, g.w));
+}
+
 // Write the normed rows. The blocks of the same rows share the work.
-__device__ void write_rows(const float* rows, const float* inverse, int n_rows, u8* to) {
+__device__ void write_rows(const float* rows, const float* gain, const float* inverse, int n_rows, u8* to) {
     constexpr int OF_ROW = N_SPANS * SPAN / 4;
     for (int i = blockIdx.x * 256 + threadIdx.x; i < n_rows * OF_ROW; i += gridDim.x * 256) {
         const int r = i / OF_ROW, vector = i % OF_ROW;
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (vector < VECTORS) x = ((const float4*)(rows + r * MODEL_DIM))[vector];
+        if (OWN_GAIN && vector < VECTORS) x = scaled(x, ((const float4*)gain)[vector]);
         write_values(to + (size_t)r * N_SPANS * SPAN_BYTES, vector, x, inverse[r]);
     }
 }
@@ -88,9 +97,7 @@ router(const float* stream, const float* gain, const float* weights, const float
             if (lane == 0) squares[r][quarter] = sum;
             UNROLL for (int j = 0; j < CHUNKS; ++j) {
                 const int k = (4 * j + quarter) * 32 + lane;
-                const float4 v = make_float4(__fmul_rn(x[i][j].x, g[j].x), __fmul_rn(x[i][j].y, g[j].y),
-                                             __fmul_rn(x[i][j].z, g[j].z), __fmul_rn(x[i][j].w, g[j].w));
-                if (k < VECTORS) ((float4*)(rows + r * MODEL_DIM))[k] = v;
+                if (k < VECTORS) ((float4*)(rows + r * MODEL_DIM))[k] = OWN_GAIN ? x[i][j] : scaled(x[i][j], g[j]);
             }
         }
     }
@@ -119,5 +126,5 @@ router(const float* stream, const float* gain, const float* weights, const float
         clear_published(experts + row_0 * N_USED, n_here * N_USED * 4, first, step);
         clear_published(factors + row_0 * SLOTS, n_here * SLOTS * 4, first, step);
     }
-    write_rows(rows, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
+    write_rows(rows, gain, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
 }

@@ -66,10 +66,10 @@ class Rotate:
     ----------
     query : float32 (T, H * D) or (T, H * 2 * D)
         Projection; twice as wide if each head has D gates after its query.
-    key, value : float32 (T, KV * D)
-        Projections; D is a multiple of 16.
+    key, value : float32 (T, KV * D) or None
+        Projections; D is a multiple of 16. None in a layer that reads the keys and values of another one.
     q_norm, k_norm : float32 (D,)
-        Gains of the norm of each head.
+        Gains of the norm of each head; `k_norm` is None without keys.
     cos, sin : float32 (T, R)
         Tables from `Angles`.
     batch : DeviceBatch
@@ -80,6 +80,8 @@ class Rotate:
         Receives the queries, not scaled; float16 may be given as uint16.
     k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
         Cache of one layer; float16 may be given as uint16. int8 is q8_0, see `dflash.kernels.kv_types`.
+    value_norm : bool
+        Norm the values too, without a gain.
 
     Raises
     ------
@@ -96,10 +98,10 @@ class Rotate:
     def __init__(
         self,
         query: Any,
-        key: Any,
-        value: Any,
+        key: Any | None,
+        value: Any | None,
         q_norm: Any,
-        k_norm: Any,
+        k_norm: Any | None,
         cos: Any,
         sin: Any,
         batch: BatchArrays,
@@ -108,23 +110,26 @@ class Rotate:
         q: Any,
         k: Any,
         v: Any,
+        value_norm: bool = False,
     ) -> None:
-        check_cache("rotate", k, v, q)
+        check_cache("rotate", k, v, q, most=512)
         n, heads, width = q.shape
         kv, pairs = k.shape[2], cos.shape[-1]
         gated = query.shape[-1] == 2 * heads * width
         if 2 * pairs > width:
             raise KernelError(f"rotate: cos rotates {2 * pairs} elements, but heads have {width}")
         check("rotate: query", query, (n, heads * width * (1 + gated)))
-        check("rotate: key", key, (n, kv * width))
-        check("rotate: value", value, (n, kv * width))
         check("rotate: q_norm", q_norm, (width,))
-        check("rotate: k_norm", k_norm, (width,))
+        if key is not None:
+            check("rotate: key", key, (n, kv * width))
+            check("rotate: value", value, (n, kv * width))
+            check("rotate: k_norm", k_norm, (width,))
         check("rotate: cos", cos, (n, pairs))
         check("rotate: sin", sin, (n, pairs))
-        self._across = -(-(heads + 2 * kv) // _WARPS)
+        self._across = -(-(heads + (0 if key is None else 2 * kv)) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
         constants["KV_Q8_0"] = int(k.dtype == cupy.int8)
+        constants |= ({"QUERIES_ONLY": 1} if key is None else {}) | ({"VALUE_NORM": 1} if value_norm else {})
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
         rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
@@ -189,8 +194,8 @@ class Append:
         self._launch(stream, grid=(across, n_rows, layers))
 
 
-def check_cache(name: str, k: Any, v: Any, q: Any) -> None:
-    """Check a cache, and that queries fit it.
+def check_cache(name: str, k: Any, v: Any, q: Any, *, most: int = 256) -> None:
+    """Check a cache of heads of up to `most` elements, and that queries fit it.
 
     Raises
     ------
@@ -199,10 +204,10 @@ def check_cache(name: str, k: Any, v: Any, q: Any) -> None:
     """
     width, quantized = head_size(k), k.dtype == cupy.int8
     fits = k.ndim == 4 and k.dtype in (cupy.float32, cupy.int8, *HALVES) and k.shape[1] == PAGE
-    if not fits or width % (BLOCK if quantized else 16) or width > 256:
+    if not fits or width % (BLOCK if quantized else 16) or width > (256 if quantized else most):
         raise KernelError(
-            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to 256, or int8 "
-            f"(pages, {PAGE}, KV, D + 16), D a multiple of {BLOCK}, got {k.dtype} {k.shape}"
+            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to {most}, or int8 "
+            f"(pages, {PAGE}, KV, D + 16), D a multiple of {BLOCK} up to 256, got {k.dtype} {k.shape}"
         )
     kinds = HALVES if k.dtype in HALVES else (k.dtype.type,)
     if v.dtype not in kinds or v.shape != k.shape or not (k.flags.c_contiguous and v.flags.c_contiguous):

@@ -1,7 +1,7 @@
 // RMS norm and rotary embedding of one head of a row, by one warp. Norm: x = x / sqrt(mean(x^2) + eps) * w. Rotation, for j
 // < ROTARY_PAIRS:
 //   x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin
-// Value heads are neither normed nor rotated.
+// Value heads are not rotated, and normed in some models only.
 //
 // Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS, rotated pairs of a head; TO_HALF, 1 to store float16, 0 to store
 // float32.
@@ -45,6 +45,12 @@ struct Gains {
     }
 };
 
+// Factor of a norm of one head, the same in all lanes.
+__device__ __forceinline__ float norm_factor(float squares, float eps) {
+    squares = warp_sum(squares);
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD_DIM), eps)));
+}
+
 // Load one head into x, normed and rotated if `rotates`. `cosines` and `sines` are those of the row. `rotated` is the warp's
 // scratch of HEAD_DIM floats in shared memory.
 __device__ __forceinline__ void load_head(float4 (&x)[VECTORS_PER_LANE], const float4* from, const Gains& gains,
@@ -63,8 +69,7 @@ __device__ __forceinline__ void load_head(float4 (&x)[VECTORS_PER_LANE], const f
         squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
     }
     if (rotates) {
-        squares = warp_sum(squares);
-        const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD_DIM), eps)));
+        const float scale = norm_factor(squares, eps);
         UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i >= VECTORS) continue;
             const float4 gain = gains.of[i];
@@ -85,6 +90,21 @@ __device__ __forceinline__ void load_head(float4 (&x)[VECTORS_PER_LANE], const f
         UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
         }
+    }
+}
+
+// Load one head into x, normed without a gain.
+__device__ __forceinline__ void load_normed(float4 (&x)[VECTORS_PER_LANE], const float4* from, float eps, int lane) {
+    float squares = 0.0f;
+    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        x[i] = lane + 32 * i < VECTORS ? from[lane + 32 * i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
+        squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
+    }
+    const float scale = norm_factor(squares, eps);
+    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        x[i].x = __fmul_rn(x[i].x, scale), x[i].y = __fmul_rn(x[i].y, scale);
+        x[i].z = __fmul_rn(x[i].z, scale), x[i].w = __fmul_rn(x[i].w, scale);
     }
 }
 

@@ -1,4 +1,4 @@
-"""`soft_cap` on a GPU."""
+"""`soft_cap` of logits on a GPU, and tokens that are never chosen."""
 
 from pathlib import Path
 from typing import Any
@@ -26,3 +26,23 @@ class SoftCap:
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Limit the first `n_rows` rows."""
         self._run(stream, grid=(self._across, n_rows))
+
+
+class Suppress:
+    """Sets the logits of some tokens to minus infinity, on a fixed array, for any number of rows.
+
+    Parameters
+    ----------
+    x : float32 (R, V)
+        Logits on the device, C-contiguous; changed in place.
+    ids : int32 (n,)
+        Tokens, on the device.
+    """
+
+    def __init__(self, x: Any, ids: Any) -> None:
+        source = _SOURCE.with_name("suppress.cu")
+        self._run = kernel(source, "suppress", dependent=True).bind(1, 128, (x, x.shape[1], ids, len(ids)))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Change the first `n_rows` rows."""
+        self._run(stream, grid=n_rows)

@@ -22,6 +22,7 @@ from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe import cuda as moe
 from dflash.kernels.moe import cuda_prefill as moe_prefill
+from dflash.kernels.moe.kind import USUAL, MoeKind
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.ragged import PENDING
@@ -100,18 +101,26 @@ class Ops:
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
     def linear(
-        self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None
+        self,
+        x: Any,
+        weights: Sequence[PackedWeight],
+        outs: Sequence[Any],
+        *,
+        before: Norm | None = None,
+        scale: float = 1.0,
     ) -> Multiply:
-        """Return a launch of ``out = x @ W.T`` for each weight; `before` is the norm that made `x`."""
-        return self._launch(x, weights, outs, **carried(before=before))
+        """Return a launch of ``out = x @ W.T * scale`` for each weight; `before` is the norm that made `x`."""
+        return self._launch(x, weights, outs, scale=scale, **carried(before=before))
 
     def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
         """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
         return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
 
-    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Multiply:
-        """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``."""
-        return self._launch(x, weights, [out], gated=True, **carried(before=before))
+    def gate_up(
+        self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None, gelu: bool = False
+    ) -> Multiply:
+        """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, or with GELU."""
+        return self._launch(x, weights, [out], gated=True, gelu=gelu, **carried(before=before))
 
     def down(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Multiply:
         """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
@@ -169,7 +178,16 @@ class Ops:
 
         return launch
 
-    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float, *, behind: Norm | None) -> Op:
+    def experts(
+        self,
+        stream: Any,
+        gain: Any,
+        weights: Experts[PackedWeight],
+        eps: float,
+        *,
+        behind: Norm | None,
+        kind: MoeKind = USUAL,
+    ) -> Op:
         """Return a launch of norm and experts, which adds to the stream; `behind` is the norm that reads the stream next."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
@@ -177,7 +195,7 @@ class Ops:
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, **carried(behind=behind))
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, kind=kind, **carried(behind=behind))
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:

@@ -15,15 +15,18 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
+from dflash.kernels.soft_cap.cuda import SoftCap, Suppress
 from dflash.kernels.tree.cuda import StashRows
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.layered.block import LayeredBlock
+from dflash.model.cuda.layered.per_layer import PerLayerEmbedding
 from dflash.model.cuda.layers import Block, FullAttention, LayerContext, LayerNorms, LinearAttention
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
-from dflash.model.rope import inverse_frequencies
+from dflash.model.rope import inverse_frequencies, model_frequencies
 from dflash.model.state.pools import Pools
 
 SEQUENCES = 64
@@ -87,12 +90,21 @@ class Layers:
         self._source = device.array(np.array([s.stream.data.ptr], np.uint64))
         self.embed: Embed | None = None
         self.output_norm: RmsNorm | None = None
+        scale = config.width**0.5 if config.blocks.scaled_embedding else 1.0
         if self.layers.start == 0:
-            self.embed = Embed(ops.batch.tokens, tables.matrix("token_embd.weight"), s.stream)
+            self.embed = Embed(ops.batch.tokens, tables.matrix("token_embd.weight"), s.stream, scale=scale)
             gain_of_last = tables.vector("output_norm.weight")
             self.output_norm = RmsNorm(s.stream, gain_of_last, config.norm_eps, half=s.wanted, full=s.hidden)
-        inv_freq, gain = inverse_frequencies(config)
-        self.angles = Angles(ops.batch.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
+        of_layers = LayerContext(tables, config, s, ops)
+        self.per_layer = PerLayerEmbedding(of_layers) if config.per_layer else None
+        inv_freq, gain = model_frequencies(config, tables.host)
+        self.angles = [Angles(ops.batch.position, device.array(inv_freq), s.cos, s.sin, gain=gain)]
+        if config.window_rotation is not None:
+            inv_freq = inverse_frequencies(config.window_rotation)[0]
+            self.angles.append(Angles(ops.batch.position, device.array(inv_freq), s.window_cos, s.window_sin))
+        if config.layers:
+            self.blocks: Sequence[Block | LayeredBlock] = _layered_blocks(of_layers, pools)
+            return
         ends = range(self.layers.start, min(self.layers.stop + 1, config.n_layers))
         parts = {i: LayerContext(weights.block(i), config, s, ops) for i in ends}
         self.blocks = _blocks(parts, pools, self.layers)
@@ -113,13 +125,15 @@ class Layers:
         """Yield the launches in order: embedding, angles, one step for each block, and the last norm."""
         if self.embed:
             yield self.embed
-        yield self.angles
+        if self.per_layer:
+            yield self.per_layer
+        yield from self.angles
         for i, block in zip(self.layers, self.blocks, strict=True):
             yield partial(self._run_block, i, block, capture)
         if self.output_norm and self._whole:
             yield self.output_norm
 
-    def _run_block(self, i: int, block: Block, capture: Sequence[int], n: int) -> None:
+    def _run_block(self, i: int, block: Block | LayeredBlock, capture: Sequence[int], n: int) -> None:
         if i not in capture:
             block(n)
         elif block.keeps:
@@ -128,6 +142,16 @@ class Layers:
             block(n)
             if i in self._keeps:
                 self._keeps[i](0, n, 0)
+
+
+def _layered_blocks(parts: LayerContext, pools: Pools) -> list[LayeredBlock]:
+    """Return the blocks of a model whose layers differ."""
+    weights, config, space, _ = parts
+    blocks = []
+    for i, sizes in enumerate(config.layers):
+        own = parts._replace(weights=weights.block(i), space=space.of_layers[sizes])
+        blocks.append(LayeredBlock(own, i, pools.layer_cache(sizes.source)))
+    return blocks
 
 
 def _blocks(parts: dict[int, LayerContext], pools: Pools, layers: range) -> list[Block]:
@@ -212,6 +236,9 @@ class DecodePass:
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
+        self._edits: list[SoftCap | Suppress] = [SoftCap(self.logits, config.logit_cap)] if config.logit_cap else []
+        if config.suppressed:
+            self._edits.append(Suppress(self.logits, device.array(np.array(config.suppressed, np.int32))))
         self.graphs = Graphs(self._launch, self._clear)
 
     def __call__(
@@ -243,7 +270,7 @@ class DecodePass:
     def project(self, wanted: Any, n: int) -> Any:
         """Return logits of `n` rows of another pass, float16 (n, D) after the last norm; valid until the next pass."""
         device.copy(self.layers.space.wanted[:n], wanted)
-        self.head(bucket_of(n))
+        self._project(bucket_of(n))
         return self.logits[:n]
 
     @property
@@ -262,7 +289,13 @@ class DecodePass:
         self._ops.longest = 1 if shape.single else PENDING
         self.layers(shape.rows, shape.capture)
         if shape.logits:
-            self.head(shape.rows)
+            self._project(shape.rows)
+
+    def _project(self, n: int) -> None:
+        """Launch the LM head, and what changes its logits."""
+        self.head(n)
+        for edit in self._edits:
+            edit(n)
 
     def _clear(self) -> None:
         for batch in (self.batch, *self._parts.values()):

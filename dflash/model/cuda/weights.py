@@ -102,8 +102,13 @@ class DeviceWeights(Generic[H]):
         """Return the left and the right half of a matrix."""
         return self._once(f"{name} in sides", lambda: tuple(map(self._packed, _sides(self.host.matrix(name)))))
 
-    def vector(self, name: str) -> Any:
-        """Return a small tensor as float32."""
+    def __contains__(self: "DeviceWeights[Any]", name: str) -> bool:
+        return name in self.host
+
+    def vector(self, name: str, *, scale: float = 1.0) -> Any:
+        """Return a small tensor as float32, times `scale`."""
+        if scale != 1:
+            return self._once(f"{name} * {scale}", lambda: device.array(self.host.vector(name) * np.float32(scale)))
         return self._once(name, lambda: device.array(self.host.vector(name)))
 
     def taps(self, name: str) -> Any:
@@ -113,6 +118,14 @@ class DeviceWeights(Generic[H]):
     def plain(self, name: str) -> Any:
         """Return a matrix of any type as float32."""
         return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
+
+    def scaled(self, name: str, gain: str, scale: float) -> Any:
+        """Return a matrix of any type as float32, its columns times a small tensor and `scale`."""
+
+        def made() -> Any:
+            return device.array(self.host.matrix(name).unpacked() * (self.host.vector(gain) * np.float32(scale)))
+
+        return self._once(f"{name} * {gain}", made)
 
     def experts(self: "DeviceWeights[Any]", config: Config) -> Experts[PackedWeight]:
         """Return the experts of a block; the routers are float32."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dflash.errors import OutOfMemory, RequestError
+from dflash.errors import OutOfMemory, RequestError, Unsupported
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf.part import TensorInfo
@@ -119,8 +119,12 @@ def plan_split(
     RequestError
         If there are fewer layers than devices, or the context does not fit.
     Unsupported
-        If a tensor split does not divide the model.
+        If a tensor split does not divide the model, or its layers differ.
     """
+    if config.layers:
+        raise Unsupported(
+            f"architecture {config.architecture!r} runs on one GPU: load it with device='cuda', without devices"
+        )
     texts = sequences + 1
     if kind == "tensor":
         part, wholes = shard_config(config, len(names)), [range(config.n_layers)] * len(names)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from drafts import KINDS as DRAFTS
-from golden import ON_GPU, PATHS
+from golden import PATHS
 
 from dflash.errors import KernelError, OutOfMemory, Unsupported
 from dflash.model.config import Config
@@ -63,7 +63,7 @@ def test_sizes_that_a_gpu_does_not_take(changes, message):
         refuse_sizes(config, "cuda")
 
 
-@pytest.mark.parametrize("path", [PATHS[name] for name in ON_GPU], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS.values(), ids=lambda path: path.stem)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_models_that_run_are_not_refused(path, device):
     refuse_sizes(config_of(path), device)

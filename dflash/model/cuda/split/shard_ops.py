@@ -124,10 +124,18 @@ class ShardOps(Ops):
             return ShardNorm(space, gain, eps, self._columns)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
-    def linear(self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None) -> Any:
+    def linear(
+        self,
+        x: Any,
+        weights: Sequence[PackedWeight],
+        outs: Sequence[Any],
+        *,
+        before: Norm | None = None,
+        scale: float = 1.0,
+    ) -> Any:
         """See `Ops.linear`."""
         link = self._link(waits=True) if isinstance(before, ShardNorm) else {}
-        return self._launch(x, weights, outs, **carried(before=before), **link)
+        return self._launch(x, weights, outs, scale=scale, **carried(before=before), **link)
 
     def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Any:
         """Return a launch that adds to the GPU's columns of the stream, and gathers what the next launch reads."""
@@ -137,11 +145,11 @@ class ShardOps(Ops):
         exchange = None if own and link else self._exchanges["norm" if own else "stream"]
         return Gathered(launch, exchange, self._columns)
 
-    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Any:
+    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None, gelu: bool = False) -> Any:
         """Return a launch of the GPU's columns of the inner activation; see `Ops.gate_up`."""
         assert out is self._space.inner, "the only array of inner activations"
         link = self._link("inner", waits=True)
-        launch = self._launch(x, weights, [self._space.own.inner], gated=True, **carried(before=before), **link)
+        launch = self._launch(x, weights, [self._space.own.inner], gated=True, gelu=gelu, **carried(before=before), **link)
         return self._gathered("inner", launch, link)
 
     def delta(

@@ -1,0 +1,45 @@
+"""The softplus gate of attention on a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import KernelError
+from dflash.kernels.arrays import check
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.rope.cuda import HALVES
+
+_SOURCE = Path(__file__).with_name("head_gate.cu")
+
+
+class HeadGate:
+    """Multiplies the output of attention by the softplus of a gate, in place, on fixed arrays.
+
+    Parameters
+    ----------
+    gate : float32 (T, G)
+        Gates before the softplus: one for each head or for each element.
+    out : float16 (T, H * D)
+        Output of attention, a multiple of G elements a row; changed in place. May be given as uint16.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit.
+
+    Notes
+    -----
+    ``out *= log(1 + exp(gate))``. Moves ``4 * H * D`` bytes a row.
+    """
+
+    def __init__(self, gate: Any, out: Any) -> None:
+        n, width = out.shape
+        if gate.ndim != 2 or width % gate.shape[1]:
+            raise KernelError(f"head gate: gate must be (T, G) with G a divisor of {width}, got {gate.shape}")
+        check("head gate: gate", gate, (n, gate.shape[1]))
+        check("head gate: out", out, (n, width), HALVES)
+        made = kernel(_SOURCE, "head_gate", dependent=True, ROW_DIM=width, GATES=gate.shape[1])
+        self._launch = made.bind(1, 256, (gate, out))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Gate the first `n_rows` rows."""
+        self._launch(stream, grid=n_rows)

@@ -1,0 +1,61 @@
+"""Attention on a GPU for layers with a window, and for large heads: a block for each row and query head."""
+
+from pathlib import Path
+from typing import Any
+
+import cupy
+
+from dflash.errors import KernelError
+from dflash.kernels.arrays import check
+from dflash.kernels.gpu.batch import BatchArrays
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.rope.cuda import HALVES, check_cache
+
+_HERE = Path(__file__).parent
+LARGEST_HEAD = 512
+"""Largest head of `AttendRows`; a q8_0 cache stores heads of up to 256."""
+
+
+class AttendRows:
+    """`dflash.kernels.attention.attend` of pending rows or of prefill, on fixed arrays.
+
+    Parameters
+    ----------
+    q : float16 (T, H, D), or float32 for a float32 cache
+        Queries from `Rotate`; D is at most `LARGEST_HEAD`. Float16 arrays may be given as uint16.
+    k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
+        Cache of one layer; int8 is q8_0. The keys and values of the rows are in it already.
+    batch : DeviceBatch
+        Description of the rows.
+    out : float16 (T, H * D)
+        Receives the result.
+    window : int
+        Tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit, or an array is strided; the message names the array.
+
+    Notes
+    -----
+    Everything is float32 but for the stored values and the result. The bits of a row depend only on what it sees and on its
+    position: chains, single steps, paths of a tree and prompts agree bit for bit. One launch. Reads
+    ``2 * min(length, window) * D`` elements of the cache for each row and query head, mostly from the L2 cache.
+    """
+
+    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, window: int = 0) -> None:
+        check_cache("attend rows", k, v, q, most=LARGEST_HEAD)
+        rows, self._heads, width = q.shape
+        check("attend rows: out", out, (rows, self._heads * width), HALVES)
+        if window < 0:
+            raise KernelError(f"attend rows: window is {window}, must be at least 0")
+        kv, stored = k.shape[2], 0 if k.dtype == cupy.float32 else 2 if k.dtype == cupy.int8 else 1
+        constants = {"HEAD_DIM": width, "GROUP_SIZE": self._heads // kv, "KV_HEADS": kv, "WINDOW": window, "KV_TYPE": stored}
+        b, made = batch, kernel(_HERE / "attend_rows.cu", "attend_rows", dependent=True, **constants)
+        of_rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
+        self._launch = made.bind((self._heads, 1), 256, (*(a.view(cupy.uint8) for a in (q, k, v)), *of_rows, out))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
+        self._launch(stream, grid=(self._heads, n_rows))

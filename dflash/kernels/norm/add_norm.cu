@@ -1,0 +1,37 @@
+// Sum of a stream and a normed row: out = (out + x / sqrt(mean(x ** 2) + eps) * weight) * scale. A block keeps its row in
+// registers.
+//
+// Grid (rows), block THREADS, shared memory: one float a warp (static). Macros: those of row.cuh; CLEAR, 1 to leave zeros in
+// x. Bytes of a row: 12 * ROW_DIM, with CLEAR 16 * ROW_DIM. The order of the additions depends on ROW_DIM and THREADS only.
+#include "../gpu/include/pdl.cuh"
+#include "row.cuh"
+
+#ifndef CLEAR
+#error "CLEAR must be defined"
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_norm(float* x, const float* weight, float eps, float scale, float* out) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    const size_t start = (size_t)blockIdx.x * N_VECTORS;
+    Values row[PER_THREAD];
+    float squares = 0.0f;
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (in_row(i)) row[i] = ((const Values*)x)[start + vector_index(i)];
+    }
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (!in_row(i)) continue;
+        UNROLL for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
+    }
+    const float factor = __frsqrt_rn(block_sum(squares) / ROW_DIM + eps);
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (!in_row(i)) continue;
+        const Values gain = ((const Values*)weight)[vector_index(i)];
+        Values* to = (Values*)out + start + vector_index(i);
+        Values sum = *to, zeros = {};
+        UNROLL for (int j = 0; j < VECTOR; ++j) sum.v[j] = (sum.v[j] + row[i].v[j] * factor * gain.v[j]) * scale;
+        *to = sum;
+        if (CLEAR) ((Values*)x)[start + vector_index(i)] = zeros;
+    }
+}

@@ -1,0 +1,33 @@
+// A row of a norm in the registers of a block: thread i of THREADS holds the vectors i, i + THREADS and so on.
+//
+// Macros: ROW_DIM, elements of a row; THREADS, a multiple of 32.
+#pragma once
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/warp.cuh"
+
+#if !defined(ROW_DIM) || !defined(THREADS)
+#error "ROW_DIM and THREADS must be defined"
+#endif
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of warps");
+
+constexpr int VECTOR = ROW_DIM % 4 ? 1 : 4, N_VECTORS = ROW_DIM / VECTOR, PER_THREAD = (N_VECTORS + THREADS - 1) / THREADS,
+              WARPS = THREADS / 32;
+
+struct alignas(4 * VECTOR) Values {
+    float v[VECTOR];
+};
+struct alignas(2 * VECTOR) Halves {
+    u16 v[VECTOR];
+};
+
+__device__ __forceinline__ float block_sum(float value) {
+    __shared__ float sums[WARPS];
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+    __syncthreads();  // the sums of all warps are stored
+    return warp_sum(threadIdx.x % 32 < WARPS ? sums[threadIdx.x % 32] : 0.0f);
+}
+
+// Index of the thread's i-th vector in the row. The last vectors may lie past the end: see `in_row`.
+__device__ __forceinline__ int vector_index(int i) { return i * THREADS + threadIdx.x; }
+__device__ __forceinline__ bool in_row(int i) { return N_VECTORS % THREADS == 0 || vector_index(i) < N_VECTORS; }

@@ -1,0 +1,80 @@
+"""Launches of the embeddings of all layers on a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash.kernels.arrays import check
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.rope.cuda import HALVES
+
+_HERE = Path(__file__).parent
+
+
+class Halve:
+    """Copies rows as float16, times a factor, on fixed arrays.
+
+    Parameters
+    ----------
+    x : float32 (T, D)
+        D is a multiple of 4.
+    out : float16 (T, D)
+        Receives the values, clamped to 65504; may be given as uint16.
+    scale : float
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit.
+    """
+
+    def __init__(self, x: Any, out: Any, *, scale: float) -> None:
+        n, width = x.shape
+        check("halve: x", x, (n, width // 4 * 4))
+        check("halve: out", out, (n, width), HALVES)
+        self._across = -(-width // 1024)
+        self._run = kernel(_HERE / "halve.cu", "halve", dependent=True).bind(1, 256, (x, width, scale, out))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Copy the first `n_rows` rows."""
+        self._run(stream, grid=(self._across, n_rows))
+
+
+class LayerEmbeddings:
+    """`dflash.kernels.per_layer.reference.layer_embeddings` on fixed arrays, in place of `projected`.
+
+    Parameters
+    ----------
+    projected : float32 (T, L * P)
+        Projections of the tokens' embeddings; receives the embeddings for all layers.
+    token_part : float32 (T, L * P)
+        Embeddings of the tokens for all layers.
+    weight : float32 (P,)
+        Gain of the norm.
+    eps : float
+        Added to the mean square.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit.
+
+    Notes
+    -----
+    ``projected = (rms(projected) * weight + token_part) / sqrt(2)``, with the norm over the P elements of a layer. Moves
+    ``12 * L * P`` bytes a row.
+    """
+
+    def __init__(self, projected: Any, token_part: Any, weight: Any, eps: float) -> None:
+        (n, every), size = projected.shape, weight.size
+        check("layer_embeddings: projected", projected, (n, every // size * size))
+        check("layer_embeddings: token_part", token_part, (n, every))
+        constants = {"LAYERS": every // size, "LAYER_DIM": size}
+        run = kernel(_HERE / "layer_embeddings.cu", "layer_embeddings", dependent=True, **constants)
+        self._run = run.bind(1, 256, (projected, token_part, weight, np.float32(eps)))
+        self._across = -(-(every // size) // 8)
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows."""
+        self._run(stream, grid=(self._across, n_rows))
