@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, vector_lanes
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, is_avx2
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -129,7 +129,7 @@ def q5_k(block: QuantBlock) -> Iterator[Lanes]:
 def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
     products = block.i8(192).float() * block.each_f16(208)
-    if block.summed and vector_lanes() < LANES:
+    if block.summed and is_avx2():
         return _q6_k_of_halves(block, products)
     scales = products.spread()
 

@@ -35,6 +35,11 @@ def vector_lanes() -> int:
     return LANES if _has("avx512f") else LANES // 2
 
 
+def is_avx2() -> bool:
+    """Return whether vectors have the registers and instructions of AVX2, without AVX-512."""
+    return _has("avx2") and vector_lanes() < LANES
+
+
 class Lanes:
     """16 values of one type: bytes, int32 or float32; or 32 or 64 bytes, to be split with `part`."""
 
@@ -137,8 +142,8 @@ class Lanes:
     def above_128(self) -> tuple[Lanes, Lanes]:
         """Return ``128 + byte`` as float32 for 32 bytes below 128 in the order of `halves_in_turn`.
 
-        A byte becomes the upper bits of a mantissa: interleaving takes fewer instructions than a conversion, and with this
-        order none has to cross the halves of a register.
+        A byte becomes the upper bits of a mantissa. Interleaving takes fewer instructions than conversion, and in this order
+        the lanes do not cross the halves of a register.
         """
         exponent = self.value.type([0x43] * 32)
         zero = ir.Constant(_vector(_I16), [0] * LANES)
@@ -204,7 +209,7 @@ class Spread:
         self.builder = lanes.builder
         memory = cgutils.alloca_once(self.builder, _vector(_F32))
         self.builder.store(lanes.value, memory)
-        # so that LLVM neither keeps the lanes in a register nor reads several at once
+        # then LLVM neither keeps the lanes in a register nor reads several at once
         address = of_unknown_origin(self.builder, memory)
         self._lanes = self.builder.bitcast(address, _F32.as_pointer())
 
