@@ -286,8 +286,12 @@ class QuantBlock:
         return Lanes(self.builder, self._load(offset, _vector(_F32)))
 
     def each_f16(self, offset: int) -> Lanes:
-        """Load one float16 as float32 and broadcast it."""
-        return self.each(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
+        """Load one float16 as float32 and broadcast it.
+
+        Alone, it would be inserted into a register that LLVM chooses freely, and wait for a sum if that is there.
+        """
+        all_lanes = self.each(self._load(offset, ir.HalfType()))
+        return Lanes(self.builder, self.builder.fpext(all_lanes.value, _vector(_F32)))
 
     def alternating_f16(self, offset: int) -> Lanes:
         """Load two float16 as float32: the first for the even lanes, the second with its sign changed for the odd lanes."""
