@@ -139,9 +139,9 @@ class Lanes:
         """Return 32 bytes in the order that `above_128` takes: even groups of four, then odd groups; only for AVX2."""
         kind = _vector(_I32, LANES // 2)
         # an order that LLVM does not know, else it takes two instructions in place of one
-        unknown = ir.FunctionType(kind, [kind])
-        order = self.builder.asm(unknown, "", "=x,0", [kind([0, 2, 4, 6, 1, 3, 5, 7])], side_effect=False)
-        permute = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(kind, [kind] * 2), "llvm.x86.avx2.permd")
+        same, both = ir.FunctionType(kind, [kind]), ir.FunctionType(kind, [kind, kind])
+        order = self.builder.asm(same, "", "=x,0", [kind([0, 2, 4, 6, 1, 3, 5, 7])], side_effect=False)
+        permute = cgutils.get_or_insert_function(self.builder.module, both, "llvm.x86.avx2.permd")
         groups = self.builder.call(permute, [self.builder.bitcast(self.value, kind), order])
         return self._like(self.builder.bitcast(groups, self.value.type))
 
