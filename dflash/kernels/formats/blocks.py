@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import Lanes, QuantBlock, Spread, constant
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, is_avx2
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -128,7 +128,10 @@ def q5_k(block: QuantBlock) -> Iterator[Lanes]:
 
 def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
-    scales = (block.i8(192).float() * block.each_f16(208)).spread()
+    products = block.i8(192).float() * block.each_f16(208)
+    if block.summed and is_avx2():
+        return _q6_k_of_halves(block, products)
+    scales = products.spread()
 
     def weights() -> Iterator[Lanes]:
         for n in range(2):
@@ -137,6 +140,23 @@ def q6_k(block: QuantBlock) -> Iterator[Lanes]:
                 q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p, 2 - 4 * p) & 48)
                 for i in range(4):
                     yield q.minus(32, i) * scales[8 * n + 4 * p + i]
+
+    return weights()
+
+
+def _q6_k_of_halves(block: QuantBlock, products: Lanes) -> Iterator[Lanes]:
+    """Decode ``(128 + q) * (d * scale) - 160 * (d * scale)``, which is exact: the sign of a zero may differ from `q6_k`."""
+    scales, offsets = products.spread(), (products * constant(block.builder, [-160] * LANES)).spread()
+
+    def weights() -> Iterator[Lanes]:
+        for n in range(2):
+            lows = [block.u8(64 * n + 32 * i, 32).halves_in_turn() for i in range(2)]
+            high = block.u8(128 + 32 * n, 32).halves_in_turn()
+            for p in range(2):
+                for i, low in enumerate(lows):
+                    q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p - 2 * i) & 48)
+                    for j, above in enumerate(q.above_128(), 8 * n + 4 * p + 2 * i):
+                        yield above.fused(scales[j], offsets[j])
 
     return weights()
 

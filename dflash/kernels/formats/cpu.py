@@ -7,6 +7,7 @@ launch need not know the formats at compile time.
 
 import functools
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from llvmlite import ir
@@ -16,16 +17,19 @@ from numba.extending import intrinsic
 from dflash.kernels.cpu.jit import c_function
 from dflash.kernels.cpu.simd.emit import F32V, I64, call, constant, load, loop, prefetch, store
 from dflash.kernels.formats.blocks import FORMATS
-from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, vector_lanes
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, of_unknown_origin, vector_lanes
 from dflash.kernels.formats.types import BLOCKS
 
 ROWS = 4
 """Rows that one call of an unpack function processes."""
 
-DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if vector_lanes() == LANES else (4, 1, 1, 1)
+_WIDE = vector_lanes() == LANES
+
+DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if _WIDE else (4, 2, 1, 1)
 """Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
-_CACHE_LINE, _AHEAD = 64, 1024  # bytes; distance of the prefetch within a row: that of eight rows fits the L1 cache
+_CACHE_LINE, _AHEAD = 64, 1024  # bytes; least distance of the prefetch in each row: that of eight rows fits the L1 cache
+_IN_TURN = 4  # vectors of a row before those of the next one: Q4_K takes them from the same bytes
 
 _NAMES = tuple(FORMATS)
 
@@ -37,19 +41,20 @@ def step_bytes(name: str) -> tuple[int, int]:
 
 
 def _ahead(builder: ir.IRBuilder, name: str, stride: ir.Value, rows: int, steps: ir.Value, i: ir.Value) -> ir.Value:
-    """Return the bytes from block `i` of `steps` to the block to prefetch, at the row's end in the rows of the next call."""
+    """Return the bytes from block `i` of `steps` to the block to prefetch, at the row's end in rows of a later call."""
     n_bytes = step_bytes(name)[1]
     most = I64(max(1, _AHEAD // n_bytes))
     ahead = builder.select(builder.icmp_signed("<", steps, most), steps, most)
     inside = builder.icmp_signed("<", builder.add(i, ahead), steps)
-    next_row = builder.sub(builder.mul(stride, I64(rows)), builder.mul(steps, I64(n_bytes)))
-    return builder.add(builder.mul(ahead, I64(n_bytes)), builder.select(inside, I64(0), next_row))
+    calls = builder.udiv(builder.add(most, builder.sub(steps, I64(1))), steps)
+    later = builder.sub(builder.mul(builder.mul(stride, I64(rows)), calls), builder.mul(steps, I64(n_bytes)))
+    return builder.add(builder.mul(ahead, I64(n_bytes)), builder.select(inside, I64(0), later))
 
 
 def _blocks(
     builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, steps: ir.Value, i: ir.Value, *, once: bool
-) -> Iterator[tuple[Lanes, ...]]:
-    """Return an iterator over the weights of block `i` of `steps` of `n` rows, 16 of each row at a time.
+) -> list[Iterator[Lanes]]:
+    """Return for each of `n` rows an iterator over the weights of block `i` of `steps`, 16 at a time.
 
     Rows are too short for the hardware prefetcher to follow.
     """
@@ -60,8 +65,25 @@ def _blocks(
         block = builder.add(row, builder.mul(i, I64(n_bytes)))
         for at in range(0, n_bytes, _CACHE_LINE):
             prefetch(builder, builder.add(builder.add(block, ahead), I64(at)), once=once)
-        found.append(FORMATS[name](QuantBlock(builder, block)))
-    return zip(*found, strict=True)
+        found.append(FORMATS[name](QuantBlock(builder, block, summed=once)))
+    return found
+
+
+def _in_order(
+    builder: ir.IRBuilder, found: list[Iterator[Lanes]], n: int, at: ir.Value
+) -> Iterator[tuple[int, Lanes, ir.Value]]:
+    """Return an iterator over the row, weights and input offset of the `n` vectors of each row; `at` is the first offset.
+
+    With 16 registers, rows take turns of several vectors, and each turn has an offset of unknown origin. Otherwise
+    LLVM would read inputs and weights of all rows at once and spill them.
+    """
+    turn = _IN_TURN if not _WIDE and n > _IN_TURN else 1
+    for start in range(0, n, turn):
+        for r, row in enumerate(found):
+            if turn > 1:
+                at = of_unknown_origin(builder, at)
+            for j, weights in enumerate(islice(row, turn), start):
+                yield r, weights, builder.add(at, I64(4 * LANES * j))
 
 
 @intrinsic(prefer_literal=True)
@@ -74,7 +96,7 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
 
         def body(i, carried):
             to = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(_blocks(builder, name, source, stride, ROWS, n, i, once=False)):
+            for j, weights in enumerate(zip(*_blocks(builder, name, source, stride, ROWS, n, i, once=False), strict=True)):
                 for w, row in zip(weights, outs, strict=True):
                     store(builder, builder.add(row, builder.add(to, I64(4 * LANES * j))), w.value)
             return carried
@@ -96,14 +118,13 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
         pairs = [(r, t) for t in range(count) for r in range(rows)]
 
         def body(i, sums):
-            at = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(_blocks(builder, name, source, stride, rows, n, i, once=True)):
-                offset = builder.add(at, I64(4 * LANES * j))
-                values = [load(builder, builder.add(x, offset), F32V) for x in xs]
-                sums = [
-                    call(builder, "llvm.fma.v16f32", weights[r].value, values[t], total)
-                    for (r, t), total in zip(pairs, sums, strict=True)
-                ]
+            sums, at = list(sums), builder.mul(i, I64(4 * step_bytes(name)[0]))
+            found = _blocks(builder, name, source, stride, rows, n, i, once=True)
+            for r, weights, offset in _in_order(builder, found, step_bytes(name)[0] // LANES, at):
+                for t, x in enumerate(xs):
+                    value = load(builder, builder.add(x, offset), F32V)
+                    place = t * rows + r
+                    sums[place] = call(builder, "llvm.fma.v16f32", weights.value, value, sums[place])
             return sums
 
         totals = loop(builder, n, [constant(0.0, F32V)] * len(pairs), body)

@@ -35,6 +35,11 @@ def vector_lanes() -> int:
     return LANES if _has("avx512f") else LANES // 2
 
 
+def is_avx2() -> bool:
+    """Return whether vectors have the registers and instructions of AVX2, without AVX-512."""
+    return _has("avx2") and vector_lanes() < LANES
+
+
 class Lanes:
     """16 values of one type: bytes, int32 or float32; or 32 or 64 bytes, to be split with `part`."""
 
@@ -130,6 +135,38 @@ class Lanes:
         whole = Lanes(self.builder, self.builder.bitcast(wide, _vector(_F32)))
         return whole - constant(self.builder, [2**23 + bias] * LANES)
 
+    def halves_in_turn(self) -> Lanes:
+        """Return 32 bytes in the order that `above_128` takes: even groups of four, then odd groups; only for AVX2."""
+        kind = _vector(_I32, LANES // 2)
+        # an order that LLVM does not know, else it takes two instructions in place of one
+        same, both = ir.FunctionType(kind, [kind]), ir.FunctionType(kind, [kind, kind])
+        order = self.builder.asm(same, "", "=x,0", [kind([0, 2, 4, 6, 1, 3, 5, 7])], side_effect=False)
+        permute = cgutils.get_or_insert_function(self.builder.module, both, "llvm.x86.avx2.permd")
+        groups = self.builder.call(permute, [self.builder.bitcast(self.value, kind), order])
+        return self._like(self.builder.bitcast(groups, self.value.type))
+
+    def above_128(self) -> tuple[Lanes, Lanes]:
+        """Return ``128 + byte`` as float32 for 32 bytes below 128 in the order of `halves_in_turn`.
+
+        A byte becomes the upper bits of a mantissa. Interleaving takes fewer instructions than conversion, and in this order
+        the lanes do not cross the halves of a register.
+        """
+        exponent = self.value.type([0x43] * 32)
+        zero = ir.Constant(_vector(_I16), [0] * LANES)
+        vectors = []
+        for first in (0, 8):
+            order = [lane for i in (*range(first, first + 8), *range(first + 16, first + 24)) for lane in (i, 32)]
+            words = self.builder.shuffle_vector(self.value, exponent, _vector(_I32, 32)(order))
+            words = self.builder.bitcast(words, zero.type)
+            parts = []
+            for start in (0, 4):
+                order = [lane for i in (*range(start, start + 4), *range(start + 8, start + 12)) for lane in (LANES, i)]
+                part = self.builder.shuffle_vector(words, zero, _vector(_I32)(order))
+                parts.append(self.builder.bitcast(part, _vector(_F32, LANES // 2)))
+            whole = self.builder.shuffle_vector(*parts, _vector(_I32)(list(range(LANES))))
+            vectors.append(Lanes(self.builder, whole))
+        return vectors[0], vectors[1]
+
     def spread(self) -> Spread:
         """Return the 16 lanes of float32, each of which can be read into all lanes."""
         return Spread(self)
@@ -178,14 +215,19 @@ class Spread:
         self.builder = lanes.builder
         memory = cgutils.alloca_once(self.builder, _vector(_F32))
         self.builder.store(lanes.value, memory)
-        # an address of unknown origin, so that LLVM neither keeps the lanes in a register nor reads several at once
-        same = ir.FunctionType(memory.type, [memory.type])
-        address = self.builder.asm(same, "", "=r,0,~{memory}", [memory], side_effect=True)
+        # then LLVM neither keeps the lanes in a register nor reads several at once
+        address = of_unknown_origin(self.builder, memory)
         self._lanes = self.builder.bitcast(address, _F32.as_pointer())
 
     def __getitem__(self, i: int) -> Lanes:
         """Return lane `i` in all lanes."""
         return _broadcast(self.builder, self.builder.load(self.builder.gep(self._lanes, [_I32(i)])))
+
+
+def of_unknown_origin(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Return an integer or pointer as one of which LLVM knows nothing; it moves no access to memory across this place."""
+    same = ir.FunctionType(value.type, [value.type])
+    return builder.asm(same, "", "=r,0,~{memory}", [value], side_effect=True)
 
 
 def _broadcast(builder: ir.IRBuilder, value: ir.Value) -> Lanes:
@@ -200,10 +242,18 @@ def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
 
 
 class QuantBlock:
-    """Reads the bytes of a block at constant offsets."""
+    """Reads the bytes of a block at constant offsets.
 
-    def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
-        self.builder, self.address = builder, address
+    Parameters
+    ----------
+    builder : IRBuilder
+    address : ir.Value
+    summed : bool
+        The weights are only multiplied and added, so that the sign of a zero does not matter.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, address: ir.Value, *, summed: bool = False) -> None:
+        self.builder, self.address, self.summed = builder, address, summed
 
     def _load(self, offset: int, kind: ir.Type) -> ir.Value:
         address = self.builder.add(self.address, _I64(offset))
@@ -236,8 +286,12 @@ class QuantBlock:
         return Lanes(self.builder, self._load(offset, _vector(_F32)))
 
     def each_f16(self, offset: int) -> Lanes:
-        """Load one float16 as float32 and broadcast it."""
-        return self.each(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
+        """Load one float16 as float32 and broadcast it.
+
+        Alone, it would be inserted into a register that LLVM chooses freely, and wait for a sum if that is there.
+        """
+        all_lanes = self.each(self._load(offset, ir.HalfType()))
+        return Lanes(self.builder, self.builder.fpext(all_lanes.value, _vector(_F32)))
 
     def alternating_f16(self, offset: int) -> Lanes:
         """Load two float16 as float32: the first for the even lanes, the second with its sign changed for the odd lanes."""

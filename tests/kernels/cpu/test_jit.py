@@ -175,7 +175,7 @@ digest = hashlib.sha256()
 for kind in ("Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "F16"):
     weight = random_matrix(20, 768, kind)
     x = np.random.default_rng(0).standard_normal((20, 768)).astype(np.float32)
-    for tokens in (1, 3, 5, 20):
+    for tokens in (1, 2, 3, 5, 20):
         out = np.empty((tokens, 20), np.float32)
         linear(x[:tokens], [weight], [out])
         digest.update(out.tobytes())
