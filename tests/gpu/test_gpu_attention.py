@@ -170,6 +170,36 @@ def test_later_rows_change_nothing(length, kind):
         assert_same_bits(f"{n} rows", run(q[:n], k, v, fewer, gate[:n]), want[:n])
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 10, 20])
+def test_rows_at_a_depth_of_several_tiles_for_each_warp(n, kind):
+    rows = ragged([(70_000, chain(22), False)])
+    k, v = caches(rows, 1, 64, kind)
+    q, gate = queries(rows, 3, 64, kind)
+    fewer = ragged([(70_000, chain(n), False)], pages=rows.pages)
+    assert_same_bits(f"{n} rows", run(q[:n], k, v, fewer, gate[:n]), run(q, k, v, rows, gate)[:n])
+
+
+def test_scores_far_above_and_below_those_before(kind):
+    depth, n, width = 70_000, 22, 64
+    rows = ragged([(depth, chain(n), False)])
+    k, v = caches(rows, 1, width, kind)
+    index = np.arange(depth + n)
+    index = index[index // 64 % 2 == 1]  # every other tile
+    louder = k[rows.pages[0, index // PAGE], index % PAGE]
+    if kind == np.int8:
+        louder[..., width:] = (8 * louder[..., width:].view(np.float16)).view(np.int8)
+    else:
+        louder *= 8
+    k[rows.pages[0, index // PAGE], index % PAGE] = louder
+    q, gate = queries(rows, 3, width, kind)
+    together = run(q, k, v, rows, gate)
+    only = [0, n - 1]
+    assert_close("together", together[only], truth(q, k, v, rows, gate, only), 5e-4)
+    for some in (1, 4, 9):
+        fewer = ragged([(depth, chain(some), False)], pages=rows.pages)
+        assert_same_bits(f"{some} rows", run(q[:some], k, v, fewer, gate[:some]), together[:some])
+
+
 def test_other_sequences_change_nothing(kind):
     sequences = [(0, 3, "tree"), (255, 16, "chain"), (600, 1, "chain"), (257, 30, "tree"), (3000, 1, "chain")]
     rows = batch(sequences)

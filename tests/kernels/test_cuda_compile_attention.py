@@ -28,7 +28,7 @@ def quantized(arch, heads, kv, width):
     total += compiled("rope/rotate.cu", arch, **shape, **sizes)
     for cut in {cuda.quantized_tiles(n * group, group, hopper=hopper) for n in range(1, 65)}:
         constants = {**shape, **cut.constants(), "GROUP_SIZE": group, "MAX_SPLITS": cuda.splits(kv)}
-        total += compiled("attention/decode_q8_0.cu", arch, **constants)
+        total += compiled(f"attention/{cut.kernel}.cu", arch, **constants, GATED=0)
     return total
 
 
@@ -44,18 +44,14 @@ def test_every_generation(arch):
     )
 
 
-FEW = 8
-"""Bytes that may be spilled for 96 queries of 256 elements, of which a thread holds 96 sums: two of 255 registers."""
-
-
 @pytest.mark.parametrize("arch", [*GENERATIONS[:1], HOPPER, *GENERATIONS[2:]])
 def test_every_generation_with_a_quantized_cache(arch):
-    assert quantized(arch, 24, 4, 256) <= (FEW if arch == HOPPER else 0)
+    assert quantized(arch, 24, 4, 256) == 0
 
 
 @pytest.mark.parametrize(("heads", "kv", "width"), [(16, 2, 256), (32, 8, 128), (2, 1, 64), (2, 1, 96)])
 def test_every_shape_with_a_quantized_cache(heads, kv, width):
-    assert quantized(HOPPER, heads, kv, width) <= FEW
+    assert quantized(HOPPER, heads, kv, width) == 0
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -108,4 +104,4 @@ def test_tiles_fit(group):
             assert cut.shared(256) + beside <= room * 1024
         for n in range(1, 65):
             cut = cuda.quantized_tiles(n * group, group, hopper=hopper)
-            assert cut.shared(256) + 1200 <= room * 1024
+            assert cut.shared(256) + (6000 if hopper else 1200) <= room * 1024

@@ -10,6 +10,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
+from dflash.kernels.attention.quantized_tiles import QuantizedTiles, quantized_tiles
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
@@ -65,49 +66,6 @@ def tiles(queries: int, group: int, *, hopper: bool) -> Tiles:
     return Tiles(64, 64, 5, hopper) if queries <= 64 else Tiles(64, 128, 5 if group > 3 else 4, hopper)
 
 
-class QuantizedTiles(NamedTuple):
-    """Tile sizes of a block that reads a q8_0 cache: constants of ``decode_q8_0.cu``.
-
-    Parameters
-    ----------
-    queries : int
-        Queries of a tile.
-    slots : int
-        Stages: tiles of 64 keys or values in shared memory.
-    """
-
-    queries: int
-    slots: int
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 256
-
-    def constants(self) -> dict[str, int]:
-        """Return the macros of the kernel."""
-        return {"TILE_KV": 64, "TILE_Q": self.queries, "STAGES": self.slots}
-
-    def shared(self, width: int) -> int:
-        """Return the bytes of shared memory for heads of `width`."""
-        spans = -(-width // 128)
-        return self.slots * 64 * (width + 16) + self.queries * (256 * spans + 272 * spans + 144 + 8)
-
-
-def quantized_tiles(queries: int, group: int, *, hopper: bool) -> QuantizedTiles:
-    """Return the tiles for at least `queries` queries of a sequence; the bits of a row do not depend on that number.
-
-    Raises
-    ------
-    KernelError
-        If the `group` heads that share a KV head do not fit in the largest tile.
-    """
-    sizes = [(8, 8), (32, 8), (96, 6)] if hopper else [(8, 5), (32, 3)]
-    if group > sizes[-1][0]:
-        raise KernelError(f"attend: {group} query heads share a KV head, at most {sizes[-1][0]} may with a q8_0 cache")
-    return QuantizedTiles(*next((size for size in sizes if size[0] >= max(queries, group)), sizes[-1]))
-
-
 def splits(kv: int) -> int:
     """Return the largest number of KV splits of a sequence, so that all multiprocessors of a large GPU take part."""
     return max(1, min(66, _SPLITS // kv))
@@ -154,9 +112,7 @@ class _Attention:
         hopper = capabilities().has_wgmma
         self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
         self.quantized = k.dtype == cupy.int8
-        if self.quantized:
-            self.inputs = q, *(cache.view(cupy.uint8) for cache in (k, v))
-        elif hopper and not self.exact:
+        if hopper and not (self.exact or self.quantized):
             places = k.shape[0] * PAGE, self.kv * self.width
             self.inputs = q, *(tensor_map(cache.reshape(places), (64, 64)) for cache in (k, v))
         else:
@@ -237,15 +193,17 @@ class Attend(_Attention):
         space.reserve(most * self.heads, parts, self.width)
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
-        given = (*self.inputs, *rows, *room, space.partial, space.stats)
-        name = "decode_q8_0" if self.quantized else f"decode{self.suffix}"
+        given = *rows, *room, space.partial, space.stats
         self._tiles = partial(quantized_tiles if self.quantized else tiles, group=self.group, hopper=self.hopper)
         self._attend: dict[Any, Bound] = {}
         for cut in dict.fromkeys(self._tiles(n * self.group) for n in range(1, most + 1)):
+            name, inputs = f"decode{self.suffix}", self.inputs
+            if isinstance(cut, QuantizedTiles):
+                name, inputs = cut.kernel, (q, cut.argument(k), cut.argument(v))
             constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
             n_processors = capabilities().processors
-            self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
+            self._attend[cut] = made.bind(n_processors, cut.threads, (*inputs, *given), cut.shared(self.width))
         linked = {} if link is None else link.macros
         made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, **linked, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv

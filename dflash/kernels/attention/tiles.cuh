@@ -1,11 +1,10 @@
 // Tiles of queries, keys and values in shared memory.
 //
-// A tile is a sequence of blocks of 64 columns. A row of a block has 128 bytes, whose 16-byte lines are permuted by the
-// row's number (swizzle), so that neither wgmma nor ldmatrix has bank conflicts. Tiles are aligned to 1024 bytes.
-// Macros: HEAD_DIM, elements of a head; TILE_KV, rows of a tile of keys or values; TILE_Q, rows of a query tile. wgmma.cuh
-// includes this file after it has defined VALUE_COLUMNS, the columns of the sums of values.
+// Their layout is that of swizzle.cuh. Macros: HEAD_DIM, elements of a head; TILE_KV, rows of a tile of keys or values; TILE_Q,
+// rows of a query tile. wgmma.cuh includes this file after it has defined VALUE_COLUMNS, the columns of the sums of values.
 #pragma once
 #include "../gpu/include/types.cuh"
+#include "swizzle.cuh"
 
 #if !defined(HEAD_DIM) || !defined(TILE_KV) || !defined(TILE_Q)
 #error "HEAD_DIM, TILE_KV and TILE_Q must be defined"
@@ -20,9 +19,3 @@ static_assert(TILE_KV % 16 == 0 && 64 % TILE_KV == 0 && TILE_Q % 64 == 0,
 constexpr int SCORES = TILE_KV / 8, VALUES = VALUE_COLUMNS / 8;  // fragments of 16 queries and 8 columns
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64, LINES = HEAD_DIM / 8;
 constexpr int TILE_BYTES = COLUMNS * TILE_KV * 128, QUERY_TILE_BYTES = COLUMNS * TILE_Q * 128;
-
-// Byte offset of line `line` (8 float16) of row `row` in a tile of ROWS rows.
-template <int ROWS>
-__device__ __forceinline__ u32 swizzled(int row, int line) {
-    return line / 8 * (ROWS * 128) + row * 128 + ((line ^ row) & 7) * 16;
-}

@@ -104,14 +104,15 @@ def is_no_context(code: int) -> bool:
 
 
 def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
-    """Return the tensor map that copies boxes of a float16 matrix to shared memory with a 128-byte swizzle.
+    """Return the tensor map that copies boxes of a matrix to shared memory, of float16 with a 128-byte swizzle.
 
     Parameters
     ----------
-    array : float16 (R, K)
+    array : float16 or uint32 (R, K)
         Device array; rows contiguous, the row stride a multiple of 16 bytes.
     box : tuple of int
-        Rows and columns of a copy; at most 64 columns. Rows beyond R and columns beyond K are filled with zeros.
+        Rows and columns of a copy; at most 64 columns of float16, or a multiple of 4 up to 256 of uint32. Rows beyond R and
+        columns beyond K are filled with zeros.
 
     Raises
     ------
@@ -120,9 +121,10 @@ def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
     """
     room = (ctypes.c_char * (2 * ctypes.sizeof(TensorMap)))()
     made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)  # the driver requires an alignment of 64 bytes
+    words = array.dtype == "uint32"
     code = library().cuTensorMapEncodeTiled(
         ctypes.byref(made),
-        6,  # float16
+        2 if words else 6,  # uint32 or float16
         2,
         ctypes.c_void_p(array.data.ptr),
         (ctypes.c_uint64 * 2)(array.shape[1], array.shape[0]),
@@ -130,7 +132,7 @@ def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
         (ctypes.c_uint32 * 2)(box[1], box[0]),
         (ctypes.c_uint32 * 2)(1, 1),
         0,  # not interleaved
-        3,  # swizzle of 128 bytes
+        0 if words else 3,  # swizzle of 128 bytes
         3,  # L2 fetches 256 bytes
         0,  # zeros beyond the edge
     )

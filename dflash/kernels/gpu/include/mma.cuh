@@ -42,6 +42,13 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 smem) {
                  : "memory");
 }
 
+// The transpose of a matrix of 8 x 8 float16, of which lane 4 * g + t holds columns 2 * t and 2 * t + 1 of row g.
+__device__ __forceinline__ u32 transposed_8x8(u32 a) {
+    u32 d;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+    return d;
+}
+
 // A fragment of 16 rows and 16 columns.
 __device__ __forceinline__ void load_a(u32 (&a)[4], const u16* matrix, int stride, int row, int column, int lane) {
     ldmatrix_x4(a, smem_address(matrix + (row + lane % 16) * stride + column + lane / 16 * 8));
