@@ -60,7 +60,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     Pipe pipe = {shared + (address - start), address, in_register(smem_address(all_barriers)), 0, 0, 0};
     if (warp == 0) {
         for (int i = lane; i < N_BARRIERS; i += 32)
-            mbarrier_init(pipe.barriers + 8 * i, i >= EMPTY && i < TILE_FULL ? WARPS : 1);
+            mbarrier_init(pipe.barriers + 8 * i, i >= STAGE_EMPTY && i < TILE_FULL ? WARPS : 1);
     }
     __syncthreads();  // the barriers are initialised
 

@@ -21,7 +21,7 @@ constexpr int ASIDE_AT = RINGS_AT + WARPS * W_STAGES * All::BYTES;
 
 // Barriers of a block, 8 bytes each, by the number of the first one: stages of tokens that are there or were read, tiles that
 // are there or were read, what the epilogue needs is there, the block has arranged its tokens.
-constexpr int FULL = 0, EMPTY = X_STAGES, TILE_FULL = 2 * X_STAGES, TILE_EMPTY = TILE_FULL + WARPS * W_STAGES,
+constexpr int STAGE_FULL = 0, STAGE_EMPTY = X_STAGES, TILE_FULL = 2 * X_STAGES, TILE_EMPTY = TILE_FULL + WARPS * W_STAGES,
               EPILOGUE = TILE_EMPTY + WARPS * W_STAGES, STARTED = EPILOGUE + 1, N_BARRIERS = STARTED + 1;
 
 // Descriptor of an operand 16 * `by` bytes further on.
@@ -41,7 +41,7 @@ struct Pipe {
     __device__ __forceinline__ u32 barrier(int first, int ahead) const { return barriers + 8 * (first + stage_at(ahead)); }
     // Wait for a stage; its columns as an operand of wgmma.
     __device__ __forceinline__ u64 wait(int ahead) const {
-        mbarrier_wait(barrier(FULL, ahead), phase ^ wraps(ahead));
+        mbarrier_wait(barrier(STAGE_FULL, ahead), phase ^ wraps(ahead));
         return columns(ahead);
     }
     __device__ __forceinline__ u64 columns(int ahead) const {
@@ -54,7 +54,7 @@ struct Pipe {
     // All lanes have read the stage.
     __device__ __forceinline__ void release(int ahead, int lane) const {
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier(EMPTY, ahead));
+        if (lane == 0) mbarrier_arrive(barrier(STAGE_EMPTY, ahead));
     }
     __device__ __forceinline__ void advance(int stages) {
         stage += stages;

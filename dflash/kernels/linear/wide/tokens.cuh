@@ -31,8 +31,8 @@ __device__ __forceinline__ void produce(const Job& job, const Tokens (&tokens)[3
         for (int i = item.first; i < item.past; ++i) {
             const u8* unit = own.units + (size_t)i * own.bytes;
             UNROLL for (int h = 0; h < UNIT_STAGES; ++h) {
-                const u32 full = pipe.barrier(FULL, 0);
-                mbarrier_wait(pipe.barrier(EMPTY, 0), pipe.phase ^ 1);
+                const u32 full = pipe.barrier(STAGE_FULL, 0);
+                mbarrier_wait(pipe.barrier(STAGE_EMPTY, 0), pipe.phase ^ 1);
                 mbarrier_arrive_expect_tx(full, BLOCK_BYTES + (h == UNIT_STAGES - 1 ? sum_bytes : 0));
                 bulk_copy(pipe.address + pipe.stage * BLOCK_BYTES, unit + h * BLOCK_BYTES, BLOCK_BYTES, full);
                 if (h == UNIT_STAGES - 1 && sum_bytes > 0) {
