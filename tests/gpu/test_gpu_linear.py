@@ -16,6 +16,7 @@ cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.linear.cuda")
 cuda_prefill = pytest.importorskip("dflash.kernels.linear.cuda_prefill")
 tiles = pytest.importorskip("dflash.kernels.formats.cuda")
+SplitNorm = pytest.importorskip("dflash.kernels.norm.split").SplitNorm
 
 RNG = np.random.default_rng(5)
 TOLERANCE = 1e-5
@@ -205,6 +206,32 @@ def test_weights_of_several_types_and_a_launch_in_a_graph():
     for out, weight in zip(outs, weights, strict=True):
         assert_close("graph", out[:3].get(), expected(x.get()[:3], weight), 5e-4)
         assert np.isnan(out[3:].get()).all()
+
+
+@pytest.mark.parametrize("width", [768, 4096])
+def test_a_published_token_changes_no_bit(width):
+    """Also where a value has the bits of one that is not written yet."""
+    weights = [cuda.PackedWeight(random_matrix(rows, width, kind)) for rows, kind in ((160, "Q4_K"), (40, "Q6_K"))]
+    stream, gain = cupy.asarray(RNG.standard_normal((3, width)).astype(np.float32)), cupy.ones(width, np.float32)
+    norm = SplitNorm(
+        stream, gain, 1e-6, half=cupy.empty((3, width), np.float16), squares=cupy.empty((3, width // 16), np.float32)
+    )
+    norm.half[...], norm.squares[...] = (
+        cupy.asarray(normal(3, width)),
+        cupy.asarray(RNG.random((3, width // 16), np.float32)),
+    )
+    norm.half.view(np.uint16)[2, 5] = 0xFFFF
+    for x in (norm.half, norm.half[2:]):
+        seen = []
+        for published in (False, True):
+            for before in (norm, None):
+                outs = [cupy.full((len(x), w.shape[0]), np.nan, np.float32) for w in weights]
+                run = cuda.DecodeLinear(x, weights, outs, before=before, published=published)
+                for n in (len(x), 1):
+                    run(n)
+                    seen.append(np.concatenate([out.get() for out in outs], 1))
+        for plain, polled in zip(seen[:4], seen[4:], strict=True):
+            assert_same_bits("out", polled, plain)
 
 
 def test_large_and_tiny_activations():

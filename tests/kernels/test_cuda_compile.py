@@ -41,11 +41,11 @@ pytestmark = nvrtc.needed
 NORMS = {linear.STORE: linear.BEFORE, linear.ADD: linear.BEHIND, linear.GATED: linear.BEFORE}
 
 
-def decode(quants, tokens, size, mode, arch=90, norm=None):
+def decode(quants, tokens, size, mode, arch=90, norm=None, polled=0):
     types = tuple(quants.split(","))
     constants = linear.shape(tokens, *size, types, CHIPS[arch], gated=mode == linear.GATED)
     constants["NORM"] = NORMS[mode] if norm is None else norm
-    return compiled("linear/decode.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, **constants)
+    return compiled("linear/decode.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, POLLED=polled, **constants)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -53,6 +53,8 @@ def test_every_architecture(arch):
     compiled("formats/repack.cu", arch, QUANT="Q4_K")
     compiled("copy/copy.cu", arch)
     assert decode("Q4_K,Q6_K", 8, (640, 5120), linear.STORE, arch) == 0
+    assert decode("Q4_K,Q6_K", 8, (772, 2048), linear.STORE, arch, polled=1) == 0
+    assert decode("Q6_K", 8, (128, 4096), linear.ADD, arch, norm=linear.ALONE, polled=1) == 0
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -41,7 +41,8 @@ def test_delta_step(rows):
 def test_multiplies(size, tokens):
     tiles, width, mode, norm = size
     constants = constants_of(tokens, tiles, width, ("Q4_K",), gated=mode == GATED, whole=HALVES[size])
-    assert compiled("linear/decode.cu", QUANTS="Q4_K", TOKENS=tokens, MODE=mode, NORM=norm, **constants, **PEERS) == 0
+    constants |= {"MODE": mode, "NORM": norm, "POLLED": 0}
+    assert compiled("linear/decode.cu", QUANTS="Q4_K", TOKENS=tokens, **constants, **PEERS) == 0
 
 
 @pytest.mark.parametrize("size", HALVES)

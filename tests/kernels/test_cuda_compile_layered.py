@@ -11,7 +11,7 @@ CHOICE = {"EXPERTS": 128, "N_USED": 8, "N_SHARED": 0}
 EXPERTS = CHOICE | {"MODEL_DIM": 2816, "FFN_DIM": 704, "SHARED_FFN_DIM": 704}
 KINDS = dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K")
 LINEAR = {"QUANTS": "Q4_K", "TOKENS": 8, "MODE": 2, "NORM": 0, "K_SLICES": 4, "CLUSTER": 1, "ROW_UNITS": 2, "MT": 1}
-LINEAR |= {"X_COLUMNS": 256, "X_STAGES": 2, "SMEM_BYTES": 65536, "BLOCKS_PER_SM": 1, "GELU": 1}
+LINEAR |= {"X_COLUMNS": 256, "X_STAGES": 2, "SMEM_BYTES": 65536, "BLOCKS_PER_SM": 1, "POLLED": 0, "GELU": 1}
 KERNELS = {
     "a window of float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024, "KV_TYPE": 0}),
     "a window of halves": ("attention/attend_rows.cu", {"HEAD_DIM": 128, "WINDOW": 512, "KV_TYPE": 1}),
@@ -27,6 +27,7 @@ KERNELS = {
     "halves": ("per_layer/halve.cu", {}),
     "suppressed tokens": ("soft_cap/suppress.cu", {}),
     "a router with a gain": ("moe/router.cu", EXPERTS | {"OUTS": 4, "ROWS": 4, "OWN_GAIN": 1}),
+    "a router of one row with a gain": ("moe/router.cu", EXPERTS | {"OUTS": 2, "ROWS": 1, "OWN_GAIN": 1}),
     "factors of experts": ("moe/expert_items.cu", CHOICE | {"ROUTING": 1}),
     "selection by sigmoids": ("moe/expert_items.cu", CHOICE | {"ROUTING": 2, "N_SHARED": 1, "SHARED_ROUTER": 0}),
     "experts with GELU": ("moe/gate_up.cu", EXPERTS | KINDS | {"BLOCKS_PER_SM": 1, "STAGES": 1, "GELU": 1}),

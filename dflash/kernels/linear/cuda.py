@@ -55,6 +55,8 @@ class DecodeLinear:
         Output norm; requires `add` and one weight. Its `half` and `squares` are written.
     link : PeerLink, optional
         Link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
+    published : bool
+        The launch before this one publishes `x` and the squares of `before` if there is one token (``published.cuh``).
 
     Raises
     ------
@@ -80,6 +82,7 @@ class DecodeLinear:
         before: SplitNorm | None = None,
         behind: SplitNorm | None = None,
         link: PeerLink | None = None,
+        published: bool = False,
     ) -> None:
         if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
             raise KernelError(f"{weights[0].name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
@@ -103,7 +106,8 @@ class DecodeLinear:
                 decodes = _gated(x[of], weights, some[0], scale, norm, peers, gelu=gelu)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
-                decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm, peers=peers) for part in parts]
+                mode, polled = ADD if add else STORE, published and start == 0 and len(parts) == 1
+                decodes = [_Launch(x[of], part, mode, scale, norm, peers=peers, polled=polled) for part in parts]
             self._pieces.append((start, most, decodes))
 
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
@@ -163,6 +167,7 @@ class _Launch:
         *,
         gates: Any = None,
         peers: "_Peers | None" = None,
+        polled: bool = False,
         gelu: bool = False,
     ) -> None:
         weights = [w for w, _ in pairs]
@@ -177,13 +182,18 @@ class _Launch:
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         size = _size(weights, gated=mode == GATED)
         self._shapes = {n: shape(n, **size) for n in BUCKETS if n <= bucket(len(x))}
+        if polled:  # a launch of one token has code of its own
+            self._shapes[1] = self._shapes[BUCKETS[0]]
         linked = ({} if peers is None else peers.macros) | ({"GELU": 1} if gelu else {})
-        self._kernels = {n: _kernel(types, n, mode, norm.kind, one | linked) for n, one in self._shapes.items()}
+        self._kernels = {
+            n: _kernel(types, bucket(n), mode, norm.kind, one | linked | {"POLLED": int(polled and n == 1)})
+            for n, one in self._shapes.items()
+        }
         self._peers = None if peers is None else peers.table
         self._bound: dict[int, Any] = {}
 
     def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
-        n = bucket(n_tokens)
+        n = 1 if n_tokens == 1 and 1 in self._shapes else bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
             of_block = one["MT"] * one["ROW_UNITS"] // (2 if self._mode == GATED else 1)

@@ -15,10 +15,11 @@
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
 // CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, at least 2 unless one holds a slice;
 // SMEM_BYTES, of which the weight rings take all that the tokens leave; BLOCKS_PER_SM, blocks whose registers must fit a
-// multiprocessor.
+// multiprocessor; POLLED, 1 if there is one token and the launch before publishes it and the squares of its norm (published.cuh).
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/peers.cuh"
+#include "../gpu/include/published.cuh"
 #include "../gpu/include/smem_ring.cuh"
 #include "epilogue.cuh"
 #include "../formats/mma_tile.cuh"
@@ -27,8 +28,8 @@
 #error "QUANTS, TOKENS, MODE, NORM, K_SLICES and CLUSTER must be defined"
 #endif
 #if !defined(ROW_UNITS) || !defined(MT) || !defined(X_COLUMNS) || !defined(X_STAGES) || !defined(SMEM_BYTES) || \
-    !defined(BLOCKS_PER_SM)
-#error "ROW_UNITS, MT, X_COLUMNS, X_STAGES, SMEM_BYTES and BLOCKS_PER_SM must be defined"
+    !defined(BLOCKS_PER_SM) || !defined(POLLED)
+#error "ROW_UNITS, MT, X_COLUMNS, X_STAGES, SMEM_BYTES, BLOCKS_PER_SM and POLLED must be defined"
 #endif
 
 constexpr int NT = TOKENS / 8, K_ALIGN = 256, MAX_STAGES = 8, FRAGMENTS = MT * NT;
@@ -94,6 +95,21 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
     cp_async_mbarrier_arrive(barrier);
 }
 
+// The same for a token that the launch before publishes.
+template <class Q>
+__device__ __forceinline__ void poll_token(u32 to, const Inputs& in, int first, u32 barrier, int lane) {
+    UNROLL for (int i = 0; i < X_COLUMNS; i += 256) {
+        const int column = first + i + 8 * lane;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        poll([&] {
+            if (column < in.width) v = load_published_16(in.x + column);
+            return all_halves_written(v);
+        });
+        st_shared_16(to + 16 * lane + 2 * i, v);
+    }
+    mbarrier_arrive(barrier);
+}
+
 template <class Q>
 __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& in, const Epilogue& to, u8* shared,
                                                Barriers& barriers, float (&total)[MT][NT][4]) {
@@ -137,21 +153,27 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         mbarrier_init(frees + 8 * lane, ROW_UNITS);
     }
     __syncthreads();  // the barriers of all warps are initialised
-    wait_on_dependent_grids();
+    if (!POLLED || parts > X_STAGES) wait_on_dependent_grids();  // later tokens are not polled
 #if PEERS
     wait_for_peers(*to.peers);
 #endif
     // All warps of the slice copy the first stages, so that the first stage is complete soon.
     for (int part = 0; part < min(X_STAGES, parts); ++part) {
-        fetch_tokens<Q, ROW_UNITS>(smem_address(tokens + part * P::X_STAGE_BYTES), in, first + part * X_COLUMNS, unit,
-                                   fills + 8 * part, lane);
+        const u32 stage = smem_address(tokens + part * P::X_STAGE_BYTES), barrier = fills + 8 * part;
+        if (!POLLED) {
+            fetch_tokens<Q, ROW_UNITS>(stage, in, first + part * X_COLUMNS, unit, barrier, lane);
+        } else if (unit == part % ROW_UNITS) {
+            poll_token<Q>(stage, in, first + part * X_COLUMNS, barrier, lane);
+        } else {
+            mbarrier_arrive(barrier);
+        }
     }
     // Until here one stage of weights was requested: with more, the tokens would arrive later.
     for (int s = 1; GROUPED_RINGS ? s < stages : active && s < stages && i + s < end; ++s) {
         if (!GROUPED_RINGS || (active && i + s < end)) fetch(s, i + s);
         ring_commit();
     }
-    if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
+    if constexpr (NORM == INPUT_NORM) compute_norm_scales<POLLED>(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
     // Copies of cp.async arrive in order. So a warp requests many tokens before the weights that it reads after them, and
@@ -342,6 +364,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     const Inputs in = {x, n_tokens, width, eps};
     const Epilogue to = {scale, gates, gain, halves, squares, scales, kept, table};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
+    if (POLLED) wait_on_dependent_grids();  // earlier launches may read what this one writes
 
     if (K_SLICES * CLUSTER > 1 || MODE == GATED) {
         reduce(work, total, shared, in, to);

@@ -14,6 +14,7 @@
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/peers.cuh"
+#include "../gpu/include/published.cuh"
 #include "../gpu/include/warp.cuh"
 
 #define STORE 0
@@ -34,7 +35,8 @@ struct Epilogue {
 };
 
 // Compute the factors of a norm of `width` values, times `scale`, for tokens `first`, `first + step` and so on; by one warp.
-// Not inlined, so that the code after it has all registers.
+// Not inlined, so that the code after it has all registers. With POLL the sums of squares are read while they are written.
+template <bool POLL = false>
 __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float eps, int n_tokens, int first, int step,
                                                  int lane) {
     constexpr int IN_FLIGHT = 10;  // sums of squares that a lane loads at a time
@@ -42,9 +44,25 @@ __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float e
     for (int token = first; token < n_tokens; token += step) {
         const float* from = to.squares + (size_t)token * tiles;
         float sum = 0.0f;
-        for (int at = lane; at < tiles; at += 32 * IN_FLIGHT) {
+        for (int begin = 0; begin < tiles; begin += 32 * IN_FLIGHT) {
+            const int at = begin + lane;
             float squares[IN_FLIGHT];
-            UNROLL for (int i = 0; i < IN_FLIGHT; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
+            const auto load = [&] {
+                bool written = true;
+                UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
+                    const bool exists = at + 32 * i < tiles;
+                    u32 bits = 0;
+                    if (POLL && exists) bits = load_published(from + at + 32 * i);
+                    squares[i] = POLL ? __uint_as_float(bits) : exists ? from[at + 32 * i] : 0.0f;
+                    written &= bits != EMPTY;
+                }
+                return written;
+            };
+            if (POLL) {
+                poll(load);
+            } else {
+                load();
+            }
             UNROLL for (int i = 0; i < IN_FLIGHT; ++i) sum = __fadd_rn(sum, squares[i]);
         }
         sum = warp_sum(sum);

@@ -121,9 +121,16 @@ class DecodeMoe:
     eps : float
         Added to the mean square of a row.
     behind : SplitNorm, optional
-        Norm of the stream after the experts; its `half` and `squares` are written.
+        Norm of the stream after the experts; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
+    clears : float16 (T, N), optional
+        Array whose first row is cleared, up to `FEW` rows: a later launch publishes it (``published.cuh``).
     kind : MoeKind
         Differences from `dflash.kernels.moe.Moe`.
+
+    Attributes
+    ----------
+    publishes : bool
+        Launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
 
     Raises
     ------
@@ -148,6 +155,7 @@ class DecodeMoe:
         *,
         eps: float,
         behind: SplitNorm | None = None,
+        clears: Any = None,
         kind: MoeKind = USUAL,
     ) -> None:
         self._shape = shape = MoeShape(weights)
@@ -158,7 +166,11 @@ class DecodeMoe:
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
         macros = kind.constants(weights)
         self._few = 0 if any(macros.values()) else FEW
-        few, many = (*given[:-1], s.few_logits, s.inner, s.experts, s.factors), (*given, None, None, None)
+        self.publishes = self._few > 0
+        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
+        later = clears, 0 if clears is None else clears[:1].nbytes
+        few = *given[:-1], s.few_logits, s.inner, s.experts, s.factors, *norm[1:], *later
+        many = *given, *(None,) * 6, 0
         of_router = shape.constants() | macros["router"]
         self._routers = [
             (most, *_router(shape, n, outs, few if most <= self._few else many, of_router)) for most, n, outs in _ROUTERS
@@ -173,7 +185,6 @@ class DecodeMoe:
         args: tuple[Any, ...] = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
         out = stream if kind.out is None else kind.out
-        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
         if self._few:
             args = s.normed, s.few_logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
             args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes

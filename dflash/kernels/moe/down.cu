@@ -171,7 +171,7 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         if (span != part) R::template fetch<1>(address, matrix, blockIdx.x, span, barrier, lane);
         const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES + 16 * lane;
         uint4 first, rest = make_uint4(0, 0, 0, 0);
-        poll([&] {
+        poll<POLL_PAUSE>([&] {
             first = load_published_16(from);
             if (lane < SPAN_BYTES / 16 - 32) rest = load_published_16(from + 512);
             return all_halves_written(first) && all_halves_written(rest);
@@ -208,7 +208,7 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
         const u8* matrix = shared_weights;
         if (slot < N_USED) {
             u32 expert;
-            poll([&] { return (expert = load_published(experts + row * N_USED + slot)) != EMPTY; });
+            poll<POLL_PAUSE>([&] { return (expert = load_published(experts + row * N_USED + slot)) != EMPTY; });
             matrix = Row::of(weights, expert, STRIPES);
         }
         if (SHARED_ALIKE || slot < N_USED) {
@@ -224,7 +224,7 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
             before = __ldcg(to);
             if (norm.halves) gain_of_column = gain[column];
             u32 factor = 0;
-            poll([&] { return lane >= SLOTS || (factor = load_published(factors + row * SLOTS + lane)) != EMPTY; });
+            poll<POLL_PAUSE>([&] { return lane >= SLOTS || (factor = load_published(factors + row * SLOTS + lane)) != EMPTY; });
             if (lane < SLOTS) factors_of_row[lane] = __uint_as_float(factor);
         }
         if (SHARED_ALIKE || slot < N_USED) {

@@ -3,7 +3,7 @@
 //
 // Each block chooses the expert of its pair itself from the router's logits, as soon as they are published (published.cuh). The
 // first block of a row's last routed slot knows all experts and publishes the choice.
-// Each block also prefetches a part of its expert's down projection into the L2 cache.
+// Each block also prefetches a part of its expert's down projection into the L2 cache, once it has its own weights.
 // Grid (UNITS, pairs), block 32 * SPANS, shared memory SPANS * (PIECE + SPAN_BYTES + 1024). Roles: each warp copies and
 // multiplies its span of K; warp 0 also routes and writes the result.
 // Macros: those of gate_up_unit.cuh; BLOCKS_PER_SM, blocks that must fit a multiprocessor. Bytes: the tiles of an expert
@@ -51,7 +51,7 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     if (exists && !is_shared) {
         if (warp == 0) {
             u32 keys[PER_LANE];
-            poll([&] { return load_keys(of_row, lane, keys); });
+            poll<POLL_PAUSE>([&] { return load_keys(of_row, lane, keys); });
             choose_first(keys, lane, slot, chosen, logit, max_logit);
             if (lane == slot) found = chosen;
         }
@@ -67,12 +67,12 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
         const float share = share_of(logit, max_logit, lane);
         write_choice(chosen, share, of_row + EXPERTS, lane, experts + row * N_USED, factors + row * SLOTS);
     }
-    if (exists)
-        prefetch_part(is_shared ? shared_down : down + found * down_bytes, is_shared ? shared_down_bytes : down_bytes);
     cp_async_wait_group<0>();
     __syncwarp();  // the token is visible to the warp
     if (is_shared || exists) mbarrier_wait(barrier, 0);
     if (!exists) return;
+    // only now: an expert that is chosen late would else wait for the prefetches of the others
+    prefetch_part(is_shared ? shared_down : down + found * down_bytes, is_shared ? shared_down_bytes : down_bytes);
     float totals[2][1][4];
     clear(totals);
     if (SHARED_ALIKE || !is_shared) {

@@ -5,7 +5,8 @@
 // weights are loaded into registers before the rows are ready. The order of the additions of a logit is the same for any
 // ROWS and OUTS.
 // For few rows the next launches read results before their launch has ended (published.cuh). This one publishes the logits
-// and clears what the others publish, `inner`, `experts` and `factors`, which are null for many rows.
+// and clears what the others publish: `inner`, `experts` and `factors`, and the norm behind the experts (`next_halves`,
+// `next_squares`), and `later_bytes` of `later`, which a launch of the next layer publishes. They are null for many rows.
 // Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: those of
 // shape.cuh; OUTS, even; ROWS; OWN_GAIN, 1 if the router's weights contain a gain of the router, in place of `gain`, 0 unless
 // defined.
@@ -67,11 +68,20 @@ __device__ void write_rows(const float* rows, const float* gain, const float* in
     }
 }
 
+// Scale of a row from the sums of squares of its quarters.
+__device__ __forceinline__ float inverse_rms(const float* squares, float eps) {
+    return __frsqrt_rn(__fadd_rn(__fdiv_rn(add_quarters(squares), (float)MODEL_DIM), eps));
+}
+
 extern "C" __global__ void __launch_bounds__(256)
 router(const float* stream, const float* gain, const float* weights, const float* shared_weights, const int* counts,
-       float eps, unsigned char* normed, float* logits, unsigned char* inner, int* experts, float* factors) {
+       float eps, unsigned char* normed, float* logits, unsigned char* inner, int* experts, float* factors,
+       unsigned short* next_halves, float* next_squares, unsigned short* later, int later_bytes) {
     extern __shared__ __align__(16) float rows[];
-    __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
+    __shared__ float squares[ROWS][4], products[ROWS][OUTS][4];
+#if ROWS > 1
+    __shared__ float inverse[ROWS];
+#endif
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
     float4 w[OUTS_PER_WARP][CHUNKS], g[CHUNKS];
     UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
@@ -80,6 +90,39 @@ router(const float* stream, const float* gain, const float* weights, const float
     }
     load_quarter(gain, quarter, lane, g);
     const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);  // no kernel of a pass writes the counts
+#if ROWS == 1
+    // Every warp keeps its quarter of the row in registers, so that sums of squares and products need one barrier. Where launches
+    // overlap, a first pass has the gain in place of the row, so that the instructions are in the caches after the wait.
+    float inverse[1];
+#pragma unroll 1
+    for (int pass = __CUDA_ARCH__ >= 900 ? 0 : 1; pass < 2; ++pass) {
+        if (pass) {
+            wait_on_dependent_grids();
+            launch_dependent_grids();  // only now, so that all earlier launches have ended when the next one starts to poll
+        }
+        const bool real = pass && n_here == 1;
+        float4 x[CHUNKS];
+        load_quarter(real ? stream + (size_t)row_0 * MODEL_DIM : gain, quarter, lane, x);
+        const float sum = dot(x, x);
+        if (lane == 0 && warp < 4) squares[0][quarter] = sum;
+        UNROLL for (int j = 0; j < CHUNKS; ++j) {
+            const int k = (4 * j + quarter) * 32 + lane;
+            if (!OWN_GAIN) x[j] = scaled(x[j], g[j]);
+            if (warp < 4 && k < VECTORS) ((float4*)rows)[k] = x[j];
+        }
+        UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
+            const float product = dot(w[o], x);
+            if (lane == 0) products[0][2 * o + warp / 4][quarter] = product;
+        }
+        __syncthreads();  // the row, its sums of squares and the products of all quarters are stored
+        inverse[0] = inverse_rms(squares[0], eps);
+        if (threadIdx.x < OUTS) {
+            const int e = blockIdx.x * OUTS + threadIdx.x;
+            const float logit = __fmul_rn(add_quarters(products[0][threadIdx.x]), inverse[0]);
+            if (real && e < LOGITS) publish(logits + row_0 * LOGITS + e, __float_as_uint(logit));
+        }
+    }
+#else
     wait_on_dependent_grids();
     launch_dependent_grids();  // only now, so that all earlier launches have ended when the next one starts to poll
 
@@ -103,7 +146,7 @@ router(const float* stream, const float* gain, const float* weights, const float
     }
     __syncthreads();  // rows and sums of squares are complete
     for (int r = threadIdx.x; r < n_here; r += 256) {
-        inverse[r] = __frsqrt_rn(__fadd_rn(__fdiv_rn(add_quarters(squares[r]), (float)MODEL_DIM), eps));
+        inverse[r] = inverse_rms(squares[r], eps);
     }
 #pragma unroll 1
     for (int r = 0; r < n_here; ++r) {
@@ -120,11 +163,18 @@ router(const float* stream, const float* gain, const float* weights, const float
         const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);
         if (e < LOGITS) publish(logits + (row_0 + r) * LOGITS + e, __float_as_uint(logit));
     }
+#endif
+    const int first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
     if (inner) {
-        const int first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
         clear_published(inner + (size_t)row_0 * ROW_OF_INNER, n_here * ROW_OF_INNER, first, step);
         clear_published(experts + row_0 * N_USED, n_here * N_USED * 4, first, step);
         clear_published(factors + row_0 * SLOTS, n_here * SLOTS * 4, first, step);
     }
+    if (next_halves) {
+        constexpr int TILES = MODEL_DIM / 16;
+        clear_published(next_halves + (size_t)row_0 * MODEL_DIM, n_here * MODEL_DIM * 2, first, step);
+        clear_published(next_squares + (size_t)row_0 * TILES, n_here * TILES * 4, first, step);
+    }
+    if (later && row_0 == 0) clear_published(later, later_bytes, first, step);
     write_rows(rows, gain, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
 }

@@ -89,6 +89,9 @@ class Ops:
         self._attention = attention.Workspace(empty)
         self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
+        self._published: Norm | None = None  # norm behind the last experts
+        self._heads: Any = None  # outputs of the delta rule
+        self._cleared: Any = None  # the same, if experts clear them before: then they may be read while they are written
         self._read: Any = None  # scratch memory of the delta rule's launches
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
@@ -110,11 +113,14 @@ class Ops:
         scale: float = 1.0,
     ) -> Multiply:
         """Return a launch of ``out = x @ W.T * scale`` for each weight; `before` is the norm that made `x`."""
-        return self._launch(x, weights, outs, scale=scale, **carried(before=before))
+        published = {"published": True} if before is not None and before is self._published else {}
+        return self._launch(x, weights, outs, scale=scale, **carried(before=before), **published)
 
     def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
         """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
-        return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
+        published = {"published": True} if self._cleared is not None and x is self._cleared else {}
+        self._cleared = None
+        return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind), **published)
 
     def gate_up(
         self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None, gelu: bool = False
@@ -137,6 +143,7 @@ class Ops:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
         step = delta.DeltaStep(inputs, gains, self.batch, *memory, read=self._read, **settings)
         self._read = step.read
+        self._heads = space.heads
         return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
@@ -195,7 +202,12 @@ class Ops:
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, kind=kind, **carried(behind=behind))
+        clears = {} if self.prefill or self._heads is None else {"clears": self._heads}
+        settings: dict[str, Any] = {"eps": eps, "kind": kind} | carried(behind=behind) | clears
+        made = experts(stream, gain, weights, self.batch.counts, self._moe, **settings)
+        publishes = isinstance(made, moe.DecodeMoe) and made.publishes
+        self._published, self._cleared = (behind, self._heads) if publishes else (None, None)
+        return made
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:

@@ -11,14 +11,17 @@
 #include "types.cuh"
 
 constexpr u32 EMPTY = ~0u;  // also two float16; NaN with bits that no arithmetic instruction makes
+constexpr int POLL_PAUSE = 100;  // of the experts' launches; faster than none for one, two and four rows
 constexpr int MAX_POLLS = 64;  // about 50 us, far longer than a kernel of a decode step takes to write its first results
 
-// Read by all lanes of a warp: `load` reads a lane's entries and returns true if none is EMPTY.
-template <class Load>
+// Read by all lanes of a warp: `load` reads a lane's entries and returns true if none is EMPTY. Where many blocks read the same
+// lines, a PAUSE in nanoseconds between two reads lets the writers through.
+template <int PAUSE = 0, class Load>
 __device__ __forceinline__ void poll(Load load) {
 #pragma unroll 1
     for (int i = 0; i < MAX_POLLS; ++i) {
         if (__all_sync(~0u, load())) return;
+        if constexpr (PAUSE > 0) __nanosleep(PAUSE);
     }
     wait_on_dependent_grids();
     load();

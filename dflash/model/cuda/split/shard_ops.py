@@ -158,7 +158,9 @@ class ShardOps(Ops):
         """Return a launch for the GPU's heads; see `Ops.delta`."""
         own = SimpleNamespace(**{**vars(space), "heads": space.own.heads})
         link = self._link("heads", waits=False)
-        return self._gathered("heads", super().delta(own, weights, memory, eps, **settings, **link), link)
+        launch = super().delta(own, weights, memory, eps, **settings, **link)
+        self._heads = None  # other GPUs may write them before this one's experts would clear them
+        return self._gathered("heads", launch, link)
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch for the GPU's heads; see `Ops.attention`."""
