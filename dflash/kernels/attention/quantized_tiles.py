@@ -63,6 +63,7 @@ HOPPER = [
     QuantizedTiles(_WARPGROUPS, 16, 3, 2),
     QuantizedTiles(_WARPGROUPS, 32, 3, 2),
     QuantizedTiles(_WARPGROUPS, 48, 3, 2),
+    QuantizedTiles(_WARPGROUPS, 64, 6, 1),
     QuantizedTiles(_WARPGROUPS, 96, 3, 1),
 ]
 BEFORE_HOPPER = [QuantizedTiles(_BLOCK, 8, 5), QuantizedTiles(_BLOCK, 32, 3)]
