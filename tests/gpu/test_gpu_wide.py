@@ -23,6 +23,8 @@ passes = pytest.importorskip("dflash.model.cuda.passes")
 tiles = pytest.importorskip("dflash.kernels.formats.cuda")
 SplitNorm = pytest.importorskip("dflash.kernels.norm.split").SplitNorm
 
+needs_wgmma = pytest.mark.skipif(not capabilities().has_wgmma, reason="no GPU with wgmma")
+
 RNG = np.random.default_rng(8)
 ROWS, GUARD = 128, 3
 
@@ -67,6 +69,7 @@ def same_bits(monkeypatch, weights, tokens=(64, 65, 96, 100, 128), *, gated=Fals
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+@needs_wgmma
 def test_every_format(kind, monkeypatch):
     same_bits(monkeypatch, matrices([kind], [333], 1536), tokens=(60, 90, 100))
 
@@ -82,15 +85,18 @@ def test_every_format(kind, monkeypatch):
         (("Q2_K", "Q4_K", "F32", "Q6_K", "Q5_1"), (40, 70, 7, 300, 16), 2048),
     ],
 )
+@needs_wgmma
 def test_true_shapes_and_mixed_weights(kinds, rows, width, monkeypatch):
     same_bits(monkeypatch, matrices(kinds, rows, width), tokens=(50, 65, 128))
 
 
 @pytest.mark.parametrize(("rows", "kinds"), [(17408, ("Q4_K", "Q4_K")), (300, ("Q6_K", "Q6_K")), (300, ("Q4_K", "Q6_K"))])
+@needs_wgmma
 def test_gate_and_up(rows, kinds, monkeypatch):
     same_bits(monkeypatch, matrices(kinds, (rows, rows), 1024), gated=True)
 
 
+@needs_wgmma
 def test_several_groups_of_a_block(monkeypatch):
     """Blocks with all slices of gate and up, and groups in between of formats of one and of several scales a tile."""
     rows = capabilities().processors * 96 - 36
@@ -99,6 +105,7 @@ def test_several_groups_of_a_block(monkeypatch):
     same_bits(monkeypatch, matrices(("Q8_0", "IQ4_XS", "Q2_K"), (300, 40, 70), 768), tokens=(96, 120))
 
 
+@needs_wgmma
 def test_fused_norms_and_a_captured_stream(monkeypatch):
     def norm(width):
         gain, half = normal(width, dtype=np.float32), cupy.empty((ROWS, width), np.float16)
@@ -143,7 +150,7 @@ def test_other_gpus_have_passes_of_64_rows(monkeypatch):
     assert passes.rows_of(dense, 100) == 64
 
 
-@pytest.mark.skipif(not capabilities().has_wgmma, reason="no GPU with wgmma")
+@needs_wgmma
 def test_unquantised_weights_beside_others_need_more_tokens():
     def weight(kind, n_bytes, rows=64):
         return SimpleNamespace(type=kind, shape=(64, 256), whole_rows=rows, data=SimpleNamespace(nbytes=n_bytes))
@@ -157,6 +164,7 @@ demo, _ = demo_on_gpu(TEXTS, context=512, sequences=100)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)], ids=["greedy", "T 1"])
+@needs_wgmma
 def test_a_hundred_sequences_share_a_pass(sampling, monkeypatch):
     """Each text as with passes of at most 64 rows, which the tests of smaller batches cover."""
     model, prompts = demo()
