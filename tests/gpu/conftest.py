@@ -112,4 +112,6 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
         "failed": sorted(report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])),
     }
     record = _merged(old, record, os.environ.get(VARIABLE))
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    whole = RECORD.with_suffix(f".{os.getpid()}")  # runs side by side read it, too
+    whole.write_text(json.dumps(record, indent=2) + "\n")
+    whole.replace(RECORD)
