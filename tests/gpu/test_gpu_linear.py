@@ -141,7 +141,7 @@ def test_gated_linear(tokens, rows, kinds):
 
 @pytest.mark.parametrize("kinds", [("Q4_K", "Q4_K"), ("Q8_0", "Q6_K")])
 def test_gated_linear_with_gelu(kinds):
-    """Of pending rows and of prefill."""
+    """The launches for pending rows and for prefill agree with the reference."""
     gate, up = (random_matrix(70, 256, kind) for kind in kinds)
     x, packed = normal(9, 256), [tiles.PackedWeight(gate), tiles.PackedWeight(up)]
     want, scratch = np.zeros((9, 70)), cuda_prefill.UnpackScratch(1 << 20)

@@ -55,7 +55,7 @@ class Layer:
         self.moe = made[1](*args, eps=EPS, kind=kind)
 
     def __call__(self, x, bucket=None):
-        """What is added to the sum; no other row changes."""
+        """Return what the experts add to the rows of `x`; check that no other row changes."""
         n = len(x)
         self.counts[:] = n
         for array in (self.stream, self.sums):

@@ -38,7 +38,7 @@ KERNELS = {
 
 @pytest.mark.parametrize(("path", "constants"), KERNELS.values(), ids=KERNELS)
 def test_it_compiles(path, constants):
-    """What is compiled for all others elsewhere, or has nothing of its own for any, for one GPU."""
+    """For one architecture, since other tests compile these sources for all; `attend_rows`, tested only here, for all."""
     rows = "attend_rows" in path
     for arch in GENERATIONS if rows else ("90a",):
         assert compiled(path, arch, **({"GROUP_SIZE": 4, "KV_HEADS": 4} if rows else {}), **constants) == 0
