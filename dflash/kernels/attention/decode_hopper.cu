@@ -39,7 +39,7 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
     __shared__ Item items[WARPGROUPS];
     __shared__ int limits[WARPGROUPS][MAX_ROWS];
     __shared__ u64 above[WARPGROUPS][MAX_ROWS];
-    launch_dependent_grids();
+    if (threadIdx.x == 2 * TILE_Q) prefetch_map(k), prefetch_map(v);
     const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024;
     const u32 full = smem_address(barriers);
     Pipeline pipeline = {query_tile + QUERY_TILE_BYTES, full, full + 8 * STAGES, 0, 0};
@@ -71,6 +71,7 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
         }
         store_queries(own, q, item.queries);
         warpgroup_sync();  // queries and masks are stored before any warp reads them
+        launch_dependent_grids();  // not earlier: blocks of `combine` that wait would delay these loads
         const Mask mask = {item.kv.committed, item.kv.committed, 0, limits[group], above[group]};
         Softmax acc;
         mainloop(pipeline, item.kv, mask, own, acc);
