@@ -3,8 +3,9 @@
     python benchmarks/gpu_two_profile.py FILE [--rows 1 16]
 
 The step runs as it is, with signals for all row counts, without signals and waits, and with all results stored on one GPU
-only. Logits are right only in the first two cases. As in `gpu_profile.py`, one thread of a kernel stores the time when its wait for the kernel before it ends, here
-also when its wait for the other GPU ends. The stamps change sources in memory only; set CUPY_CACHE_DIR to an empty folder.
+only. Logits are right only in the first two cases. As in `gpu_profile.py`, one thread of a kernel stores the time when its
+wait for the kernel before it ends, here also when its wait for the other GPU ends. The stamps change sources in memory only;
+set CUPY_CACHE_DIR to an empty folder.
 """
 
 import argparse
