@@ -13,7 +13,8 @@ from dflash.model.loading.hub import resolve
 
 cupy = pytest.importorskip("cupy")
 ScratchArena = pytest.importorskip("dflash.model.cuda.scratch_arena").ScratchArena
-work_bytes = pytest.importorskip("dflash.model.cuda.load").work_bytes
+load = pytest.importorskip("dflash.model.cuda.load")
+work_bytes = load.work_bytes
 
 MIB = 1 << 20
 
@@ -37,17 +38,27 @@ def test_what_is_beside_weights_and_texts():
         assert pool.free_bytes() < MIB, "what only loading took was handed back"
         lm.generate(list(range(100, 3500)), max_tokens=8)
         beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
-        assert beside < work_bytes(model.config, model.pools.kv) + 2 * MIB
+        assert beside < work_bytes(model.config, model.pools.kv, chunk=model.prefill_chunk) + 2 * MIB
 
 
-def test_what_is_said_of_a_large_model():
-    """With 310 MiB that the driver takes, a model of 27 billion parameters stays below a GiB."""
+@pytest.fixture(scope="module")
+def large():
+    """Sizes of a model of 27 billion parameters."""
     with GGUFFile.open(resolve("demo")) as file:
         small = Config.from_gguf(file.metadata, file.tensors)
     sizes = {"width": 5120, "ffn": 17408, "n_vocab": 248320, "heads": 24, "kv_heads": 4, "head_size": 256, "tied": False}
     delta = {"delta_key_heads": 16, "delta_value_heads": 48, "delta_size": 128}
-    large = replace(small, n_layers=64, recurrent=(True, True, True, False) * 16, **sizes, **delta)
+    return replace(small, n_layers=64, recurrent=(True, True, True, False) * 16, **sizes, **delta)
+
+
+def test_what_is_said_of_a_large_model(large):
+    """With 310 MiB that the driver takes, it stays below a GiB."""
     assert 256 * MIB < work_bytes(large, "f16") < 600 * MIB
+
+
+def test_chunks_of_prompts_are_larger_where_memory_is_plentiful(large):
+    more = work_bytes(large, "f16", chunk=load.LARGE_CHUNK) - work_bytes(large, "f16", chunk=load.CHUNK)
+    assert [load.chunk_for(large, "f16", room) for room in (31 * more, 33 * more)] == [load.CHUNK, load.LARGE_CHUNK]
 
 
 def test_lent():

@@ -1,5 +1,6 @@
-// Attention of any rows over a cache of any type, for layers with a window and for heads of more than 256 elements: out =
-// softmax(q k^T / sqrt(HEAD_DIM)) v over the last WINDOW positions that a row sees.
+// Attention of any rows over a cache of any type, for float32 caches, layers with a window, and heads of more than 256
+// elements: out = softmax(q k^T / sqrt(HEAD_DIM)) v over the last WINDOW positions that a row sees, times sigmoid(gate) if
+// GATED.
 //
 // A block handles a row and a query head. Its warps take the positions in turn, EACH at a time, with their own partial sums,
 // which are combined in order at the end. Ancestors in a tree are visited in the order of their depth. So a row's bits depend
@@ -7,14 +8,17 @@
 //
 // Grid (QUERY_HEADS, rows), block 32 * WARPS, shared memory 4 * WARPS * HEAD_DIM bytes and less than 1 KiB (static). Macros:
 // HEAD_DIM, elements of a head; GROUP_SIZE, query heads that share a KV head; KV_HEADS; WINDOW, positions that a row sees at
-// most, itself included, 0 for all; KV_TYPE, 0 for a float32 cache and queries, 1 for float16, 2 for q8_0 and float16 queries.
+// most, itself included, 0 for all; KV_TYPE, 0 for a float32 cache and queries, 1 for float16, 2 for q8_0 and float16 queries;
+// GATED, 1 if the output is gated.
 // Bytes: keys and values of what a row sees once for each query head, mostly from the L2 cache.
+#include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 
-#if !defined(HEAD_DIM) || !defined(GROUP_SIZE) || !defined(KV_HEADS) || !defined(WINDOW) || !defined(KV_TYPE)
-#error "HEAD_DIM, GROUP_SIZE, KV_HEADS, WINDOW and KV_TYPE must be defined"
+#if !defined(HEAD_DIM) || !defined(GROUP_SIZE) || !defined(KV_HEADS) || !defined(WINDOW) || !defined(KV_TYPE) || \
+    !defined(GATED)
+#error "HEAD_DIM, GROUP_SIZE, KV_HEADS, WINDOW, KV_TYPE and GATED must be defined"
 #endif
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 512, "HEAD_DIM must be 16, 32, ... or 512");
 static_assert(KV_TYPE < 2 || (HEAD_DIM % 32 == 0 && HEAD_DIM <= 256), "heads of q8_0 have 32, 64, ... or 256 elements");
@@ -50,7 +54,7 @@ __device__ __forceinline__ void add_scaled(float4& sum, float weight, const floa
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 attend_rows(const unsigned char* q, const unsigned char* k, const unsigned char* v, const int* counts, const int* first,
             const int* sequence, const int* parent, const int* depth, const int* length, const int* pages, int max_pages,
-            unsigned short* out) {
+            const float* gate, unsigned short* out) {
     __shared__ int path[PENDING];
     __shared__ float max_scores[WARPS], sums[WARPS];
     __shared__ float4 outputs[WARPS][VECTORS];
@@ -130,5 +134,10 @@ attend_rows(const unsigned char* q, const unsigned char* k, const unsigned char*
         total = __fmaf_rn(weight, sums[w], total);
     }
     x = make_float4(__fdiv_rn(x.x, total), __fdiv_rn(x.y, total), __fdiv_rn(x.z, total), __fdiv_rn(x.w, total));
+    if (GATED) {
+        const float4 g = ((const float4*)gate)[(2 * at + 1) * VECTORS + threadIdx.x];
+        x.x = mul_sigmoid_rn(x.x, g.x), x.y = mul_sigmoid_rn(x.y, g.y);
+        x.z = mul_sigmoid_rn(x.z, g.z), x.w = mul_sigmoid_rn(x.w, g.w);
+    }
     ((uint2*)out)[at * VECTORS + threadIdx.x] = half4_saturated(x.x, x.y, x.z, x.w);
 }

@@ -15,7 +15,7 @@ from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, filled, span_bytes
 from dflash.kernels.moe.kind import USUAL, MoeKind
 
-AT_ONCE = 2048
+AT_ONCE = 4096
 """Largest capacity of the scratch in rows; more rows are run in slices."""
 
 
@@ -60,6 +60,13 @@ class PrefillScratch:
         self.item_expert, self.item_pairs = cupy.empty(items // 64, np.int32), cupy.empty(items, np.int32)
         self.inner = cupy.empty((pairs, shape.inner_spans * SPAN_BYTES), np.uint8)
         self.product = cupy.empty((pairs, shape.width), np.float32)
+
+
+def scratch_bytes(rows: int, width: int, inner: int, slots: int) -> int:
+    """Return the bytes of the large arrays of a `PrefillScratch`: `slots` experts of a token, with `inner` hidden units."""
+    spans, inner_spans = -(-width // SPAN), -(-inner // SPAN)
+    row = spans * SPAN_BYTES + 4 * width + slots * (inner_spans * SPAN_BYTES + 4 * width)
+    return min(rows, AT_ONCE) * row
 
 
 class PrefillMoe:

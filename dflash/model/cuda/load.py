@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from dflash.errors import OutOfMemory
 from dflash.kernels.gpu import device
+from dflash.kernels.moe import cuda_prefill
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
 from dflash.model.cuda.ops import scratch_bytes
@@ -16,6 +17,9 @@ from dflash.model.weights import Weights
 
 RESERVE = 3 << 28
 """Bytes of device memory left free (768 MiB): for code of kernels, their graphs, snapshots and other processes."""
+
+LARGE_CHUNK = 2 * CHUNK
+"""Prompt tokens in one prefill forward where memory is plentiful: prompts are 3 % faster on a 27B, 9 % on a 35B-A3B."""
 
 WIDE_BYTES = 1 << 19
 """Bytes a row for partial sums and arranged tokens of multiplies with one read of the weights (0.4 MB for the 27B)."""
@@ -51,7 +55,8 @@ def load_on_gpu(
     tell("memory")
     free = device.free_memory()
     weights = weight_bytes(file, config)
-    work = work_bytes(config, kv, sequences) + RESERVE
+    chunk = chunk_for(config, kv, free - weights)
+    work = work_bytes(config, kv, sequences, chunk) + RESERVE
     need = Need.of(config, kv)
     texts = (sequences + 1) * (need.state + need.pending)
     room = free - weights - work - texts
@@ -63,17 +68,25 @@ def load_on_gpu(
     pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, room=room, kv_bytes=kv_bytes)
     tell("weights")
     config = replace(config, context=fits)
-    return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads)
+    return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, chunk=chunk)
 
 
-def work_bytes(config: Config, kv: str, sequences: int = 1) -> int:
-    """Return the bytes of device memory that passes take, without experts.
+def chunk_for(config: Config, kv: str, room: int) -> int:
+    """Return the most prompt tokens of a forward: `LARGE_CHUNK` if that takes at most a 32nd of `room` bytes more."""
+    more = work_bytes(config, kv, chunk=LARGE_CHUNK) - work_bytes(config, kv)
+    return LARGE_CHUNK if 32 * more <= room else CHUNK
+
+
+def work_bytes(config: Config, kv: str, sequences: int = 1, chunk: int = CHUNK) -> int:
+    """Return the bytes of device memory that passes take, prefill passes with up to `chunk` rows.
 
     Logits and partial sums of attention lie in the memory of prefill passes and are not counted.
     """
     rows = rows_of(config, sequences)
-    passes = sum(workspace_bytes(config, n, kv) for n in (CHUNK, rows))
-    return passes + scratch_bytes(config, CHUNK, PROMPTS) + WIDE_BYTES * rows
+    passes = sum(workspace_bytes(config, n, kv) for n in (chunk, rows))
+    inner, slots = max(config.expert_ffn, config.shared_ffn), config.experts_used + (config.shared_ffn > 0)
+    experts = cuda_prefill.scratch_bytes(chunk, config.width, inner, slots) if config.experts else 0
+    return passes + experts + scratch_bytes(config, chunk, PROMPTS) + WIDE_BYTES * rows
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:

@@ -30,7 +30,7 @@ from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 
 CHUNK = 2048
-"""Default number of prompt tokens in one prefill forward."""
+"""Default number of prompt tokens in one prefill forward. Each forward unpacks all weights once."""
 
 CUT = 64
 """Prompt chunks must begin at multiples of this position; results then have the same bits as without chunks."""
