@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_two_profile.py FILE [--rows 1 16]
 
-The step runs as it is, without signals and waits, and with all results stored on one GPU only. Logits are right only in the
-first case. As in `gpu_profile.py`, one thread of a kernel stores the time when its wait for the kernel before it ends, here
-also when its wait for the other GPU ends. The stamps change sources in memory only; set CUPY_CACHE_DIR to an empty folder.
+The step runs as it is, with signals for all row counts, without signals and waits, and with all results stored on one GPU
+only. Logits are right only in the first two cases. As in `gpu_profile.py`, one thread of a kernel stores the time when its
+wait for the kernel before it ends, here also when its wait for the other GPU ends. The stamps change sources in memory only;
+set CUPY_CACHE_DIR to an empty folder.
 """
 
 import argparse
@@ -22,11 +23,13 @@ from dflash.kernels.exchange import links
 from dflash.kernels.gpu import jit
 from dflash.kernels.linear import cuda as linear
 from dflash.model.batch import Span
+from dflash.model.cuda.split import few_rows
 from dflash.model.loading.target import load_model
 
 GPUS, STEPS = (0, 1), 20
 SIGNALS, TABLE = links.SIGNALS, links.PeerLink.table
 OF_PEERS = "    __syncthreads();  // the results of all GPUs are visible to all threads"
+OF_DATA = "    __syncthreads();  // the tokens of all GPUs are there"
 PEER_STAMP = f"""{OF_PEERS}
     if (!(threadIdx.x | blockIdx.x | blockIdx.y | blockIdx.z)) {{
         unsigned long long stamp_time;
@@ -48,7 +51,10 @@ class TwoStamps:
                 self._all.append(cupy.zeros(4 * KERNELS + 16 * KERNELS * CAPACITY, np.uint8))
         source, compiled = jit.source, jit._kernel
         sized = [text.replace("KERNELS", str(KERNELS)).replace("CAPACITY", str(CAPACITY)) for text in (STAMP, PEER_STAMP)]
-        jit.source = lambda path: source(path).replace(WAIT, sized[0] % WAIT).replace(OF_PEERS, sized[1])
+        stamped = OF_DATA + sized[1].removeprefix(OF_PEERS)
+        jit.source = lambda path: (
+            source(path).replace(WAIT, sized[0] % WAIT).replace(OF_PEERS, sized[1]).replace(OF_DATA, stamped)
+        )
         jit._kernel = lambda path, entry, dependent, options, gpu, *rest: compiled(
             path, entry, dependent, (*options, *self._options(entry, options, gpu)), gpu, *rest
         )
@@ -87,7 +93,7 @@ def print_table(found):
     """Print the kernels of the stamps of a GPU."""
     spent, waited = defaultdict(list), defaultdict(list)
     for (start, after_wait, name), (end, _, following) in pairwise(found):
-        if not following.startswith("advance"):
+        if not following.startswith(("advance", "embed")):
             spent[name].append((end - start) / 1e3)
             waited[name].append((after_wait - start) / 1e3 if after_wait else 0.0)
     print(f"{'a step':>7} {'us':>8} {'waits us':>9} {'us a step':>10}  kernel")
@@ -122,11 +128,13 @@ def main():
     parser.add_argument("file")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
     options, stamps = parser.parse_args(), TwoStamps()
-    for title, signals, table in (
-        ("as it is", SIGNALS, TABLE),
-        ("without signals", 0, TABLE),
-        ("on one GPU", 0, table_on_one_gpu),
+    for title, few, signals, table in (
+        ("as it is", few_rows.FEW_ROWS, SIGNALS, TABLE),
+        ("with signals", 0, SIGNALS, TABLE),
+        ("without signals", 0, 0, TABLE),
+        ("on one GPU", 0, 0, table_on_one_gpu),
     ):
+        few_rows.FEW_ROWS = few
         for module in (links, linear, delta, attention):
             module.SIGNALS = signals
         links.PeerLink.table = table

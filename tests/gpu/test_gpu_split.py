@@ -10,17 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare import assert_same_bits
-from golden import chain, host, path_of, recorded, step
+from golden import recorded
 from split_models import plan_of
-from split_script import outputs
-from twice_the_heads import write_twice_the_heads
+from split_script import open_split_file, outputs, sizes_of_passes
 
 import dflash
 from dflash.errors import OutOfMemory
-from dflash.model.batch import Span
 from dflash.model.config import Config
-from dflash.model.gguf.file import GGUFFile
-from dflash.model.loading.hub import resolve
 
 NAMES = "demo", "qwen35-r2-untied-F32", "qwen35moe-r2-F16", "qwen3-dense-BF16", "qwen35-r3-tied-k-IQ4_XS"
 CASES = [("layer", name) for name in NAMES] + [("tensor", name) for name in NAMES[:4]]
@@ -43,16 +39,7 @@ pytestmark = pytest.mark.skipif(n_devices() < 2, reason="fewer than two GPUs")
 def open_file(tmp_path_factory):
     """Opens a recorded model, with twice the heads where its one KV head can't be split."""
 
-    @cache
-    def get(name):
-        if name == "demo":
-            return GGUFFile.open(resolve("demo"))
-        path = path_of(name)
-        if name in NAMES[1:3]:
-            path = write_twice_the_heads(name, tmp_path_factory.mktemp("split") / f"{name}.gguf")
-        return GGUFFile.open(path)
-
-    return get
+    return cache(lambda name: open_split_file(name, tmp_path_factory.mktemp("split")))
 
 
 @pytest.fixture(params=CASES, ids="-".join)
@@ -81,23 +68,7 @@ def test_bits_of_one_gpu(models):
 def test_all_sizes_of_passes(models):
     """Prompts beside each other, and passes of every number of rows that has a graph."""
     one, two, tokens = models
-    found = []
-    for model in (one, two):
-        states, rows = [model.state() for _ in range(3)], []
-        spans = [
-            Span(state, part, chain(len(part)), prefill=True)
-            for state, part in zip(states, (tokens[:300], tokens[:1], tokens[5:140]), strict=True)
-        ]
-        rows.append(host(model.forward(spans).logits))
-        for n in (1, 2, 4, 7, 16, 23, 32, 48, 64):
-            rows.append(step(model, states[0], tokens[n : 2 * n]))
-            states[0].commit(range(n // 2))
-        spans = [Span(state, tokens[i : i + 9], chain(9)) for i, state in enumerate(states)]
-        rows.append(host(model.forward(spans).logits))
-        for state in states:
-            state.close()
-        found.append(rows)
-    for i, (want, got) in enumerate(zip(*found, strict=True)):
+    for i, (want, got) in enumerate(zip(sizes_of_passes(one, tokens), sizes_of_passes(two, tokens), strict=True)):
         assert_same_bits(f"pass {i}", got, want)
 
 

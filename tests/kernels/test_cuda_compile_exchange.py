@@ -6,6 +6,7 @@ from nvrtc import ARCHITECTURES, GENERATIONS, compiled
 
 pytestmark = nvrtc.needed
 PEERS = {"PEERS": 2, "RANK": 1}
+DATA = PEERS | {"PEER_DATA": 1}
 STORE, ADD, GATED = range(3)
 HALVES = {(516, 5120, STORE, 1): 1030, (160, 6144, ADD, 2): 320, (544, 5120, GATED, 1): 1088, (160, 17408, ADD, 2): 320}
 """Tiles, width, epilogue and norm of the multiplies of half a 27B, each with the tiles of the whole matrix."""
@@ -20,29 +21,32 @@ def constants_of(n, tiles, width, types, **about):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_exchange(arch):
     compiled("exchange/advance.cu", arch)
+    compiled("exchange/clear.cu", arch)
     for unit in (2, 4, 8, 16):
         assert compiled("exchange/exchange.cu", arch, **PEERS, UNIT=unit) == 0
 
 
+@pytest.mark.parametrize("peers", [PEERS, DATA], ids=["signals", "data"])
 @pytest.mark.parametrize("arch", GENERATIONS)
-def test_combine(arch):
+def test_combine(arch, peers):
     heads = {"HEAD_DIM": 256, "GROUP_SIZE": 6, "KV_HEADS": 2}
-    assert compiled("attention/combine.cu", arch, **heads, GATED=1, MAX_SPLITS=33, **PEERS) == 0
+    assert compiled("attention/combine.cu", arch, **heads, GATED=1, MAX_SPLITS=33, **peers) == 0
 
 
+@pytest.mark.parametrize("peers", [PEERS, DATA], ids=["signals", "data"])
 @pytest.mark.parametrize("rows", [2, 4])
-def test_delta_step(rows):
+def test_delta_step(rows, peers):
     heads = {"KEY_HEADS": 8, "VALUE_HEADS": 24, "KEY_DIM": 128, "VALUE_DIM": 128, "HEAD_RUN": 1, "TAPS": 4, "SPLIT": 2}
-    assert compiled("delta/step.cu", **heads, FUSE_NORM=1, ROWS_PER_THREAD=rows, STAGE_INPUTS=1, **PEERS) == 0
+    assert compiled("delta/step.cu", **heads, FUSE_NORM=1, ROWS_PER_THREAD=rows, STAGE_INPUTS=1, **peers) == 0
 
 
-@pytest.mark.parametrize("tokens", [8, 16, 32])
+@pytest.mark.parametrize(("tokens", "peers"), [(8, DATA), (8, PEERS), (16, PEERS), (32, PEERS)])
 @pytest.mark.parametrize("size", HALVES)
-def test_multiplies(size, tokens):
+def test_multiplies(size, tokens, peers):
     tiles, width, mode, norm = size
     constants = constants_of(tokens, tiles, width, ("Q4_K",), gated=mode == GATED, whole=HALVES[size])
     constants |= {"MODE": mode, "NORM": norm, "POLLED": 0}
-    assert compiled("linear/decode.cu", QUANTS="Q4_K", TOKENS=tokens, **constants, **PEERS) == 0
+    assert compiled("linear/decode.cu", QUANTS="Q4_K", TOKENS=tokens, **constants, **peers) == 0
 
 
 @pytest.mark.parametrize("size", HALVES)

@@ -1,10 +1,23 @@
 """What a split model and one on a single device both run, to compare their bits."""
 
 import numpy as np
-from golden import chain, host, prefill, step
+from golden import chain, host, path_of, prefill, step
+from twice_the_heads import write_twice_the_heads
 
 from dflash.model.batch import Span
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.loading.hub import resolve
 from dflash.model.state.sequence_state import Snapshot
+
+_ONE_KV_HEAD = "qwen35-r2-untied-F32", "qwen35moe-r2-F16"
+
+
+def open_split_file(name, folder):
+    """Open the demo or a recorded model, with twice the heads where its one KV head can't be split."""
+    if name == "demo":
+        return GGUFFile.open(resolve("demo"))
+    path = path_of(name)
+    return GGUFFile.open(write_twice_the_heads(name, folder / f"{name}.gguf") if name in _ONE_KV_HEAD else path)
 
 
 def outputs(model, tokens):
@@ -32,3 +45,39 @@ def outputs(model, tokens):
     for each in (state, other, snapshot, again):
         each.close()
     return found
+
+
+def sizes_of_passes(model, tokens):
+    """Logits of prompts beside each other, and of passes of every number of rows that has a graph. Takes 300 tokens."""
+    states, rows = [model.state() for _ in range(3)], []
+    spans = [
+        Span(state, part, chain(len(part)), prefill=True)
+        for state, part in zip(states, (tokens[:300], tokens[:1], tokens[5:140]), strict=True)
+    ]
+    rows.append(host(model.forward(spans).logits))
+    for n in (1, 2, 4, 7, 16, 23, 32, 48, 64):
+        rows.append(step(model, states[0], tokens[n : 2 * n]))
+        states[0].commit(range(n // 2))
+    spans = [Span(state, tokens[i : i + 9], chain(9)) for i, state in enumerate(states)]
+    rows.append(host(model.forward(spans).logits))
+    for state in states:
+        state.close()
+    return rows
+
+
+def few_rows_in_turn(model, tokens):
+    """Logits of passes of 1 to 8 rows in many orders, of one and of several sequences: arrays that one uses the next clears.
+
+    Takes 100 tokens.
+    """
+    states, rows = [model.state() for _ in range(3)], []
+    for state, n in zip(states, (20, 7, 33), strict=True):
+        rows.append(prefill(model, state, tokens[:n])[0])
+    for i, n in enumerate((8, 1, 3, 7, 1, 2, 8, 5, 1, 1, 6, 4, 1)):
+        rows.append(step(model, states[0], tokens[i : i + n]))
+        states[0].commit(range(max(n // 2, 1)))
+        few = [Span(state, tokens[i : i + 1 + i % 2], chain(1 + i % 2)) for state in states]
+        rows.append(host(model.forward(few).logits))
+    for state in states:
+        state.close()
+    return rows

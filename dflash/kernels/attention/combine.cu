@@ -1,7 +1,7 @@
 // Combine the splits of pending rows that `decode` has stored (split-KV). combine.cuh has the formula, grid and block.
 //
 // Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, the shape of the heads; MAX_SPLITS; GATED. Bytes: those of combine.cuh.
-// In a tensor split PEERS and RANK, see peers.cuh: results go to all GPUs, with `signals` signals in all.
+// In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
 #include "../gpu/include/pdl.cuh"
 #include "split_kv.cuh"
 #include "combine.cuh"
@@ -27,7 +27,7 @@ combine(const int* counts, const int* first, const int* sequence, const int* len
     }
     wait_on_dependent_grids();
     if (n_splits > 0) combine_splits(n_splits, gate, partial, stats, out, table);
-#if PEERS
+#if PEERS && !PEER_DATA
     const u32 block_number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     signal_peers(peer_table, signals, block_number, gridDim.x * gridDim.y * gridDim.z);
 #endif

@@ -85,7 +85,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
         make_uint2(rounded(x.x, g.x) | rounded(x.y, g.y) << 16, rounded(x.z, g.z) | rounded(x.w, g.w) << 16);
 #if PEERS
     const size_t to = (at + (size_t)row * (PEERS - 1) * KV_HEADS * GROUP_SIZE) * HEAD_DIM + d;
-    UNROLL for (int p = 0; p < PEERS; ++p) *(uint2*)((u16*)peers->outs[p] + to) = halves;
+    UNROLL for (int p = 0; p < PEERS; ++p) store_to_peer((uint2*)((u16*)peers->outs[p] + to), halves);
 #else
     *(uint2*)(out + at * HEAD_DIM + d) = halves;
 #endif

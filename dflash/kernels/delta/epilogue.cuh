@@ -44,7 +44,7 @@ __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem
         const size_t head =
             HEAD_RUN > 1 ? block.head : block.head / KEY_HEADS * (PEERS * KEY_HEADS) + block.head % KEY_HEADS;
         const size_t at = ((seq.start + row) * PEERS * VALUE_HEADS + head) * VALUE_DIM + block.part * BLOCK_V + two;
-        UNROLL for (int d = 0; d < PEERS; ++d) *(u32*)((u16*)arrays.peers->outs[d] + at) = both;
+        UNROLL for (int d = 0; d < PEERS; ++d) store_to_peer((u32*)((u16*)arrays.peers->outs[d] + at), both);
 #else
         *(u32*)(arrays.out + (seq.start + row) * VALUE_HEADS * VALUE_DIM + of_row) = both;
 #endif

@@ -16,7 +16,8 @@
 // saved_capacity states.
 // Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
-// change no bit of a result. In a tensor split PEERS and RANK, see peers.cuh: results go to all GPUs, with `signals` signals.
+// change no bit of a result. In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals`
+// signals unless PEER_DATA.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted and are not kept.
 #ifndef SPLIT
 #error "SPLIT must be defined"
@@ -137,7 +138,7 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
         wait_on_dependent_grids();
         if (CLUSTERED) cluster_sum.wait_init();
     }
-#if PEERS
+#if PEERS && !PEER_DATA
     const u32 block_number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     signal_peers(peer_table, signals, block_number, gridDim.x * gridDim.y * gridDim.z);
 #endif

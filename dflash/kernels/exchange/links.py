@@ -78,9 +78,9 @@ class PeerLinks:
         self.rank, self.signals, self.n, self._sent = rank, signals, len(signals.arrived), 0
         self.base = cupy.zeros(1, cupy.uint64)
 
-    def link(self, *outs: Targets, waits: bool) -> PeerLink:
-        """Return the link of the next op: it waits for the last exchange, and begins one if it has results to send."""
-        made = PeerLink(self, self._sent if waits else 0, outs)
+    def link(self, *outs: Targets, reads: Sequence[Any] = ()) -> PeerLink:
+        """Return the link of the next op: it waits for the last exchange if it `reads`, and begins one if it has results."""
+        made = PeerLink(self, self._sent if reads else 0, outs)
         self._sent += bool(outs)
         return made
 
@@ -92,5 +92,4 @@ class PeerLinks:
         """Return the launch that begins a pass; call this once, after all links were made."""
         total = self._sent * SIGNALS
         self.restart()
-        launch = kernel(_SOURCE, "advance", dependent=True).bind(1, 1, (self.base, total))
-        return lambda n_rows: launch()  # noqa: ARG005
+        return kernel(_SOURCE, "advance", dependent=True).bind(1, 1, (self.base, total))

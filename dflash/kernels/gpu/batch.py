@@ -1,5 +1,6 @@
 """A batch in device arrays at fixed addresses, so that a captured graph reads the batch of each replay."""
 
+from copy import copy
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.gpu.buffers import DeviceArrays, padded
 from dflash.kernels.ragged import PENDING, Ragged
+
+_OF_ROWS = "tokens", "position", "sequence", "parent", "depth"
 
 
 class DeviceBatch:
@@ -52,7 +55,7 @@ class DeviceBatch:
             "counts": (2,),
             "row_starts": (sequences + 1,),
             **dict.fromkeys(("length", "slot", "prefill", "n_accepted", "buffer"), (sequences,)),
-            **dict.fromkeys(("tokens", "position", "sequence", "parent", "depth"), (rows,)),
+            **dict.fromkeys(_OF_ROWS, (rows,)),
             "accepted": (sequences, PENDING),
             "pages": (sequences, pages),
         }
@@ -67,6 +70,14 @@ class DeviceBatch:
         here = cls(len(batch.sequence), len(batch.slot), batch.pages.shape[1])
         here.upload(np.zeros(here.max_rows, np.int32) if tokens is None else tokens, batch)
         return here
+
+    def first_rows(self, n: int) -> Self:
+        """Return the same batch for launches of at most `n` rows; its arrays of rows are views."""
+        some = copy(self)
+        some.max_rows = n
+        for name in _OF_ROWS:
+            setattr(some, name, getattr(self, name)[:n])
+        return some
 
     def upload(self, tokens: NDArray[np.int32], batch: Ragged, stream: Any = None) -> None:
         """Copy the description of the next pass to the device, with one asynchronous copy.

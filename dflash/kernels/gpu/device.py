@@ -129,8 +129,8 @@ def clone(values: Any) -> Any:
 
 def holding(values: Any) -> AbstractContextManager[Any]:
     """Return a context in which the device of an array is the current one; nothing changes for a host array."""
-    where = None if isinstance(values, np.ndarray) else getattr(values, "device", None)
-    return nullcontext() if where is None else where
+    where = getattr(values, "device", None)
+    return nullcontext() if where is None or isinstance(where, str) else where  # NumPy's arrays are on "cpu"
 
 
 def pinned(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:

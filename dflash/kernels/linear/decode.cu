@@ -16,8 +16,10 @@
 // CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, at least 2 unless one holds a slice;
 // SMEM_BYTES, of which the weight rings take all that the tokens leave; BLOCKS_PER_SM, blocks whose registers must fit a
 // multiprocessor; POLLED, 1 if there is one token and the launch before publishes it and the squares of its norm (published.cuh).
+// In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/peer_data.cuh"
 #include "../gpu/include/peers.cuh"
 #include "../gpu/include/published.cuh"
 #include "../gpu/include/smem_ring.cuh"
@@ -64,10 +66,12 @@ struct Work {
     __device__ int groups() const { return (units() + SIDE_UNITS - 1) / SIDE_UNITS; }
 };
 
+// `n_sent`: of the tokens, those that other GPUs have sent, if PEER_DATA.
 struct Inputs {
     const u16* x;
     int n_tokens, width;
     float eps;
+    int n_sent;
 };
 
 struct Barriers {
@@ -154,7 +158,12 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     }
     __syncthreads();  // the barriers of all warps are initialised
     if (!POLLED || parts > X_STAGES) wait_on_dependent_grids();  // later tokens are not polled
-#if PEERS
+#if PEER_DATA
+    const int of_block = blockIdx.x % CLUSTER * K_SLICES;
+    wait_for_halves(in.x, in.width, in.n_sent, slice_begin(in, of_block),
+                    min(slice_begin(in, of_block + K_SLICES), in.width));
+    __syncthreads();  // the tokens of all GPUs are there
+#elif PEERS
     wait_for_peers(*to.peers);
 #endif
     // All warps of the slice copy the first stages, so that the first stage is complete soon.
@@ -173,7 +182,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         if (!GROUPED_RINGS || (active && i + s < end)) fetch(s, i + s);
         ring_commit();
     }
-    if constexpr (NORM == INPUT_NORM) compute_norm_scales<POLLED>(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
+    if constexpr (NORM == INPUT_NORM) compute_norm_scales<POLLED>(to, in.width, in.eps, in.n_sent, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
     // Copies of cp.async arrive in order. So a warp requests many tokens before the weights that it reads after them, and
@@ -347,6 +356,12 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
 #else
     const PeerTable* const table = nullptr;
 #endif
+#if PEER_DATA
+    const int n_sent = rows_of_batch(peers, n_tokens);
+    n_tokens = max(n_sent, 1);
+#else
+    const int n_sent = n_tokens;
+#endif
 
     Work work = {(const u8*)tiles_0, (const u8*)tiles_1, (float*)out_0, rows_0, stride_0, type_0, (int)blockIdx.x / CLUSTER};
     const auto next = [&](u64 tiles, u64 out, int rows, int stride, int type) {
@@ -361,17 +376,20 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
 
     float total[MT][NT][4];
     clear(total);
-    const Inputs in = {x, n_tokens, width, eps};
+    const Inputs in = {x, n_tokens, width, eps, n_sent};
     const Epilogue to = {scale, gates, gain, halves, squares, scales, kept, table};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
     if (POLLED) wait_on_dependent_grids();  // earlier launches may read what this one writes
+#if PEER_DATA
+    clear_rows(peer_table, n_sent);
+#endif
 
     if (K_SLICES * CLUSTER > 1 || MODE == GATED) {
         reduce(work, total, shared, in, to);
     } else {
         write_unsplit(work, total, in, to);
     }
-#if PEERS
+#if PEERS && !PEER_DATA
     signal_peers(peer_table, signals, blockIdx.x, gridDim.x);
 #endif
 }

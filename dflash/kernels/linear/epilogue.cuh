@@ -13,6 +13,7 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
+#include "../gpu/include/peer_data.cuh"
 #include "../gpu/include/peers.cuh"
 #include "../gpu/include/published.cuh"
 #include "../gpu/include/warp.cuh"
@@ -35,7 +36,8 @@ struct Epilogue {
 };
 
 // Compute the factors of a norm of `width` values, times `scale`, for tokens `first`, `first + step` and so on; by one warp.
-// Not inlined, so that the code after it has all registers. With POLL the sums of squares are read while they are written.
+// Not inlined, so that the code after it has all registers. With POLL the sums of squares are read while they are written, by
+// the launch before or, if PEER_DATA, by any GPU.
 template <bool POLL = false>
 __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float eps, int n_tokens, int first, int step,
                                                  int lane) {
@@ -52,17 +54,26 @@ __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float e
                 UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
                     const bool exists = at + 32 * i < tiles;
                     u32 bits = 0;
+#if PEER_DATA
+                    if (exists) bits = load_of_peers(from + at + 32 * i);
+                    squares[i] = __uint_as_float(bits);
+#else
                     if (POLL && exists) bits = load_published(from + at + 32 * i);
                     squares[i] = POLL ? __uint_as_float(bits) : exists ? from[at + 32 * i] : 0.0f;
+#endif
                     written &= bits != EMPTY;
                 }
                 return written;
             };
+#if PEER_DATA
+            poll_peers(load);
+#else
             if (POLL) {
                 poll(load);
             } else {
                 load();
             }
+#endif
             UNROLL for (int i = 0; i < IN_FLIGHT; ++i) sum = __fadd_rn(sum, squares[i]);
         }
         sum = warp_sum(sum);
@@ -115,7 +126,7 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
             ((u16*)tile.out)[at] = rounded;
 #if PEERS
             UNROLL for (int d = 0; d < PEERS; ++d) {
-                if (d != RANK) ((u16*)to.peers->outs[d])[t * to.peers->stride + r] = rounded;
+                if (d != RANK) store_to_peer((u16*)to.peers->outs[d] + (t * to.peers->stride + r), rounded);
             }
 #endif
         } else {
@@ -126,7 +137,8 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
                 const float half = __fmul_rn(__fmul_rn(result, loaded.gain[e / 2]), NORM_SCALE);
 #if PEERS
                 const u16 rounded = half_saturated(half);
-                UNROLL for (int d = 0; d < PEERS; ++d) ((u16*)to.peers->outs[d])[t * to.peers->stride + r] = rounded;
+                UNROLL for (int d = 0; d < PEERS; ++d)
+                    store_to_peer((u16*)to.peers->outs[d] + (t * to.peers->stride + r), rounded);
 #else
                 to.halves[(size_t)t * tile.rows + r] = half_saturated(half);
 #endif
@@ -143,7 +155,7 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
             if (lane < 4 && tile.row < tile.rows && t < tile.n_tokens) {
 #if PEERS
                 UNROLL for (int d = 0; d < PEERS; ++d) {
-                    ((float*)to.peers->outs_2[d])[t * to.peers->stride_2 + tile.row / 16] = squares[e];
+                    store_to_peer((float*)to.peers->outs_2[d] + (t * to.peers->stride_2 + tile.row / 16), squares[e]);
                 }
 #else
                 to.squares[(size_t)t * ((tile.rows + 15) / 16) + tile.row / 16] = squares[e];

@@ -144,7 +144,9 @@ inline void ptx_ld_u32x4(u32& x, u32& y, u32& z, u32& w, const void* from) { loa
 inline void ptx_ld_f32x4(float& x, float& y, float& z, float& w, const void* from) {
     load_polled<float, 4>({&x, &y, &z, &w}, from);
 }
+inline void ptx_st_u16(void* to, u16 value) { *(volatile u16*)to = value; }
 inline void ptx_st_u32(void* to, u32 value) { *(volatile u32*)to = value; }
+inline void ptx_st_u32x2(void* to, u32 x, u32 y) { ptx_st_u32(to, x), ptx_st_u32((u32*)to + 1, y); }
 inline void ptx_st_f32(void* to, float value) { *(volatile float*)to = value; }
 inline void ptx_red_add_u64(u64 to, u64 n) { *(volatile u64*)to += n; }
 inline void ptx_globaltimer(u64& d) { d = 0; }  // so that no wait is too long

@@ -2,15 +2,40 @@
 //
 // A block stores its results to every GPU, then calls `signal_peers`. A GPU that reads them first calls `wait_for_peers` with
 // the number of signals that each other GPU has sent by then. Counters only grow, so nothing is reset between uses.
-// Macros: PEERS, the number of all GPUs, or 0 for a kernel that stores nothing elsewhere; RANK, the number of this GPU.
+//
+// With PEER_DATA no signals are sent, so that no block waits for its stores to arrive; readers see in the data that it has
+// arrived, see peer_data.cuh.
+//
+// Macros: PEERS, the number of all GPUs, or 0 for a kernel that stores nothing elsewhere; RANK, the number of this GPU;
+// PEER_DATA, 0 by default.
 #pragma once
 #include "types.cuh"
 
 #ifndef PEERS
 #define PEERS 0
 #endif
+#ifndef PEER_DATA
+#define PEER_DATA 0
+#endif
 
 struct PeerTable;
+
+// Store a result on a GPU.
+template <class T>
+__device__ __forceinline__ void store_to_peer(T* to, T v) {
+#if PEER_DATA
+    if constexpr (sizeof(T) == 2) {
+        asm volatile("st.relaxed.sys.global.u16 [%0], %1;" ::"l"(to), "h"(*(const u16*)&v) : "memory");
+    } else if constexpr (sizeof(T) == 4) {
+        asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(*(const u32*)&v) : "memory");
+    } else {
+        const uint2 words = *(const uint2*)&v;
+        asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y) : "memory");
+    }
+#else
+    *to = v;
+#endif
+}
 
 #if PEERS
 #ifndef RANK
@@ -22,11 +47,18 @@ constexpr u64 PEER_TIMEOUT = 10000000000ull;
 
 // Inputs and outputs of a kernel on other GPUs.
 struct PeerTable {
+#if PEER_DATA
+    u64 rows;                                  // address of the number of rows of the batch, an int
+    u64 cleared[2], cleared_bytes[2];          // arrays to clear, and bytes of a row of each
+#else
     u64 arrived;                               // address of this GPU's counters, one for each GPU
     u64 base;                                  // address of the number of signals that each GPU had sent before this pass
     u64 before;                                // signals of this pass to wait for, 0 for none
+#endif
     u64 stride, stride_2;                      // elements from one row to the next of the arrays below
+#if !PEER_DATA
     u64 counters[PEERS];                       // for each GPU the address of its counters
+#endif
     u64 outs[PEERS], outs_2[PEERS];            // for each GPU the addresses of this GPU's first column of two arrays
 };
 
@@ -35,6 +67,7 @@ __device__ __forceinline__ void load_peers(PeerTable& to, const u64* table) {
     if (threadIdx.x < sizeof(PeerTable) / 8) ((u64*)&to)[threadIdx.x] = table[threadIdx.x];
 }
 
+#if !PEER_DATA
 // Add `n` to the counter of this GPU on every other one, after all earlier stores of the block. Called by all threads.
 // `counters`: for each GPU the address of its PEERS counters.
 __device__ __forceinline__ void signal_peers(const u64* counters, u64 n) {
@@ -72,4 +105,5 @@ __device__ __forceinline__ void wait_for_peers(const PeerTable& table) {
     wait_for_peers((const u64*)table.arrived, *(const volatile u64*)table.base + table.before);
     __syncthreads();  // the results of all GPUs are visible to all threads
 }
+#endif
 #endif

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
+from dflash.kernels.exchange.data_links import DataLinks
 from dflash.kernels.exchange.links import PeerLinks
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
@@ -47,15 +48,27 @@ class ShardPlace(NamedTuple):
 class ShardNorm(SplitNorm):
     """A `SplitNorm` of whole rows, of which the multiply before it prepares only the GPU's own columns.
 
+    Parameters
+    ----------
+    spaces : sequence of SimpleNamespace
+        For each GPU ``stream``, ``normed``, ``squares``, and those of its columns as ``own``.
+    rank : int
+        Number of this GPU.
+    gain, eps
+        See `SplitNorm`.
+    columns : slice
+        The GPU's columns.
+
     Attributes
     ----------
     own : SplitNorm
         Norm of the GPU's columns.
     """
 
-    def __init__(self, space: SimpleNamespace, gain: Any, eps: float, columns: slice) -> None:
+    def __init__(self, spaces: Sequence[SimpleNamespace], rank: int, gain: Any, eps: float, columns: slice) -> None:
+        space = spaces[rank]
         super().__init__(space.stream, gain, eps, half=space.normed, squares=space.squares)
-        own = space.own
+        own, self.spaces = space.own, spaces
         self.own = SplitNorm(own.stream, gain[columns], eps, half=own.normed, squares=own.squares)
 
 
@@ -112,7 +125,7 @@ class ShardOps(Ops):
         self._columns = shard.columns(config.width).ranges[0]
         # where no launch of its own is needed, a kernel sends its results itself
         fused = self.splits_norms and capabilities().has_clusters and capabilities().block_shared > _ROOMY
-        self.links = PeerLinks(shard.rank, place.links) if fused else None
+        self.links: PeerLinks | DataLinks | None = PeerLinks(shard.rank, place.links) if fused else None
         self._own = _own_columns(place, self._space)
         self._exchanges = {name: self._exchange(name) for name in self._own if name not in ("normed", "squares")}
         if self.splits_norms and not fused:
@@ -121,7 +134,7 @@ class ShardOps(Ops):
     def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
         """See `Ops.norm`."""
         if self.splits_norms and not first:
-            return ShardNorm(space, gain, eps, self._columns)
+            return ShardNorm(self._norm_spaces(), self._place.shard.rank, gain, eps, self._columns)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
     def linear(
@@ -134,13 +147,16 @@ class ShardOps(Ops):
         scale: float = 1.0,
     ) -> Any:
         """See `Ops.linear`."""
-        link = self._link(waits=True) if isinstance(before, ShardNorm) else {}
-        return self._launch(x, weights, outs, scale=scale, **carried(before=before), **link)
+        if not isinstance(before, ShardNorm):
+            return self._launch(x, weights, outs, scale=scale, **carried(before=before))
+        link = self._link(reads=(before.half, before.squares))
+        return self._launch(before.half, weights, outs, scale=scale, before=before, **link)
 
     def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Any:
         """Return a launch that adds to the GPU's columns of the stream, and gathers what the next launch reads."""
         own = behind.own if isinstance(behind, ShardNorm) else None
-        link = self._link(*(("normed", "squares") if own else ()), waits=True)
+        about = {"spaces": behind.spaces} if isinstance(behind, ShardNorm) else {}
+        link = self._link(*(("normed", "squares") if own else ()), reads=(x,), **about)
         launch = self._launch(x, [weight], [stream[:, self._columns]], add=True, scale=scale, **carried(behind=own), **link)
         exchange = None if own and link else self._exchanges["norm" if own else "stream"]
         return Gathered(launch, exchange, self._columns)
@@ -148,8 +164,10 @@ class ShardOps(Ops):
     def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None, gelu: bool = False) -> Any:
         """Return a launch of the GPU's columns of the inner activation; see `Ops.gate_up`."""
         assert out is self._space.inner, "the only array of inner activations"
-        link = self._link("inner", waits=True)
-        launch = self._launch(x, weights, [self._space.own.inner], gated=True, gelu=gelu, **carried(before=before), **link)
+        reads = (before.half, before.squares) if isinstance(before, ShardNorm) else (x,)
+        link = self._link("inner", reads=reads)
+        outs = [self._space.own.inner]
+        launch = self._launch(reads[0], weights, outs, gated=True, gelu=gelu, **carried(before=before), **link)
         return self._gathered("inner", launch, link)
 
     def delta(
@@ -157,7 +175,7 @@ class ShardOps(Ops):
     ) -> Op:
         """Return a launch for the GPU's heads; see `Ops.delta`."""
         own = SimpleNamespace(**{**vars(space), "heads": space.own.heads})
-        link = self._link("heads", waits=False)
+        link = self._link("heads")
         launch = super().delta(own, weights, memory, eps, **settings, **link)
         self._heads = None  # other GPUs may write them before this one's experts would clear them
         return self._gathered("heads", launch, link)
@@ -168,21 +186,37 @@ class ShardOps(Ops):
         own = self._space.own.attended
         if self.prefill:
             return self._gathered("attended", super().attention(q, cache, own, gate), {})
-        link = self._link("attended", waits=False) if cache[0].dtype != SINGLE else {}
+        link = self._link("attended") if cache[0].dtype != SINGLE else {}
         about = {"workspace": self._attention, "whole_heads": self._place.config.kv_heads, **link}
         return self._gathered("attended", attention.Attend(q, *cache, self.batch, own, gate=gate, **about), link)
 
     def _gathered(self, name: str, launch: Any, link: dict[str, Any]) -> Gathered:
         return Gathered(launch, None if link else self._exchanges[name], self._columns)
 
-    def _link(self, *names: str, waits: bool) -> dict[str, Any]:
-        """Return the link of a launch that computes columns of these arrays, as keyword argument; none without links."""
+    def _norm_spaces(self) -> Sequence[SimpleNamespace]:
+        """Return for each GPU the arrays of the next norm."""
+        return self._place.spaces
+
+    def _link(
+        self, *names: str, reads: Sequence[Any] = (), spaces: Sequence[SimpleNamespace] | None = None
+    ) -> dict[str, Any]:
+        """Return the link of a launch, as keyword argument; none without links.
+
+        Parameters
+        ----------
+        *names : str
+            Arrays of `spaces` of which the launch computes columns.
+        reads : sequence of array
+            Gathered arrays that it reads.
+        spaces : sequence of SimpleNamespace, optional
+            Arrays on each GPU; by default those of the pass.
+        """
         if self.links is None:
             return {}
-        whole = [[getattr(space, name) for space in self._place.spaces] for name in names]
+        whole = [[getattr(space, name) for space in spaces or self._place.spaces] for name in names]
         firsts = [self._own[name].first for name in names]
         targets = [[array[:, first:] for array in arrays] for first, arrays in zip(firsts, whole, strict=True)]
-        return {"link": self.links.link(*targets, waits=waits)}
+        return {"link": self.links.link(*targets, reads=reads)}
 
     def _exchange(self, *names: str) -> ColumnExchange:
         place, rank = self._place, self._place.shard.rank

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.exchange.cuda import Signals
+from dflash.kernels.exchange.links import PeerLinks
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices
@@ -18,6 +19,7 @@ from dflash.model.cuda.ops import scratch_bytes
 from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
+from dflash.model.cuda.split.few_rows import FEW_ROWS, FewRowsOps, clear_gathered, few_rows_space
 from dflash.model.cuda.split.shard_ops import ShardOps, ShardPlace
 from dflash.model.cuda.split.shard_space import shard_space
 from dflash.model.split.shards import Shard
@@ -61,9 +63,9 @@ class _Ranks:
         for rank, batch in enumerate(self._batches[1:], 1):
             self._devices.send(0, rank, [(words, batch.uploaded(words.size))])
 
-    def _run(self, n: int, capture: Sequence[int]) -> None:
+    def _run(self, n: int, capture: Sequence[int], of_ranks: Sequence[Layers]) -> None:
         """Launch step by step on all GPUs in turn, so that no GPU waits for one whose queue is empty."""
-        for launches in zip(*(layers.steps(capture) for layers in self._all), strict=True):
+        for launches in zip(*(layers.steps(capture) for layers in of_ranks), strict=True):
             for rank, launch in enumerate(launches):
                 with self._devices[rank]:
                     launch(n)
@@ -98,8 +100,17 @@ class TensorPrefill(_Ranks):
         self._make_room(capture)
         self.batch.upload(tokens, rows)
         self._share_batch()
-        self._run(len(tokens), capture)
+        self._run(len(tokens), capture, self._all)
         self._join()
+
+
+class _RankPass(NamedTuple):
+    """Launches of a decode pass on one GPU: `begin` and `end` stand before and behind all others."""
+
+    ops: ShardOps
+    layers: Layers
+    begin: Callable[[], None]
+    end: Callable[[], None]
 
 
 class TensorDecode(_Ranks):
@@ -110,8 +121,7 @@ class TensorDecode(_Ranks):
     ) -> None:
         super().__init__(parts, signals, _batches(parts.devices, PENDING, SEQUENCES, pages))
         config, self.logits = parts.config, scratch[0].alloc(PENDING, parts.config.n_vocab)
-        self._ops, self._heads, self._graphs = list[ShardOps](), list[Any](), list[Graphs]()
-        self._begins = list[Callable[[int], None]]()
+        self._many, self._few, self._heads = list[_RankPass](), list[_RankPass](), list[Any]()
         for rank, place in enumerate(self._places):
             with parts.devices[rank]:
                 part = parts.plan.devices[rank].config
@@ -120,11 +130,40 @@ class TensorDecode(_Ranks):
                 rows = self._shards[rank].rows(config.n_vocab)
                 head = _head(parts, rank, rows)
                 launch = ops.linear(layers.space.wanted, [head], [self.logits[:, rows]])
-                self._ops.append(ops)
+                begin = ops.links.advance() if isinstance(ops.links, PeerLinks) else _nothing
                 self._all.append(layers)
                 self._heads.append(launch)
-                self._begins.append(ops.links.advance() if ops.links else lambda _: None)
-                self._graphs.append(Graphs(_RankLaunch(ops, layers, launch, self._begins[-1]), self._batches[rank].clear))
+                self._many.append(_RankPass(ops, layers, begin, _nothing))
+        if FewRowsOps.fit(config, self._many[0].ops, parts.pools.kv):
+            self._few = self._passes_of_few_rows(parts)
+        self._graphs = list[Graphs]()
+        for rank, launch in enumerate(self._heads):
+            with parts.devices[rank]:
+                few = self._few[rank] if self._few else None
+                self._graphs.append(Graphs(_RankLaunch(self._many[rank], few, launch), self._batches[rank].clear))
+
+    def _passes_of_few_rows(self, parts: SplitContext) -> list[_RankPass]:
+        places, spaces = list[ShardPlace](), list[SimpleNamespace]()
+        for rank, place in enumerate(self._places):
+            with parts.devices[rank]:
+                spaces.append(few_rows_space(parts.config, place.spaces[rank], place.shard))
+            places.append(place._replace(spaces=spaces))
+        passes = []
+        for rank, place in enumerate(places):
+            with parts.devices[rank]:
+                part = parts.plan.devices[rank].config
+                ops = FewRowsOps(place, part, self._batches[rank], self._many[rank].ops)
+                layers = _layers(parts, rank, ops, place)
+                passes.append(_RankPass(ops, layers, _nothing, ops.links.end()))
+        return passes
+
+    def _passes(self, rows: int) -> list[_RankPass]:
+        return self._few if self._few and rows <= FEW_ROWS else self._many
+
+    def _make_room(self, capture: Sequence[int]) -> None:
+        for few in self._few:
+            few.layers.captured = self.layers.captured
+        super()._make_room(capture)
 
     def __call__(
         self,
@@ -174,16 +213,18 @@ class TensorDecode(_Ranks):
         self._devices.synchronize()
         for signals in self._signals:
             signals.let_pass()
+        passes = self._passes(shape.rows)
         for rank, batch in enumerate(self._batches):
             with self._devices[rank]:
                 batch.clear()
-                self._ops[rank].sequences = 1 if shape.alone else batch.max_sequences
-                self._begins[rank](shape.rows)
-        self._run(shape.rows, shape.capture)
-        if shape.logits:
-            for rank, head in enumerate(self._heads):
-                with self._devices[rank]:
+                passes[rank].ops.sequences = 1 if shape.alone else batch.max_sequences
+                passes[rank].begin()
+        self._run(shape.rows, shape.capture, [each.layers for each in passes])
+        for rank, head in enumerate(self._heads):
+            with self._devices[rank]:
+                if shape.logits:
                     head(shape.rows)
+                passes[rank].end()
         self._devices.synchronize()
         self._restart()
         for rank, graphs in enumerate(self._graphs):
@@ -193,25 +234,33 @@ class TensorDecode(_Ranks):
     def _restart(self) -> None:
         for signals in self._signals:
             signals.restart()
-        for rank, ops in enumerate(self._ops):
+        for rank, many in enumerate(self._many):
             with self._devices[rank]:
-                if ops.links:
-                    ops.links.restart()
+                if isinstance(many.ops.links, PeerLinks):
+                    many.ops.links.restart()
+                if self._few:
+                    clear_gathered(self._few[rank].layers.space)
         self._devices.synchronize()  # no GPU signals to one that still counts from before
 
 
 class _RankLaunch:
     """Launches a decode pass on one GPU."""
 
-    def __init__(self, ops: ShardOps, layers: Layers, head: Any, begin: Callable[[int], None]) -> None:
-        self._ops, self._layers, self._head, self._begin = ops, layers, head, begin
+    def __init__(self, many: _RankPass, few: _RankPass | None, head: Any) -> None:
+        self._many, self._few, self._head = many, few, head
 
     def __call__(self, shape: PassGraphKey) -> None:
-        self._ops.sequences = 1 if shape.alone else SEQUENCES
-        self._begin(shape.rows)
-        self._layers(shape.rows, shape.capture)
+        each = self._many if self._few is None or shape.rows > FEW_ROWS else self._few
+        each.ops.sequences = 1 if shape.alone else SEQUENCES
+        each.begin()
+        each.layers(shape.rows, shape.capture)
         if shape.logits:
             self._head(shape.rows)
+        each.end()
+
+
+def _nothing() -> None:
+    """Do nothing: before or behind a pass that needs no launch there."""
 
 
 def _batches(devices: Devices, rows: int, sequences: int, pages: int) -> list[DeviceBatch]:
