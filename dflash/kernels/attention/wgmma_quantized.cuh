@@ -96,6 +96,7 @@ __device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS]
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = threadIdx.x % 128 / 32 * EACH;
     const u8* rows = values + 2 * t * Values::HEAD;
     constexpr int STEPS = TILE_KV / 16 * EACH, TURN = WHOLE_WORDS ? EACH : 1;  // steps with the same words
+    constexpr bool SHIFTS = WHOLE_WORDS && TILE_Q > 64;  // upper halves, whose constants would take the last registers
     u32 words[2][4], scales[2][4], a[2][2][4];  // of positions 2 * t, 2 * t + 1, 2 * t + 8 and 2 * t + 9
     const auto load = [&](int step) {
         const int k = step / EACH, i = step % EACH, n = first + (WHOLE_WORDS ? g / 4 : i);
@@ -119,15 +120,16 @@ __device__ __forceinline__ void multiply_values(float (&acc)[OUTPUTS][FRAGMENTS]
     };
     load(0);
     UNROLL for (int step = 0; step < STEPS; ++step) {
-        const int k = step / EACH, i = step % EACH;
+        const int k = step / EACH, i = step % EACH, shift = SHIFTS ? 4 * i : 0;
         if (step + 1 < STEPS) load(step + 1);
         u32(&own)[2][4] = a[step % 2];
         UNROLL for (int h = 0; h < 2; ++h) {
             const u32 x = words[step / TURN % 2][2 * h], y = words[step / TURN % 2][2 * h + 1];
             const u32 scale =
                 __byte_perm(scales[k % 2][2 * h], scales[k % 2][2 * h + 1], i && !WHOLE_WORDS ? 0x7632 : 0x5410);
-            Values::unpack(Values::pairs_of_low(x, y), i, scale, own[0][2 * h], own[0][2 * h + 1]);
-            Values::unpack(Values::pairs_of_high(x, y), i, scale, own[1][2 * h], own[1][2 * h + 1]);
+            const u32 low = Values::pairs_of_low(x, y) >> shift, high = Values::pairs_of_high(x, y) >> shift;
+            Values::unpack(low, SHIFTS ? 0 : i, scale, own[0][2 * h], own[0][2 * h + 1]);
+            Values::unpack(high, SHIFTS ? 0 : i, scale, own[1][2 * h], own[1][2 * h + 1]);
         }
         UNROLL for (int m = 0; m < 2; ++m) wgmma_fence_operand(acc[2 * i + m]);
         wgmma_fence();
