@@ -18,7 +18,7 @@ MODELS = [*PRIMARY, "qwen35-r3-tied-k-IQ4_XS", "qwen3-dense-BF16"]
 CLOSE = 3e-3
 """RMS error over RMS between a row that was pending and the same row of a prompt or of a tree, on a GPU."""
 CLOSE_4 = 3e-2
-"""The same with a q4_0 cache, where a key or value that rounds to another step differs by an eighth of its block's largest."""
+"""The same with a q4_0 cache, where a value that rounds to another step differs by an eighth of its block's largest."""
 
 
 def text(model, n, seed=0):
