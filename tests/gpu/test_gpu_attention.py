@@ -20,7 +20,8 @@ cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.attention.cuda")
 device = pytest.importorskip("dflash.kernels.gpu.device")
 
-KINDS = "halves", "float32", "q8_0", "q4_0", "q8_0/q4_0", "q4_0/q8_0"
+KINDS = "halves", "halves everywhere", "float32", "q8_0", "q8_0 everywhere", "q4_0", "q4_0 everywhere"
+KINDS = *KINDS, "q8_0/q4_0", "q4_0/q8_0 everywhere"
 STORED = {"halves": np.float16, "float32": np.float32, "q8_0": np.int8, "q4_0": np.uint8}
 QUANTIZED = np.int8, np.uint8
 LARGE = 24, 4, 256
@@ -42,7 +43,7 @@ TRUE = [
 CASES = [*reference.cases(), *TRUE]
 
 
-@pytest.fixture(params=[*KINDS, *(f"{kind} everywhere" for kind in KINDS if kind != "float32")])
+@pytest.fixture(params=KINDS)
 def kinds(request, monkeypatch):
     """Types of keys and values; also what runs on GPUs without products of four warps."""
     if request.param.endswith("everywhere"):
