@@ -268,7 +268,8 @@ class Unpack:
 
     Notes
     -----
-    One launch, memory-bound: ``6 * length * KV * D`` bytes of q8_0, 5 of q4_0. Far less than the attention of a prompt chunk takes.
+    One launch, memory-bound: ``6 * length * KV * D`` bytes, of q4_0 5 in place of 6. Far less than the attention of a prompt
+    chunk takes.
     """
 
     def __init__(self, k: Any, v: Any, batch: BatchArrays, out_k: Any, out_v: Any) -> None:
