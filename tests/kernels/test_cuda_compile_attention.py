@@ -80,7 +80,6 @@ def test_every_shape_with_a_quantized_cache(heads, kv, width, bits):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
-    assert compiled("attention/attend_f32.cu", arch, HEAD_DIM=256, GROUP_SIZE=6, KV_HEADS=4, GATED=1) == 0
     assert compiled("attention/compact.cu", arch) == 0
     assert compiled("rope/angles.cu", arch) == 0
     assert (
@@ -108,7 +107,6 @@ def test_every_architecture(arch):
 )
 def test_every_shape_on_hopper(heads, kv, width, gated):
     assert attention(HOPPER, heads, kv, width, gated=gated) == 0
-    assert compiled("attention/attend_f32.cu", HEAD_DIM=width, GROUP_SIZE=heads // kv, KV_HEADS=kv, GATED=0) == 0
     assert (
         compiled(
             "rope/rotate.cu",

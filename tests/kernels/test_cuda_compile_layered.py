@@ -14,6 +14,7 @@ KINDS = dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K")
 LINEAR = {"QUANTS": "Q4_K", "TOKENS": 8, "MODE": 2, "NORM": 0, "K_SLICES": 4, "CLUSTER": 1, "ROW_UNITS": 2, "MT": 1}
 LINEAR |= {"X_COLUMNS": 256, "X_STAGES": 2, "SMEM_BYTES": 65536, "BLOCKS_PER_SM": 1, "POLLED": 0, "GELU": 1}
 KERNELS = {
+    "gated float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 0, "GATED": 1} | FLOATS),
     "a window of float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024} | FLOATS),
     "a window of halves": ("attention/attend_rows.cu", {"HEAD_DIM": 128, "WINDOW": 512} | HALVES),
     "a window of q8_0": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024} | Q8_0),
@@ -52,7 +53,7 @@ def test_it_compiles(path, constants):
     """For one architecture, since other tests compile these sources for all; `attend_rows`, tested only here, for all."""
     rows = "attend_rows" in path
     for arch in GENERATIONS if rows else ("90a",):
-        assert compiled(path, arch, **({"GROUP_SIZE": 4, "KV_HEADS": 4} if rows else {}), **constants) == 0
+        assert compiled(path, arch, **({"GROUP_SIZE": 4, "KV_HEADS": 4, "GATED": 0} if rows else {}) | constants) == 0
 
 
 def test_the_routers_of_a_prompt():

@@ -1,5 +1,6 @@
-// Attention of any rows over a cache of any type, for layers with a window and for heads of more than 256 elements: out =
-// softmax(q k^T / sqrt(HEAD_DIM)) v over the last WINDOW positions that a row sees.
+// Attention of any rows over a cache of any type, for float32 caches, layers with a window, and heads of more than 256
+// elements: out = softmax(q k^T / sqrt(HEAD_DIM)) v over the last WINDOW positions that a row sees, times sigmoid(gate) if
+// GATED.
 //
 // A block handles a row and a query head. Its warps take the positions in turn, EACH at a time, with their own partial sums,
 // which are combined in order at the end. Ancestors in a tree are visited in the order of their depth. So a row's bits depend
@@ -8,15 +9,16 @@
 // Grid (QUERY_HEADS, rows), block 32 * WARPS, shared memory 4 * WARPS * HEAD_DIM bytes and less than 1 KiB (static). Macros:
 // HEAD_DIM, elements of a head; GROUP_SIZE, query heads that share a KV head; KV_HEADS; WINDOW, positions that a row sees at
 // most, itself included, 0 for all; KEY_BITS and VALUE_BITS, 32 for float32, of queries, too, 16 for float16, 8 for q8_0 and 4
-// for q4_0, with float16 queries.
+// for q4_0, with float16 queries; GATED, 1 if the output is gated.
 // Bytes: keys and values of what a row sees once for each query head, mostly from the L2 cache.
+#include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 
 #if !defined(HEAD_DIM) || !defined(GROUP_SIZE) || !defined(KV_HEADS) || !defined(WINDOW) || !defined(KEY_BITS) || \
-    !defined(VALUE_BITS)
-#error "HEAD_DIM, GROUP_SIZE, KV_HEADS, WINDOW, KEY_BITS and VALUE_BITS must be defined"
+    !defined(VALUE_BITS) || !defined(GATED)
+#error "HEAD_DIM, GROUP_SIZE, KV_HEADS, WINDOW, KEY_BITS, VALUE_BITS and GATED must be defined"
 #endif
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 512, "HEAD_DIM must be 16, 32, ... or 512");
 static_assert(KEY_BITS > 8 || (HEAD_DIM % 32 == 0 && HEAD_DIM <= 256), "quantized heads have 32, 64, ... or 256 elements");
@@ -61,7 +63,7 @@ __device__ __forceinline__ void add_scaled(float4& sum, float weight, const floa
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 attend_rows(const unsigned char* q, const unsigned char* k, const unsigned char* v, const int* counts, const int* first,
             const int* sequence, const int* parent, const int* depth, const int* length, const int* pages, int max_pages,
-            unsigned short* out) {
+            const float* gate, unsigned short* out) {
     __shared__ int path[PENDING];
     __shared__ float max_scores[WARPS], sums[WARPS];
     __shared__ float4 outputs[WARPS][VECTORS];
@@ -141,5 +143,10 @@ attend_rows(const unsigned char* q, const unsigned char* k, const unsigned char*
         total = __fmaf_rn(weight, sums[w], total);
     }
     x = make_float4(__fdiv_rn(x.x, total), __fdiv_rn(x.y, total), __fdiv_rn(x.z, total), __fdiv_rn(x.w, total));
+    if (GATED) {
+        const float4 g = ((const float4*)gate)[(2 * at + 1) * VECTORS + threadIdx.x];
+        x.x = mul_sigmoid_rn(x.x, g.x), x.y = mul_sigmoid_rn(x.y, g.y);
+        x.z = mul_sigmoid_rn(x.z, g.z), x.w = mul_sigmoid_rn(x.w, g.w);
+    }
     ((uint2*)out)[at * VECTORS + threadIdx.x] = half4_saturated(x.x, x.y, x.z, x.w);
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
+from dflash.kernels.attention.cuda_rows import AttendRows
 from dflash.kernels.attention.quantized_tiles import QuantizedTiles, quantized_tiles
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
@@ -119,15 +120,12 @@ class _Attention:
         else:
             self.inputs = self.arrays
         if self.exact:
-            b = batch
-            rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
-            made = kernel(_HERE / "attend_f32.cu", "attend_f32", dependent=True, **self.constants)
-            self._exact = made.bind((self.heads, 1), 256, (*self.arrays, *rows, gate, out))
+            self._exact = AttendRows(q, k, v, batch, out, gate=gate)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         if self.exact:
-            self._exact(stream, grid=(self.heads, n_rows))
+            self._exact(n_rows, stream)
         else:
             self._launch(n_rows, stream)
 

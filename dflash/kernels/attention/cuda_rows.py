@@ -1,4 +1,4 @@
-"""Attention on a GPU for layers with a window, and for large heads: a block for each row and query head."""
+"""Attention on a GPU for float32 caches, layers with a window, and large heads: a block for each row and query head."""
 
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class AttendRows:
         Description of the rows.
     out : float16 (T, H * D)
         Receives the result.
+    gate : float32 (T, H * 2 * D), optional
+        Query projection whose heads hold D gates after the D query values.
     window : int
         Tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
 
@@ -46,18 +48,20 @@ class AttendRows:
     ``2 * min(length, window) * D`` elements of the cache for each row and query head, mostly from the L2 cache.
     """
 
-    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, window: int = 0) -> None:
+    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None, window: int = 0) -> None:
         check_cache("attend rows", k, v, q, most=LARGEST_HEAD)
         rows, self._heads, width = q.shape
         check("attend rows: out", out, (rows, self._heads * width), HALVES)
+        if gate is not None:
+            check("attend rows: gate", gate, (rows, self._heads * 2 * width))
         if window < 0:
             raise KernelError(f"attend rows: window is {window}, must be at least 0")
         kv = k.shape[2]
         constants = {"HEAD_DIM": width, "GROUP_SIZE": self._heads // kv, "KV_HEADS": kv, "WINDOW": window}
-        constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v)}
+        constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v), "GATED": int(gate is not None)}
         b, made = batch, kernel(_HERE / "attend_rows.cu", "attend_rows", dependent=True, **constants)
         of_rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
-        self._launch = made.bind((self._heads, 1), 256, (*(a.view(cupy.uint8) for a in (q, k, v)), *of_rows, out))
+        self._launch = made.bind((self._heads, 1), 256, (*(a.view(cupy.uint8) for a in (q, k, v)), *of_rows, gate, out))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""

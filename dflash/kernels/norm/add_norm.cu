@@ -16,15 +16,7 @@ add_norm(float* x, const float* weight, float eps, float scale, float* out) {
     wait_on_dependent_grids();
     const size_t start = (size_t)blockIdx.x * N_VECTORS;
     Values row[PER_THREAD];
-    float squares = 0.0f;
-    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
-        if (in_row(i)) row[i] = ((const Values*)x)[start + vector_index(i)];
-    }
-    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
-        if (!in_row(i)) continue;
-        UNROLL for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
-    }
-    const float factor = __frsqrt_rn(block_sum(squares) / ROW_DIM + eps);
+    const float factor = load_row(row, (const Values*)x + start, eps);
     UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (!in_row(i)) continue;
         const Values gain = ((const Values*)weight)[vector_index(i)];

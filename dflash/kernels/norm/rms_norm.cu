@@ -16,15 +16,7 @@ rms_norm(const float* x, const float* weight, unsigned short* half, float* full,
     }
     wait_on_dependent_grids();
     const size_t start = (size_t)blockIdx.x * N_VECTORS;
-    float squares = 0.0f;
-    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
-        if (in_row(i)) row[i] = ((const Values*)x)[start + vector_index(i)];
-    }
-    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
-        if (!in_row(i)) continue;
-        UNROLL for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
-    }
-    const float factor = __frsqrt_rn(block_sum(squares) / ROW_DIM + eps);
+    const float factor = load_row(row, (const Values*)x + start, eps);
     UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (!in_row(i)) continue;
         Halves rounded;

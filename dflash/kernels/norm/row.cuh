@@ -31,3 +31,16 @@ __device__ __forceinline__ float block_sum(float value) {
 // Index of the thread's i-th vector in the row. The last vectors may lie past the end: see `in_row`.
 __device__ __forceinline__ int vector_index(int i) { return i * THREADS + threadIdx.x; }
 __device__ __forceinline__ bool in_row(int i) { return N_VECTORS % THREADS == 0 || vector_index(i) < N_VECTORS; }
+
+// Load the row that starts at `x`; return 1 / sqrt(mean(x ** 2) + eps).
+__device__ __forceinline__ float load_row(Values (&row)[PER_THREAD], const Values* x, float eps) {
+    float squares = 0.0f;
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (in_row(i)) row[i] = x[vector_index(i)];
+    }
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (!in_row(i)) continue;
+        UNROLL for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
+    }
+    return __frsqrt_rn(block_sum(squares) / ROW_DIM + eps);
+}

@@ -80,8 +80,8 @@ class Rotate:
     q : float16 (T, H, D), or float32 for a float32 cache
         Receives the queries, not scaled; float16 may be given as uint16.
     k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
-        Cache of one layer; float16 may be given as uint16. int8 is q8_0, uint8 q4_0, see `dflash.kernels.kv_types`. With q4_0
-        keys, queries and keys are mixed after the rotation. Quantized keys and values may have different types.
+        Cache of one layer; float16 may be given as uint16. int8 is q8_0, uint8 q4_0, see `dflash.kernels.kv_types`. With
+        q4_0 keys, queries and keys are mixed after the rotation. Quantized keys and values may have different types.
     value_norm : bool
         Norm the values too, without a gain.
 
