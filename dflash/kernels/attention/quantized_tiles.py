@@ -74,7 +74,7 @@ _BEFORE_HOPPER = [QuantizedTiles(_BLOCK, 8, 5), QuantizedTiles(_BLOCK, 32, 3)]
 """Shapes by their queries, chosen by the room in shared memory of heads of 256 values of q8_0."""
 
 _SLOTS_4 = {(_BLOCK, 8): 8, (_WARPGROUPS, 96): 5}
-"""Slots if keys and values have 4 bits, by kernel and queries; else twice as many as above, which take about as much room."""
+"""Slots if keys and values have 4 bits, by kernel and queries; else twice as many as above, in about as much room."""
 
 
 def quantized_tiles(queries: int, group: int, *, hopper: bool, bits: tuple[int, int] = (8, 8)) -> QuantizedTiles:
