@@ -12,7 +12,7 @@ pytest.importorskip("cupy")
 device_model = pytest.importorskip("dflash.model.cuda.model")
 
 LOGITS, QUANTIZED = 4e-3, {"q8_0": 1.2e-2, "q4_0": 0.1}
-"""RMS error over RMS, as for the golden models; and with a quantized cache, where a value that rounds to another step differs
+"""RMS error over RMS, as for the golden models; and with a quantized cache. A value that rounds to another step differs there
 by almost 1% of its block's largest, with q4_0 by 12%. Without quantization the errors would be 2e-2 and 0.24."""
 
 
