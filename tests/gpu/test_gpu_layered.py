@@ -12,8 +12,8 @@ pytest.importorskip("cupy")
 device_model = pytest.importorskip("dflash.model.cuda.model")
 
 LOGITS, QUANTIZED = 4e-3, {"q8_0": 1.2e-2, "q4_0": 0.1}
-"""RMS error over RMS, as for the golden models; and with a quantized cache. A value that rounds to another step differs there
-by almost 1% of its block's largest, with q4_0 by 12%. Without quantization the errors would be 2e-2 and 0.24."""
+"""RMS error over RMS, as for the golden models; and with a quantized cache. A value that rounds to another step differs by
+almost 1% of its block's largest there, with q4_0 by 12%. Without quantization the errors would be 2e-2 and 0.24."""
 
 
 def device(file, config, kv="f16"):
