@@ -1,6 +1,6 @@
 """Decode at great depth on a GPU with each type of the KV cache: attention alone, or a whole model.
 
-``python benchmarks/gpu_kv_depth.py [--model FILE] [--depth 262080] [--rows 1,4,16] [--kv f16,q8_0]``
+``python benchmarks/gpu_kv_depth.py [--model FILE] [--depth 262080] [--rows 1,4,16] [--kv f16,q8_0,q4_0,q8_0/q4_0]``
 
 Attention alone is one layer of a 27B model, with its share of a plain copy's bandwidth in the same run. The model reads
 pending rows after `depth` positions whose keys and values are zero, in 24 forwards launched one after another, then the
@@ -25,11 +25,11 @@ FORWARDS = 24
 
 
 def cache_of(n_pages, kv):
-    """Return random keys or values; large arrays repeat a block of them."""
+    """Return random keys or values of a type; large arrays repeat a block of them."""
     if kv == "f16":
         return halves(n_pages, PAGE, KV, WIDTH)
     some = np.random.default_rng(5).standard_normal((4, PAGE, KV, WIDTH)).astype(np.float32)
-    return cupy.resize(cupy.asarray(quantize(some)), (n_pages, PAGE, KV, KV_TYPES[kv].head_elements(WIDTH)))
+    return cupy.resize(cupy.asarray(quantize(some, kv)), (n_pages, PAGE, KV, KV_TYPES[kv].head_elements(WIDTH)))
 
 
 def attention(depth, rows, kv, copy):
@@ -37,11 +37,12 @@ def attention(depth, rows, kv, copy):
     batch = batch_of(depth, rows, whole=False)
     q, out = halves(rows, HEADS, WIDTH), cupy.zeros((rows, HEADS * WIDTH), np.float16)
     gate, space = cupy.zeros((rows, HEADS * 2 * WIDTH), np.float32), Workspace()
-    caches = [(cache_of(batch.max_pages, kv), cache_of(batch.max_pages, kv)) for _ in range(2)]
+    types = kv.split("/")[0], kv.split("/")[-1]
+    caches = [[cache_of(batch.max_pages, one) for one in types] for _ in range(2)]
     ops = [Attend(q, k, v, batch, out, gate=gate, workspace=space) for k, v in caches]
     us = microseconds(lambda stream: [op(rows, stream) for op in ops], 2)
-    rate = 2 * (depth + rows) * KV * KV_TYPES[kv].head_bytes(WIDTH) / us / 1e3
-    print(f"{kv:5} depth {depth:7} rows {rows:3} {us:8.1f} us {rate:6.0f} GB/s {rate / copy:6.1%}", flush=True)
+    rate = (depth + rows) * KV * sum(KV_TYPES[one].head_bytes(WIDTH) for one in types) / us / 1e3
+    print(f"{kv:9} depth {depth:7} rows {rows:3} {us:8.1f} us {rate:6.0f} GB/s {rate / copy:6.1%}", flush=True)
 
 
 def model(path, depth, all_rows, kv):
@@ -63,7 +64,7 @@ def model(path, depth, all_rows, kv):
             ms = (perf_counter() - start) / FORWARDS * 1e3
             size = (pools.k.nbytes + pools.v.nbytes) / 1e9
             print(
-                f"{kv:5} depth {depth:7} rows {rows:3} {ms:7.3f} ms {1e3 / ms:6.1f} forwards/s, cache {size:.2f} GB",
+                f"{kv:9} depth {depth:7} rows {rows:3} {ms:7.3f} ms {1e3 / ms:6.1f} forwards/s, cache {size:.2f} GB",
                 flush=True,
             )
         chunk = target.prefill_chunk
@@ -76,7 +77,7 @@ def model(path, depth, all_rows, kv):
             target.forward([prompt])
             target.finish()
             ms = (perf_counter() - start) * 1e3
-        print(f"{kv:5} depth {depth:7} prompt chunk of {chunk}: {ms:7.1f} ms, {chunk / ms * 1e3:6.0f} tokens/s", flush=True)
+        print(f"{kv:9} depth {depth:7} prompt chunk of {chunk}: {ms:7.1f} ms, {chunk / ms * 1e3:6.0f} tokens/s", flush=True)
     finally:
         state.close()
     loaded.file.close()
@@ -88,7 +89,7 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--depth", default="65536,262080")
     parser.add_argument("--rows", default="1,4,16")
-    parser.add_argument("--kv", default="f16,q8_0")
+    parser.add_argument("--kv", default="f16,q8_0,q4_0")
     options = parser.parse_args()
     depths, rows = ([int(n) for n in text.split(",")] for text in (options.depth, options.rows))
     copy = copy_bandwidth()

@@ -143,8 +143,9 @@ def load(
     sequences : int
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
-        Type of the KV cache: ``"f16"``, ``"f32"`` or ``"q8_0"``, which takes a little more than half of f16. On a CPU also
-        ``"q4_0"``, a little more than a quarter; two with a slash, as ``"q8_0/q4_0"``, store keys and values apart.
+        Type of the KV cache: ``"f16"``, ``"f32"``, ``"q8_0"``, which takes a little more than half of f16, or ``"q4_0"``, a
+        little more than a quarter. Two with a slash, as ``"q8_0/q4_0"``, store keys and values apart; on a GPU both must be
+        quantized then.
     kv_bytes : int, optional
         Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
         not fit at the same time wait or are preempted.

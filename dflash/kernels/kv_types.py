@@ -86,10 +86,8 @@ def kv_types(kv: str) -> tuple[KvType, KvType]:
 def check_kv(kv: str, head_size: int, device: str) -> None:
     """Raise `RequestError` if heads of `head_size` values can't be stored like this on a device, ``"cpu"`` or ``"cuda"``."""
     keys, values = kv_types(kv)
-    if device == "cuda" and keys is not values:
-        raise RequestError(f"kv is {kv!r}: on a GPU keys and values have one type, such as q8_0")
-    if device == "cuda" and np.uint8 in (keys.dtype, values.dtype):
-        raise RequestError(f"kv is {kv!r}: q4_0 is not available on a GPU, use q8_0")
+    if device == "cuda" and keys is not values and not (keys.extra and values.extra):
+        raise RequestError(f"kv is {kv!r}: on a GPU keys and values have one type, or are q8_0 and q4_0")
     if (keys.extra or values.extra) and (head_size % BLOCK or head_size > BLOCK * SCALES // 2):
         raise RequestError(
             f"kv is {kv!r}: quantized caches need heads of 32, 64, ... or 256 values, those of the model have {head_size}; "
@@ -116,6 +114,16 @@ def head_size(cache: Any) -> int:
 def head_elements(cache: Any, head_size: int) -> int:
     """Return the stored elements of a head of `head_size` values in a cache of the type of another one."""
     return _STORAGE.get(np.dtype(cache.dtype), KvType(cache.dtype)).head_elements(head_size)
+
+
+def value_bits(cache: Any) -> int:
+    """Return the bits of a stored value, without its share of a scale: 32, 16, 8 for q8_0, or 4 for q4_0."""
+    return int(8 * cache.dtype.itemsize) // _STORAGE.get(np.dtype(cache.dtype), KvType(cache.dtype)).each
+
+
+def is_quantized(cache: Any) -> bool:
+    """Return whether a cache, a NumPy or CuPy array, is q8_0 or q4_0."""
+    return value_bits(cache) <= 8
 
 
 _STORAGE = {np.dtype(kind.dtype): kind for kind in KV_TYPES.values()}

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from batches import batch, chain, fill, ragged, stored
+from batches import as_stored, batch, chain, fill, fitting, ragged, stored
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.attention import reference
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.kernels.kv_types import quantize
 from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
@@ -16,7 +15,9 @@ cuda = pytest.importorskip("dflash.kernels.attention.cuda")
 rows_of = pytest.importorskip("dflash.kernels.attention.cuda_rows")
 gates_of = pytest.importorskip("dflash.kernels.attention.cuda_gate")
 
-KINDS = {"halves": np.float16, "float32": np.float32, "q8_0": np.int8}
+KINDS = {"halves": np.float16, "float32": np.float32, "q8_0": np.int8, "q4_0": np.uint8}
+KINDS = {name: (kind, kind) for name, kind in KINDS.items()} | {"q8_0/q4_0": (np.int8, np.uint8)}
+QUANTIZED = np.int8, np.uint8
 SHAPES = [(0, 8, 2, 512), (20, 8, 4, 256), (300, 6, 1, 128), (1, 2, 2, 64), (12, 3, 1, 48)]
 """Window, query heads, KV heads, head size."""
 BATCHES = {
@@ -26,25 +27,25 @@ BATCHES = {
 
 
 @pytest.fixture(params=KINDS)
-def kind(request):
+def kinds(request):
     return KINDS[request.param]
 
 
-def inputs(rows, shape, kind, seed=5):
+def inputs(rows, shape, kinds, seed=5):
     """Queries, and keys and values with NaN or garbage in places that the batch does not have."""
     _, heads, kv, width = shape
     rng, n = np.random.default_rng(seed), int(rows.row_starts[-1])
     made = []
-    for _ in range(2):
+    for kind in kinds:
         cache = fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))
-        cache = np.full(cache.shape, np.nan, kind) if kind != np.int8 else cache
+        cache = cache if kind in QUANTIZED else np.full(cache.shape, np.nan, kind)
         for s, length in enumerate(rows.length):
             index = np.arange(length + rows.row_starts[s + 1] - rows.row_starts[s])
             values = rng.standard_normal((len(index), kv, width)).astype(np.float32)
-            values = quantize(values) if kind == np.int8 else values
+            values = as_stored(kind, values) if kind in QUANTIZED else values
             cache[rows.pages[s, index // PAGE], index % PAGE] = values
         made.append(cache)
-    q = rng.standard_normal((n, heads, width)).astype(np.float16 if kind == np.int8 else kind)
+    q = rng.standard_normal((n, heads, width)).astype(np.float16 if kinds[0] in QUANTIZED else kinds[0])
     return q, *made
 
 
@@ -61,35 +62,35 @@ def run(q, k, v, rows, window):
     return out[:n]
 
 
-def skip_what_is_not_stored(shape, kind):
-    if kind == np.int8 and (shape[3] % 32 or shape[3] > 256):
-        pytest.skip("a q8_0 cache has heads of 32, 64, ... or 256")
+def skip_what_is_not_stored(shape, kinds):
+    if fitting(kinds, shape[3]) != shape[3] or (kinds[0] in QUANTIZED and shape[3] > 256):
+        pytest.skip("a quantized cache has heads of 32, 64, ... or 256")
 
 
 @pytest.mark.parametrize("sequences", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_definition(shape, sequences, kind):
-    skip_what_is_not_stored(shape, kind)
+def test_the_definition(shape, sequences, kinds):
+    skip_what_is_not_stored(shape, kinds)
     rows = batch(sequences)
-    q, k, v = inputs(rows, shape, kind)
+    q, k, v = inputs(rows, shape, kinds)
     want = np.empty((len(q), shape[1] * shape[3]))
     reference.attend(q, k, v, rows, out=want, window=shape[0])
     assert_close("rows", run(q, k, v, rows, shape[0]), want, 5e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
-def test_chains_prompts_and_paths_of_trees_agree(shape, kind):
+def test_chains_prompts_and_paths_of_trees_agree(shape, kinds):
     """Bit for bit: rows alone, in a chain, in a prompt, and a path of a tree after it was moved."""
-    skip_what_is_not_stored(shape, kind)
+    skip_what_is_not_stored(shape, kinds)
     rows = ragged([(250, chain(40), False)])
-    q, k, v = inputs(rows, shape, kind)
+    q, k, v = inputs(rows, shape, kinds)
     together = run(q, k, v, rows, shape[0])
     assert_same_bits("prompt", run(q, k, v, ragged([(250, chain(40), True)], pages=rows.pages), shape[0]), together)
     for i in (0, 7, 39):
         alone = ragged([(250 + i, [-1], False)], pages=rows.pages)
         assert_same_bits(f"row {i}", run(q[i : i + 1], k, v, alone, shape[0])[0], together[i])
     tree = batch([(250, 40, "tree")])
-    q, k, v = inputs(tree, shape, kind)
+    q, k, v = inputs(tree, shape, kinds)
     out, path = run(q, k, v, tree, shape[0]), [int(tree.depth.argmax())]
     while tree.parent[path[0]] >= 0:
         path.insert(0, int(tree.parent[path[0]]))

@@ -9,7 +9,13 @@ QUANTIZED = ["qwen35-r2-untied-F32", "qwen35-r3-tied-k-IQ4_XS"]
 """Models with heads of 64 and of 256, of which these laws also hold with a quantized cache."""
 
 
-@pytest.fixture(params=[*(f"{name} f16" for name in MODELS), *(f"{name} q8_0" for name in QUANTIZED)])
+@pytest.fixture(
+    params=[
+        *(f"{name} f16" for name in MODELS),
+        *(f"{name} {kv}" for name in QUANTIZED for kv in ("q8_0", "q4_0")),
+        f"{QUANTIZED[0]} q8_0/q4_0",
+    ]
+)
 def model(request):
     name, kv = request.param.split()
     model = load(name, kv=kv, device="cuda")

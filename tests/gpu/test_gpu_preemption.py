@@ -12,7 +12,7 @@ from dflash.model.loading.target import load_model
 SAMPLINGS = [Sampling(), Sampling(temperature=0.8, top_p=0.9, seed=5), Sampling(temperature=1.0, logprobs=1, seed=6)]
 
 
-@pytest.fixture(scope="module", params=["f16", "f32", "q8_0"])
+@pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q4_0"])
 def loaded(request):
     return load_model("demo", device="cuda", context=2048, sequences=3, kv=request.param)
 

@@ -12,7 +12,7 @@ from dflash.model.loading.target import load_model
 TEXTS = ("def add(a, b):\n    return a + b\n\n\n" * 30, "The capital of France is Paris. " * 40, "1, 2, 3, 4, 5, " * 60)
 
 
-@pytest.fixture(scope="module", params=["f16", "f32", "q8_0"])
+@pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q4_0"])
 def loaded(request):
     return load_model("demo", device="cuda", context=4096, sequences=3, kv=request.param)
 

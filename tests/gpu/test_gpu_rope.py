@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from batches import batch, fill, ragged, stored
+from batches import batch, fill, fitting, ragged, stored
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.kernels.kv_types import BLOCK, numbers, quantize
+from dflash.kernels.kv_types import KV_TYPES, numbers, quantize
 from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import reference
 
@@ -16,7 +16,11 @@ cuda = pytest.importorskip("dflash.kernels.rope.cuda")
 device = pytest.importorskip("dflash.kernels.gpu.device")
 
 PLAIN = (np.uint16, np.float32)
-CACHES = (*PLAIN, np.int8)
+CACHES = {kind.__name__: (kind, kind) for kind in (*PLAIN, np.int8, np.uint8)}
+CACHES |= {"int8 and uint8": (np.int8, np.uint8), "uint8 and int8": (np.uint8, np.int8)}
+"""Types of keys and of values."""
+KEY_ERRORS = {np.float32: 3e-7, np.int8: 2e-3, np.uint8: 2e-2}
+"""RMS error over RMS of stored keys: a value that rounds to another step differs by it; 5e-4 of halves."""
 TRUE = [
     ("27B", [(4090, 16, "chain")], 24, 4, 256, 64, True),
     ("35B-A3B", [(300, 64, "tree")], 16, 2, 256, 64, True),
@@ -33,13 +37,13 @@ def inputs(rows, heads, kv, width, rotated, gated, seed=1):
     return [*(rng.standard_normal(s, dtype=np.float32) for s in shapes), *np.float32([np.cos(angles), np.sin(angles)])]
 
 
-def run(args, rows, heads, kv, width, kind, *, bucket=None, **settings):
+def run(args, rows, heads, kv, width, kinds, *, bucket=None, **settings):
     """Queries with a guard row, and caches with a spare page; all were NaN."""
     n, room = int(rows.row_starts[-1]), (bucket or int(rows.row_starts[-1])) + 1
     here = DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
-    q = cupy.asarray(fill(np.float32 if kind == np.float32 else np.uint16, (room, heads, width)))
-    k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))) for _ in range(2))
+    q = cupy.asarray(fill(np.float32 if kinds[0] == np.float32 else np.uint16, (room, heads, width)))
+    k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width)))) for kind in kinds)
     projections = (*args[:3], *args[5:])
     padded = [a if a is None else cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in projections]
     gains = [a if a is None else cupy.asarray(a) for a in args[3:5]]
@@ -50,62 +54,63 @@ def run(args, rows, heads, kv, width, kind, *, bucket=None, **settings):
     return q[:n], k, v
 
 
-@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_rotate(case, kind):
+def test_rotate(case, kinds):
     name, sequences, heads, kv, width, rotated, gated = case
-    width += -width % BLOCK if kind == np.int8 else 0
+    width = fitting(kinds, width)
     rows = batch(sequences)
     args = inputs(rows, heads, kv, width, rotated, gated)
-    q, k, v = run(args, rows, heads, kv, width, kind)
+    q, k, v = run(args, rows, heads, kv, width, kinds)
     want_q = np.empty((len(q), heads, width), np.float32)
-    want_k, want_v = (fill(kind, k.shape) for _ in range(2))
+    want_k, want_v = (fill(kind, cache.shape) for kind, cache in zip(kinds, (k, v), strict=True))
     reference.rotate(*args, rows, eps=1e-6, q=want_q, k=want_k, v=want_v)
-    ratio = 3e-7 if kind == np.float32 else 5e-4
-    assert_close(name, numbers(q), want_q, ratio)
+    assert_close(name, numbers(q), want_q, 3e-7 if kinds[0] == np.float32 else 5e-4)
     assert_same_bits(name, v, want_v)
     written = ~np.isnan(numbers(want_k))
-    assert_close(name, numbers(k)[written], numbers(want_k)[written], 2e-3 if kind == np.int8 else ratio)
+    assert_close(name, numbers(k)[written], numbers(want_k)[written], KEY_ERRORS.get(kinds[0], 5e-4))
     assert np.isnan(numbers(k)[~written]).all()
-    for again, before in zip(run(args, rows, heads, kv, width, kind, bucket=len(q) + 9), (q, k, v), strict=True):
+    for again, before in zip(run(args, rows, heads, kv, width, kinds, bucket=len(q) + 9), (q, k, v), strict=True):
         assert_same_bits("again, in a larger bucket", again, before)
 
 
 @pytest.mark.parametrize("width", [32, 256, 512])
-@pytest.mark.parametrize("kind", CACHES)
-def test_normed_values_and_layers_without_keys(kind, width):
+@pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)
+def test_normed_values_and_layers_without_keys(kinds, width):
     """Values are normed without a gain; without keys, queries have the same bits and the cache is not touched."""
-    if kind == np.int8 and width > 256:
-        pytest.skip("a q8_0 cache has heads of up to 256")
+    if kinds[0] in (np.int8, np.uint8) and width > 256:
+        pytest.skip("a quantized cache has heads of up to 256")
     rows = batch([(250, 16, "chain"), (7, 9, "prefill")])
     args = inputs(rows, 4, 2, width, width, False)
-    q, k, v = run(args, rows, 4, 2, width, kind, value_norm=True)
+    q, k, v = run(args, rows, 4, 2, width, kinds, value_norm=True)
     heads = args[2].astype(np.float64).reshape(-1, width)
     normed = heads / np.sqrt(np.mean(heads**2, axis=1, keepdims=True) + 1e-6)
-    plain = run(args, rows, 4, 2, width, kind)
+    plain = run(args, rows, 4, 2, width, kinds)
     assert_same_bits("queries", q, plain[0])
     assert_same_bits("keys", k, plain[1])
     with_values = [*args[:2], normed.reshape(args[2].shape).astype(np.float32), *args[3:]]
-    want_v = run(with_values, rows, 4, 2, width, kind)[2]
+    want_v = run(with_values, rows, 4, 2, width, kinds)[2]
     written = ~np.isnan(numbers(want_v))
-    assert_close("values", numbers(v)[written], numbers(want_v)[written], 3e-7 if kind == np.float32 else 2e-3)
-    alone, *caches = run([args[0], None, None, args[3], None, *args[5:]], rows, 4, 2, width, kind)
+    assert_close(
+        "values", numbers(v)[written], numbers(want_v)[written], {np.float32: 3e-7, np.uint8: 2e-2}.get(kinds[1], 2e-3)
+    )
+    alone, *caches = run([args[0], None, None, args[3], None, *args[5:]], rows, 4, 2, width, kinds)
     assert_same_bits("queries alone", alone, q)
     for cache in caches:
         assert np.isnan(numbers(cache)).all()
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_a_row_has_the_same_bits_in_every_batch(kind):
+@pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)
+def test_a_row_has_the_same_bits_in_every_batch(kinds):
     rows = batch([(250, 16, "chain"), (7, 40, "tree"), (0, 8, "prefill")])
     args = inputs(rows, 24, 4, 256, 64, True)
-    q, k, v = run(args, rows, 24, 4, 256, kind)
+    q, k, v = run(args, rows, 24, 4, 256, kinds)
     for row in (0, 7, 15, 16, 40, 63):
         s = rows.sequence[row]
         at = int(rows.length[s] + row - rows.row_starts[s])
         lone = ragged([(at, [-1], False)], pages=rows.pages[s : s + 1])
         own = [a[row : row + 1] if i not in (3, 4) else a for i, a in enumerate(args)]
-        one, keys, values = run(own, lone, 24, 4, 256, kind)
+        one, keys, values = run(own, lone, 24, 4, 256, kinds)
         assert_same_bits("query", one[0], q[row])
         place = rows.pages[s, at // PAGE], at % PAGE
         assert_same_bits("key", keys[place], k[place])
@@ -117,7 +122,7 @@ def test_halves_saturate():
     args = inputs(rows, 2, 1, 64, 32, False)
     args[2][:] = 1e6
     args[2][1] *= -1
-    v = numbers(run(args, rows, 2, 1, 64, np.uint16)[2])[rows.pages[0, 0], :2]
+    v = numbers(run(args, rows, 2, 1, 64, (np.uint16, np.uint16))[2])[rows.pages[0, 0], :2]
     assert (v == np.float16([65504, -65504])[:, None, None]).all()
 
 
@@ -138,20 +143,22 @@ def test_layers_together_are_those_one_by_one(kv, width, rotated, kind):
     gains = cupy.asarray(np.stack([args[4] for args in of_layer]))
     cuda.Append(keys, values, gains, cos, sin, here, eps=1e-6, k=k, v=v)(n)
     for i, args in enumerate(of_layer):
-        _, want_k, want_v = run([*args[:5], *of_layer[0][5:]], rows, kv, kv, width, kind)
+        _, want_k, want_v = run([*args[:5], *of_layer[0][5:]], rows, kv, kv, width, (kind, kind))
         assert_same_bits("keys", k[i].get(), want_k)
         assert_same_bits("values", v[i].get(), want_v)
     with pytest.raises(KernelError, match="append: rows must be float32"):
         cuda.Append(keys, [value[:-1] for value in values], gains, cos, sin, here, eps=1e-6, k=k, v=v)
 
 
-def test_the_scale_of_q8_0_saturates():
+@pytest.mark.parametrize("kv", ["q8_0", "q4_0"])
+def test_the_scale_of_a_quantized_block_saturates(kv):
     rows = batch([(0, 2, "chain")])
     args = inputs(rows, 2, 1, 64, 32, False)
     args[2][:] = 1e6
     args[2][1] *= -1
-    v = run(args, rows, 2, 1, 64, np.int8)[2][rows.pages[0, 0], :2]
-    assert_same_bits("values", v, quantize(args[2].reshape(2, 1, 64)))
+    kind = KV_TYPES[kv].dtype
+    v = run(args, rows, 2, 1, 64, (kind, kind))[2][rows.pages[0, 0], :2]
+    assert_same_bits("values", v, quantize(args[2].reshape(2, 1, 64), kv))
     assert np.isfinite(numbers(v)).all()
 
 

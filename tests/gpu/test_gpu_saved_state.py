@@ -14,7 +14,7 @@ from dflash.model.loading.target import load_model
 MUCH = 1 << 30
 
 
-@pytest.fixture(scope="module", params=["f16", "f32", "q8_0"])
+@pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q8_0/q4_0", "q4_0"])
 def loaded(request):
     return load_model("demo", device="cuda", context=2048, sequences=3, kv=request.param)
 

@@ -20,13 +20,14 @@ def attention(arch, heads, kv, width, *, gated=1):
     return total + compiled("attention/combine.cu", arch, **shape, GATED=gated, MAX_SPLITS=splits)
 
 
-def quantized(arch, heads, kv, width):
-    """Return the spilled bytes of the kernels of a shape with a q8_0 cache."""
+def quantized(arch, heads, kv, width, bits):
+    """Return the spilled bytes of the kernels of a shape with a quantized cache."""
     hopper, group, shape = arch == HOPPER, heads // kv, {"HEAD_DIM": width, "KV_HEADS": kv}
-    total = compiled("attention/unpack_q8_0.cu", arch, **shape)
-    sizes = {"QUERY_HEADS": heads, "ROTARY_PAIRS": width // 4, "GATED": 1, "TO_HALF": 1, "KV_Q8_0": 1}
+    shape |= {"KEY_BITS": bits[0], "VALUE_BITS": bits[1]}
+    total = compiled("attention/unpack.cu", arch, **shape)
+    sizes = {"QUERY_HEADS": heads, "ROTARY_PAIRS": width // 4, "GATED": 1, "TO_HALF": 1}
     total += compiled("rope/rotate.cu", arch, **shape, **sizes)
-    for cut in {cuda.quantized_tiles(n * group, group, hopper=hopper) for n in range(1, 65)}:
+    for cut in {cuda.quantized_tiles(n * group, group, hopper=hopper, bits=bits) for n in range(1, 65)}:
         constants = {**shape, **cut.constants(), "GROUP_SIZE": group, "MAX_SPLITS": cuda.splits(kv)}
         total += compiled(f"attention/{cut.kernel}.cu", arch, **constants, GATED=0)
     return total
@@ -38,20 +39,43 @@ def test_every_generation(arch):
     assert attention(arch, 32, 4, 128, gated=0) == 0, "30B-A3B"
     assert (
         compiled(
-            "rope/rotate.cu", arch, HEAD_DIM=128, QUERY_HEADS=32, KV_HEADS=4, ROTARY_PAIRS=64, GATED=0, TO_HALF=1, KV_Q8_0=0
+            "rope/rotate.cu",
+            arch,
+            HEAD_DIM=128,
+            QUERY_HEADS=32,
+            KV_HEADS=4,
+            ROTARY_PAIRS=64,
+            GATED=0,
+            TO_HALF=1,
+            KEY_BITS=16,
+            VALUE_BITS=16,
         )
         == 0
     )
 
 
+@pytest.mark.parametrize("bits", [(8, 8), (4, 4)])
 @pytest.mark.parametrize("arch", [*GENERATIONS[:1], HOPPER, *GENERATIONS[2:]])
-def test_every_generation_with_a_quantized_cache(arch):
-    assert quantized(arch, 24, 4, 256) == 0
+def test_every_generation_with_a_quantized_cache(arch, bits):
+    assert quantized(arch, 24, 4, 256, bits) == 0
 
 
-@pytest.mark.parametrize(("heads", "kv", "width"), [(16, 2, 256), (32, 8, 128), (2, 1, 64), (2, 1, 96)])
-def test_every_shape_with_a_quantized_cache(heads, kv, width):
-    assert quantized(HOPPER, heads, kv, width) == 0
+@pytest.mark.parametrize(
+    ("heads", "kv", "width", "bits"),
+    [
+        (16, 2, 256, (8, 8)),
+        (32, 8, 128, (8, 8)),
+        (2, 1, 64, (8, 8)),
+        (2, 1, 96, (8, 8)),
+        (24, 4, 256, (8, 4)),
+        (24, 4, 256, (4, 8)),
+        (32, 8, 128, (4, 4)),
+        (2, 1, 32, (4, 4)),
+        (2, 1, 96, (8, 4)),
+    ],
+)
+def test_every_shape_with_a_quantized_cache(heads, kv, width, bits):
+    assert quantized(HOPPER, heads, kv, width, bits) == 0
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -60,7 +84,16 @@ def test_every_architecture(arch):
     assert compiled("rope/angles.cu", arch) == 0
     assert (
         compiled(
-            "rope/rotate.cu", arch, HEAD_DIM=256, QUERY_HEADS=24, KV_HEADS=4, ROTARY_PAIRS=32, GATED=1, TO_HALF=1, KV_Q8_0=0
+            "rope/rotate.cu",
+            arch,
+            HEAD_DIM=256,
+            QUERY_HEADS=24,
+            KV_HEADS=4,
+            ROTARY_PAIRS=32,
+            GATED=1,
+            TO_HALF=1,
+            KEY_BITS=16,
+            VALUE_BITS=16,
         )
         == 0
     )
@@ -83,7 +116,8 @@ def test_every_shape_on_hopper(heads, kv, width, gated):
             ROTARY_PAIRS=width // 4,
             GATED=0,
             TO_HALF=0,
-            KV_Q8_0=0,
+            KEY_BITS=32,
+            VALUE_BITS=32,
         )
         == 0
     )
@@ -101,5 +135,6 @@ def test_tiles_fit(group):
             beside = 1200 + cut.queries // 64 * 12 * min(64, cut.queries // group)
             assert cut.shared(256) + beside <= room * 1024
         for n in range(1, 65):
-            cut = cuda.quantized_tiles(n * group, group, hopper=hopper)
-            assert cut.shared(256) + (6000 if hopper else 1200) <= room * 1024
+            for bits in ((8, 8), (8, 4), (4, 4)):
+                cut = cuda.quantized_tiles(n * group, group, hopper=hopper, bits=bits)
+                assert cut.shared(256) + (6000 if hopper else 1200) <= room * 1024

@@ -7,21 +7,32 @@ from nvrtc import GENERATIONS, compiled
 pytestmark = nvrtc.needed
 
 HEADS = {"QUERY_HEADS": 16, "KV_HEADS": 4, "GATED": 0, "TO_HALF": 1}
+FLOATS, HALVES, Q8_0, Q4_0 = ({"KEY_BITS": bits, "VALUE_BITS": bits} for bits in (32, 16, 8, 4))
 CHOICE = {"EXPERTS": 128, "N_USED": 8, "N_SHARED": 0}
 EXPERTS = CHOICE | {"MODEL_DIM": 2816, "FFN_DIM": 704, "SHARED_FFN_DIM": 704}
 KINDS = dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K")
 LINEAR = {"QUANTS": "Q4_K", "TOKENS": 8, "MODE": 2, "NORM": 0, "K_SLICES": 4, "CLUSTER": 1, "ROW_UNITS": 2, "MT": 1}
 LINEAR |= {"X_COLUMNS": 256, "X_STAGES": 2, "SMEM_BYTES": 65536, "BLOCKS_PER_SM": 1, "POLLED": 0, "GELU": 1}
 KERNELS = {
-    "gated float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 0, "KV_TYPE": 0, "GATED": 1}),
-    "a window of float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024, "KV_TYPE": 0}),
-    "a window of halves": ("attention/attend_rows.cu", {"HEAD_DIM": 128, "WINDOW": 512, "KV_TYPE": 1}),
-    "a window of q8_0": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024, "KV_TYPE": 2}),
-    "heads of 512": ("attention/attend_rows.cu", {"HEAD_DIM": 512, "WINDOW": 0, "KV_TYPE": 1}),
+    "gated float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 0, "GATED": 1} | FLOATS),
+    "a window of float32": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024} | FLOATS),
+    "a window of halves": ("attention/attend_rows.cu", {"HEAD_DIM": 128, "WINDOW": 512} | HALVES),
+    "a window of q8_0": ("attention/attend_rows.cu", {"HEAD_DIM": 256, "WINDOW": 1024} | Q8_0),
+    "a window of q4_0": ("attention/attend_rows.cu", {"HEAD_DIM": 128, "WINDOW": 512} | Q4_0),
+    "heads of 512": ("attention/attend_rows.cu", {"HEAD_DIM": 512, "WINDOW": 0} | HALVES),
     "a gate of heads": ("attention/head_gate.cu", {"ROW_DIM": 6144, "GATES": 48}),
-    "normed values": ("rope/rotate.cu", HEADS | {"HEAD_DIM": 512, "ROTARY_PAIRS": 256, "KV_Q8_0": 0, "VALUE_NORM": 1}),
-    "normed values, q8_0": ("rope/rotate.cu", HEADS | {"HEAD_DIM": 256, "ROTARY_PAIRS": 128, "KV_Q8_0": 1, "VALUE_NORM": 1}),
-    "queries only": ("rope/rotate.cu", HEADS | {"HEAD_DIM": 512, "ROTARY_PAIRS": 256, "KV_Q8_0": 0, "QUERIES_ONLY": 1}),
+    "normed values": (
+        "rope/rotate.cu",
+        HEADS | {"HEAD_DIM": 512, "ROTARY_PAIRS": 256, "VALUE_NORM": 1} | HALVES,
+    ),
+    "normed values, q8_0": (
+        "rope/rotate.cu",
+        HEADS | {"HEAD_DIM": 256, "ROTARY_PAIRS": 128, "VALUE_NORM": 1} | Q8_0,
+    ),
+    "queries only": (
+        "rope/rotate.cu",
+        HEADS | {"HEAD_DIM": 512, "ROTARY_PAIRS": 256, "QUERIES_ONLY": 1} | HALVES,
+    ),
     "norm and sum": ("norm/add_norm.cu", {"ROW_DIM": 2816, "THREADS": 320, "CLEAR": 1}),
     "a layer's part": ("gelu/gelu_gate.cu", {"X_DIM": 2560, "GATES": 256}),
     "layer embeddings": ("per_layer/layer_embeddings.cu", {"LAYERS": 42, "LAYER_DIM": 256}),

@@ -11,7 +11,7 @@ from dflash.kernels.gpu.jit import macros, source
 pytestmark = nvrtc.needed
 
 ATTENTION = {"HEAD_DIM": 64, "GROUP_SIZE": 2, "KV_HEADS": 1, "TILE_KV": 64, "TILE_Q": 64, "TREE_MASK": 0, "GATED": 0}
-ATTENTION |= {"STAGES": 4, "MAX_SPLITS": 4}
+ATTENTION |= {"STAGES": 4, "MAX_SPLITS": 4, "KEY_BITS": 4, "VALUE_BITS": 8}
 DELTA = {
     "KEY_HEADS": 1,
     "VALUE_HEADS": 2,
@@ -34,7 +34,7 @@ MACROS = {
     "moe": {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
     | dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K"),
     "norm": {"ROW_DIM": 2048, "THREADS": 256},
-    "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1, "KV_Q8_0": 1},
+    "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1, "KEY_BITS": 8, "VALUE_BITS": 8},
     "sample": {"VOCAB": 1000, "THREADS": 1024},
 }
 """Macros that the headers of each folder require."""

@@ -121,11 +121,11 @@ def test_names():
             kv_types(wrong)
     with pytest.raises(RequestError, match=r"need heads of 32, 64, \.\.\. or 256 values, those of the model have 80"):
         check_kv("q8_0/f16", 80, "cpu")
-    with pytest.raises(RequestError, match="on a GPU keys and values have one type"):
+    with pytest.raises(RequestError, match="on a GPU keys and values have one type, or are q8_0 and q4_0"):
         check_kv("q8_0/f16", 64, "cuda")
+    check_kv("q4_0", 64, "cuda")
+    check_kv("q8_0/q4_0", 96, "cuda")
     check_kv("q8_0/f16", 64, "cpu")
     check_kv("q8_0/q4_0", 96, "cpu")
     with pytest.raises(RequestError, match="keys of q4_0 need heads of 32, 64, 128 or 256 values"):
         check_kv("q4_0/q8_0", 96, "cpu")
-    with pytest.raises(RequestError, match="q4_0 is not available on a GPU, use q8_0"):
-        check_kv("q4_0", 64, "cuda")

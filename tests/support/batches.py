@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dflash.kernels.kv_types import KV_TYPES, quantize
+from dflash.kernels.kv_types import BLOCK, KV_TYPES, quantize
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 
 
@@ -28,6 +28,13 @@ def as_stored(kind, values):
     if kind in (np.int8, np.uint8):
         return quantize(values, "q8_0" if kind == np.int8 else "q4_0")
     return values.astype(np.float16).view(np.uint16) if kind == np.uint16 else values
+
+
+def fitting(kinds, width):
+    """Round a head size up to one that caches of these types can store."""
+    if kinds[0] == np.uint8:
+        return max(BLOCK, 1 << (width - 1).bit_length())
+    return width + (-width % BLOCK if {np.int8, np.uint8} & set(kinds) else 0)
 
 
 def tree(rng, n):

@@ -56,9 +56,9 @@ N = 200 if LONG else 24
 
 
 @cache
-def demo(device="cpu"):
+def demo(device="cpu", kv="f16"):
     """The demo with room for all strategies at once."""
-    return load_model("demo", device=device, threads=2, context=2048, sequences=len(STRATEGIES))
+    return load_model("demo", device=device, threads=2, context=2048, sequences=len(STRATEGIES), kv=kv)
 
 
 def compare(model, prompt, strategies, n, *, tie=0.0, **settings):

@@ -4,7 +4,7 @@ import numpy as np
 
 from dflash.kernels.delta.reference import gates, unit
 from dflash.kernels.gelu.reference import gelu
-from dflash.kernels.kv_types import numbers, quantize
+from dflash.kernels.kv_types import mixed, numbers, quantize
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.reference import experts
 from dflash.model.rope import inverse_frequencies
@@ -107,9 +107,13 @@ class Cache(dict):
         self.kv = kv
 
     def __setitem__(self, layer, keys_and_values):
-        if self.kv == "q8_0":
-            keys_and_values = [numbers(quantize(x.astype(np.float32))).astype(np.float64) for x in keys_and_values]
-        super().__setitem__(layer, keys_and_values)
+        keys, values = keys_and_values
+        if self.kv in ("q8_0", "q4_0"):
+            mix = mixed if self.kv == "q4_0" else np.asarray
+            stored = [quantize(x.astype(np.float32), self.kv) for x in (mix(keys), values)]
+            keys, values = (numbers(x).astype(np.float64) for x in stored)
+            keys = mix(keys)  # back: queries need not be mixed then
+        super().__setitem__(layer, (keys, values))
 
 
 def layered_attention(whole, block, config, i, x, kept):

@@ -17,6 +17,8 @@ from dflash.model.batch import Span
 MODELS = [*PRIMARY, "qwen35-r3-tied-k-IQ4_XS", "qwen3-dense-BF16"]
 CLOSE = 3e-3
 """RMS error over RMS between a row that was pending and the same row of a prompt or of a tree, on a GPU."""
+CLOSE_4 = 3e-2
+"""The same with a q4_0 cache, where a value that rounds to another step differs by an eighth of its block's largest."""
 
 
 def text(model, n, seed=0):
@@ -44,7 +46,7 @@ def assert_alike(name, model, got, want):
     if model.device == "cpu":
         assert_same_bits(name, got, want)
     else:
-        assert_close(name, got, want, CLOSE)
+        assert_close(name, got, want, CLOSE_4 if "q4_0" in model.pools.kv else CLOSE)
 
 
 @pytest.mark.parametrize("cuts", [(1,), (2,), (1, 3, 4), (5,), (1, 2, 3, 4, 5)])

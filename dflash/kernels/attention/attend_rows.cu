@@ -8,36 +8,45 @@
 //
 // Grid (QUERY_HEADS, rows), block 32 * WARPS, shared memory 4 * WARPS * HEAD_DIM bytes and less than 1 KiB (static). Macros:
 // HEAD_DIM, elements of a head; GROUP_SIZE, query heads that share a KV head; KV_HEADS; WINDOW, positions that a row sees at
-// most, itself included, 0 for all; KV_TYPE, 0 for a float32 cache and queries, 1 for float16, 2 for q8_0 and float16 queries;
-// GATED, 1 if the output is gated.
+// most, itself included, 0 for all; KEY_BITS and VALUE_BITS, 32 for float32, of queries, too, 16 for float16, 8 for q8_0 and 4
+// for q4_0, with float16 queries; GATED, 1 if the output is gated.
 // Bytes: keys and values of what a row sees once for each query head, mostly from the L2 cache.
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 
-#if !defined(HEAD_DIM) || !defined(GROUP_SIZE) || !defined(KV_HEADS) || !defined(WINDOW) || !defined(KV_TYPE) || \
-    !defined(GATED)
-#error "HEAD_DIM, GROUP_SIZE, KV_HEADS, WINDOW, KV_TYPE and GATED must be defined"
+#if !defined(HEAD_DIM) || !defined(GROUP_SIZE) || !defined(KV_HEADS) || !defined(WINDOW) || !defined(KEY_BITS) || \
+    !defined(VALUE_BITS) || !defined(GATED)
+#error "HEAD_DIM, GROUP_SIZE, KV_HEADS, WINDOW, KEY_BITS, VALUE_BITS and GATED must be defined"
 #endif
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 512, "HEAD_DIM must be 16, 32, ... or 512");
-static_assert(KV_TYPE < 2 || (HEAD_DIM % 32 == 0 && HEAD_DIM <= 256), "heads of q8_0 have 32, 64, ... or 256 elements");
+static_assert(KEY_BITS > 8 || (HEAD_DIM % 32 == 0 && HEAD_DIM <= 256), "quantized heads have 32, 64, ... or 256 elements");
+static_assert(KEY_BITS == VALUE_BITS || (KEY_BITS <= 8 && VALUE_BITS <= 8), "types that differ are quantized");
 
 constexpr int PAGE = 256, PENDING = 64, WARPS = 8, EACH = 4, QUERY_HEADS = GROUP_SIZE * KV_HEADS;
 constexpr int VECTORS = HEAD_DIM / 4, PER_LANE = (VECTORS + 31) / 32;  // four elements each
-constexpr int HEAD_BYTES = KV_TYPE == 0 ? 4 * HEAD_DIM : KV_TYPE == 1 ? 2 * HEAD_DIM : HEAD_DIM + 16;
+
+// Bytes of a stored head.
+template <int BITS>
+constexpr int HEAD_BYTES = HEAD_DIM * BITS / 8 + (BITS <= 8 ? 16 : 0);
 
 __device__ __forceinline__ float4 of_halves(uint2 h) {
     return make_float4(to_float(h.x & 0xffff), to_float(h.x >> 16), to_float(h.y & 0xffff), to_float(h.y >> 16));
 }
 
 // Elements 4 * vector to 4 * vector + 3 of a stored head.
+template <int BITS>
 __device__ __forceinline__ float4 load_vector(const u8* head, int vector) {
-    if (KV_TYPE == 0) return ((const float4*)head)[vector];
-    if (KV_TYPE == 1) return of_halves(((const uint2*)head)[vector]);
-    const u32 bytes = ((const u32*)head)[vector];
-    const float scale = to_float(((const u16*)(head + HEAD_DIM))[vector / 8]);
-    const auto value = [&](u32 byte) { return to_float(to_half(__fmul_rn((float)(signed char)byte, scale))); };
+    if (BITS == 32) return ((const float4*)head)[vector];
+    if (BITS == 16) return of_halves(((const uint2*)head)[vector]);
+    // of 4 bits, the upper halves of the bytes of a block are its elements from 16 on
+    const u32 bytes = BITS == 8 ? ((const u32*)head)[vector] : ((const u32*)head)[vector / 8 * 4 + vector % 4] >> (vector & 4);
+    const float scale = to_float(((const u16*)(head + HEAD_DIM * BITS / 8))[vector / 8]);
+    const auto value = [&](u32 byte) {
+        const int number = BITS == 8 ? (int)(signed char)byte : (int)(byte & 15) - 8;
+        return to_float(to_half(__fmul_rn((float)number, scale)));
+    };
     return make_float4(value(bytes), value(bytes >> 8), value(bytes >> 16), value(bytes >> 24));
 }
 
@@ -77,8 +86,8 @@ attend_rows(const unsigned char* q, const unsigned char* k, const unsigned char*
     UNROLL for (int i = 0; i < PER_LANE; ++i) {
         query[i] = o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (lane + 32 * i >= VECTORS) continue;
-        const float4 x = KV_TYPE == 0 ? ((const float4*)q)[at * VECTORS + lane + 32 * i]
-                                      : of_halves(((const uint2*)q)[at * VECTORS + lane + 32 * i]);
+        const float4 x = KEY_BITS == 32 ? ((const float4*)q)[at * VECTORS + lane + 32 * i]
+                                        : of_halves(((const uint2*)q)[at * VECTORS + lane + 32 * i]);
         query[i] = make_float4(__fmul_rn(x.x, scale), __fmul_rn(x.y, scale), __fmul_rn(x.z, scale), __fmul_rn(x.w, scale));
     }
     for (int position = start + warp; position <= last; position += EACH * WARPS) {
@@ -90,14 +99,14 @@ attend_rows(const unsigned char* q, const unsigned char* k, const unsigned char*
             const int here = min(position + j * WARPS, last);
             const int index = chain || here < committed ? here : committed + path[here - committed];
             const size_t cache_row = (size_t)pages[(size_t)s * max_pages + index / PAGE] * PAGE + index % PAGE;
-            stored[j] = (cache_row * KV_HEADS + head / GROUP_SIZE) * HEAD_BYTES;
+            stored[j] = cache_row * KV_HEADS + head / GROUP_SIZE;
         }
         UNROLL for (int j = 0; j < EACH; ++j) {
             scores[j] = 0.0f;
             UNROLL for (int i = 0; i < PER_LANE; ++i) {
                 if (lane + 32 * i >= VECTORS) continue;
-                scores[j] = dot(query[i], load_vector(k + stored[j], lane + 32 * i), scores[j]);
-                values[j][i] = load_vector(v + stored[j], lane + 32 * i);
+                scores[j] = dot(query[i], load_vector<KEY_BITS>(k + stored[j] * HEAD_BYTES<KEY_BITS>, lane + 32 * i), scores[j]);
+                values[j][i] = load_vector<VALUE_BITS>(v + stored[j] * HEAD_BYTES<VALUE_BITS>, lane + 32 * i);
             }
         }
         UNROLL for (int j = 0; j < EACH; ++j) {

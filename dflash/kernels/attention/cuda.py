@@ -19,7 +19,7 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
-from dflash.kernels.kv_types import head_size
+from dflash.kernels.kv_types import head_elements, head_size, is_quantized, value_bits
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import HALVES, check_cache
 
@@ -112,7 +112,8 @@ class _Attention:
         self.constants["GATED"] = int(gate is not None)
         hopper = capabilities().has_wgmma
         self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
-        self.quantized = k.dtype == cupy.int8
+        self.quantized = is_quantized(k)
+        self.bits = value_bits(k), value_bits(v)
         if hopper and not (self.exact or self.quantized):
             places = k.shape[0] * PAGE, self.kv * self.width
             self.inputs = q, *(tensor_map(cache.reshape(places), (64, 64)) for cache in (k, v))
@@ -139,8 +140,9 @@ class Attend(_Attention):
     ----------
     q : float16 (T, H, D), or float32 for a float32 cache
         Queries from `Rotate`.
-    k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
-        Cache of one layer; int8 is q8_0. The keys and values of the rows are in it already.
+    k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
+        Cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
+        of the rows are in it already; with q4_0 keys, queries and keys are mixed (`dflash.kernels.kv_types`).
     batch : DeviceBatch
         Description of the rows.
     out : float16 (T, H * D)
@@ -163,8 +165,8 @@ class Attend(_Attention):
     -----
     Products are of float16, sums and softmax are float32; weights are rounded to float16. With a float32 cache everything
     is float32. The bits of a row depend only on its visible tokens and on its index in the cache (``length`` plus its row
-    number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes, with a
-    q8_0 cache ``2 * length * KV * (D + 16)``.
+    number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes, of a
+    quantized cache ``length * KV`` times the bytes of a head of keys and one of values.
 
     References
     ----------
@@ -192,7 +194,8 @@ class Attend(_Attention):
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
         given = *rows, *room, space.partial, space.stats
-        self._tiles = partial(quantized_tiles if self.quantized else tiles, group=self.group, hopper=self.hopper)
+        chosen = partial(quantized_tiles, bits=self.bits) if self.quantized else tiles
+        self._tiles = partial(chosen, group=self.group, hopper=self.hopper)
         self._attend: dict[Any, Bound] = {}
         for cut in dict.fromkeys(self._tiles(n * self.group) for n in range(1, most + 1)):
             name, inputs = f"decode{self.suffix}", self.inputs
@@ -219,7 +222,7 @@ class Attend(_Attention):
 class Prefill(_Attention):
     """`dflash.kernels.attention.attend` for prefill: chains of any length; parameters as for `Attend`.
 
-    A q8_0 cache must be unpacked first; see `Unpack`.
+    A quantized cache must be unpacked first; see `Unpack`.
 
     Notes
     -----
@@ -232,7 +235,7 @@ class Prefill(_Attention):
         if self.exact:
             return
         if self.quantized:
-            raise KernelError("prefill: a q8_0 cache must be unpacked first")
+            raise KernelError("prefill: a quantized cache must be unpacked first")
         name = f"prefill{self.suffix}"
         self._prefill: dict[Any, Bound] = {}
         rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
@@ -250,11 +253,11 @@ class Prefill(_Attention):
 
 
 class Unpack:
-    """Unpacks what a pass reads of a q8_0 cache to float16, at the same places.
+    """Unpacks what a pass reads of a quantized cache to float16, at the same places.
 
     Parameters
     ----------
-    k, v : int8 (pages, PAGE, KV, D + 16)
+    k, v : int8 (pages, PAGE, KV, D + 16) or uint8 (pages, PAGE, KV, D / 2 + 16)
         Cache of one layer.
     batch : DeviceBatch
         Description of the rows, whose keys and values are in the cache already.
@@ -263,15 +266,18 @@ class Unpack:
 
     Notes
     -----
-    One launch, memory-bound: ``6 * length * KV * D`` bytes. Far less than the attention of a prompt chunk takes.
+    One launch, memory-bound: ``6 * length * KV * D`` bytes, of q4_0 5 in place of 6. Far less than the attention of a prompt
+    chunk takes.
     """
 
     def __init__(self, k: Any, v: Any, batch: BatchArrays, out_k: Any, out_v: Any) -> None:
         shape = *k.shape[:3], head_size(k)
-        check("unpack: v", v, k.shape, cupy.int8)
+        for name, cache in (("k", k), ("v", v)):
+            check(f"unpack: {name}", cache, (*k.shape[:3], head_elements(cache, shape[3])), (cupy.int8, cupy.uint8))
         check("unpack: out_k", out_k, shape, HALVES)
         check("unpack: out_v", out_v, shape, HALVES)
-        made = kernel(_HERE / "unpack_q8_0.cu", "unpack_q8_0", dependent=True, HEAD_DIM=shape[3], KV_HEADS=shape[2])
+        constants = {"HEAD_DIM": shape[3], "KV_HEADS": shape[2], "KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v)}
+        made = kernel(_HERE / "unpack.cu", "unpack", dependent=True, **constants)
         rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
         args = (*(cache.view(cupy.uint8) for cache in (k, v)), *rows, out_k, out_v)
         self._launch = made.bind((2 * capabilities().processors, 2), 256, args)
@@ -304,10 +310,10 @@ class Compact:
 
     def __init__(self, k: Any, v: Any, pages: Any, length: Any, accepted: Any, n_accepted: Any) -> None:
         layers = k.shape[0] if k.ndim == 5 else 1
-        lines = k.shape[-2] * k.shape[-1] * k.itemsize // 16
-        self._across = -(-lines // _COMPACT), 2 * layers
-        stride = k.size * k.itemsize // 16 // layers
-        args = k.view(cupy.uint8), v.view(cupy.uint8), lines, stride, pages, pages.shape[-1], length, accepted, n_accepted
+        lines = [cache.shape[-2] * cache.shape[-1] * cache.itemsize // 16 for cache in (k, v)]
+        self._across = -(-max(lines) // _COMPACT), 2 * layers
+        places = k.shape[-4] * k.shape[-3]
+        args = k.view(cupy.uint8), v.view(cupy.uint8), *lines, places, pages, pages.shape[-1], length, accepted, n_accepted
         self._launch = kernel(_HERE / "compact.cu", "compact").bind((*self._across, 1), _COMPACT, args)
 
     def __call__(self, n_sequences: int, stream: Any = None) -> None:

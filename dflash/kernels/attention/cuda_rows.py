@@ -9,11 +9,12 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.kv_types import value_bits
 from dflash.kernels.rope.cuda import HALVES, check_cache
 
 _HERE = Path(__file__).parent
 LARGEST_HEAD = 512
-"""Largest head of `AttendRows`; a q8_0 cache stores heads of up to 256."""
+"""Largest head of `AttendRows`; a quantized cache stores heads of up to 256."""
 
 
 class AttendRows:
@@ -23,8 +24,9 @@ class AttendRows:
     ----------
     q : float16 (T, H, D), or float32 for a float32 cache
         Queries from `Rotate`; D is at most `LARGEST_HEAD`. Float16 arrays may be given as uint16.
-    k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
-        Cache of one layer; int8 is q8_0. The keys and values of the rows are in it already.
+    k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
+        Cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
+        of the rows are in it already.
     batch : DeviceBatch
         Description of the rows.
     out : float16 (T, H * D)
@@ -54,9 +56,9 @@ class AttendRows:
             check("attend rows: gate", gate, (rows, self._heads * 2 * width))
         if window < 0:
             raise KernelError(f"attend rows: window is {window}, must be at least 0")
-        kv, stored = k.shape[2], 0 if k.dtype == cupy.float32 else 2 if k.dtype == cupy.int8 else 1
-        constants = {"HEAD_DIM": width, "GROUP_SIZE": self._heads // kv, "KV_HEADS": kv, "WINDOW": window, "KV_TYPE": stored}
-        constants["GATED"] = int(gate is not None)
+        kv = k.shape[2]
+        constants = {"HEAD_DIM": width, "GROUP_SIZE": self._heads // kv, "KV_HEADS": kv, "WINDOW": window}
+        constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v), "GATED": int(gate is not None)}
         b, made = batch, kernel(_HERE / "attend_rows.cu", "attend_rows", dependent=True, **constants)
         of_rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
         self._launch = made.bind((self._heads, 1), 256, (*(a.view(cupy.uint8) for a in (q, k, v)), *of_rows, gate, out))

@@ -10,10 +10,11 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.kv_types import BLOCK, head_size
+from dflash.kernels.kv_types import BLOCK, head_elements, head_size, is_quantized, value_bits
 from dflash.kernels.ragged import PAGE
 
 HALVES = cupy.float16, cupy.uint16
+_QUANTIZED = cupy.int8, cupy.uint8
 _HERE = Path(__file__).parent
 _WARPS = 4  # heads of a block, as in rotate.cuh
 
@@ -78,8 +79,9 @@ class Rotate:
         Added to the mean square.
     q : float16 (T, H, D), or float32 for a float32 cache
         Receives the queries, not scaled; float16 may be given as uint16.
-    k, v : float16 or float32 (pages, PAGE, KV, D), or int8 (pages, PAGE, KV, D + 16)
-        Cache of one layer; float16 may be given as uint16. int8 is q8_0, see `dflash.kernels.kv_types`.
+    k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
+        Cache of one layer; float16 may be given as uint16. int8 is q8_0, uint8 q4_0, see `dflash.kernels.kv_types`. With
+        q4_0 keys, queries and keys are mixed after the rotation. Quantized keys and values may have different types.
     value_norm : bool
         Norm the values too, without a gain.
 
@@ -92,7 +94,7 @@ class Rotate:
     -----
     Computed in float32 and rounded once when written; float16 is clamped to 65504. The bits of a row depend only on the row.
     About 2 us for few rows, else memory-bound: reads ``4 * (H + 2 * KV) * D`` bytes a row (gates are skipped), and writes
-    half of that for float16, about a quarter for q8_0.
+    half of that for float16, about a quarter for q8_0, an eighth for q4_0.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Rotate:
         check("rotate: sin", sin, (n, pairs))
         self._across = -(-(heads + (0 if key is None else 2 * kv)) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
-        constants["KV_Q8_0"] = int(k.dtype == cupy.int8)
+        constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v)}
         constants |= ({"QUERIES_ONLY": 1} if key is None else {}) | ({"VALUE_NORM": 1} if value_norm else {})
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
         rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
@@ -202,15 +204,19 @@ def check_cache(name: str, k: Any, v: Any, q: Any, *, most: int = 256) -> None:
     KernelError
         If a shape or a type does not fit; the message begins with `name`.
     """
-    width, quantized = head_size(k), k.dtype == cupy.int8
-    fits = k.ndim == 4 and k.dtype in (cupy.float32, cupy.int8, *HALVES) and k.shape[1] == PAGE
+    width, quantized = head_size(k), is_quantized(k)
+    fits = k.ndim == 4 and k.dtype in (cupy.float32, *_QUANTIZED, *HALVES) and k.shape[1] == PAGE
     if not fits or width % (BLOCK if quantized else 16) or width > (256 if quantized else most):
         raise KernelError(
-            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to {most}, or int8 "
-            f"(pages, {PAGE}, KV, D + 16), D a multiple of {BLOCK} up to 256, got {k.dtype} {k.shape}"
+            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to {most}, int8 "
+            f"(pages, {PAGE}, KV, D + 16) or uint8 (pages, {PAGE}, KV, D / 2 + 16), D a multiple of {BLOCK} up to 256, "
+            f"got {k.dtype} {k.shape}"
         )
-    kinds = HALVES if k.dtype in HALVES else (k.dtype.type,)
-    if v.dtype not in kinds or v.shape != k.shape or not (k.flags.c_contiguous and v.flags.c_contiguous):
+    if k.dtype == cupy.uint8 and width & width - 1:
+        raise KernelError(f"{name}: keys of q4_0 need heads of 32, 64, 128 or 256 values, got {width}")
+    kinds = HALVES if k.dtype in HALVES else _QUANTIZED if quantized else (k.dtype.type,)
+    shape = *k.shape[:3], head_elements(v, width)
+    if v.dtype not in kinds or v.shape != shape or not (k.flags.c_contiguous and v.flags.c_contiguous):
         raise KernelError(f"{name}: v must be a contiguous cache as k, {k.dtype} {k.shape}, got {v.dtype} {v.shape}")
     queries = HALVES if quantized else kinds
     fits = q.ndim == 3 and q.shape[2] == width and q.shape[1] % k.shape[2] == 0

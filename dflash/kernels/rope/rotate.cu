@@ -3,22 +3,27 @@
 // A warp handles one head of a row: a query, key or value head. Grid ((QUERY_HEADS + 2 * KV_HEADS) / WARPS rounded up,
 // rows), block 32 * WARPS, shared memory: HEAD_DIM floats a warp (static).
 // Macros: those of rotate.cuh; QUERY_HEADS; KV_HEADS; GATED, 1 if the projection holds a gate of HEAD_DIM elements after
-// each query head; KV_Q8_0, 1 to store keys and values as q8_0 (quantize.cuh); QUERIES_ONLY, 1 in a layer without keys and
-// values, and VALUE_NORM, 1 if values have a norm without a gain: both 0 unless defined.
+// each query head; KEY_BITS and VALUE_BITS, 8 or 4 to store keys or values as q8_0 or q4_0 (quantize.cuh), else as queries; of
+// keys in 4 bits, queries and keys are mixed (mix.cuh); QUERIES_ONLY, 1 in a layer without keys and values, and VALUE_NORM, 1 if
+// values have a norm without a gain: both 0 unless defined.
 // Bytes: each projected element is read once as float32 and stored once; gates are not touched.
 #include "rotate.cuh"
 
-#if !defined(QUERY_HEADS) || !defined(KV_HEADS) || !defined(GATED) || !defined(KV_Q8_0)
-#error "QUERY_HEADS, KV_HEADS, GATED and KV_Q8_0 must be defined"
+#if !defined(QUERY_HEADS) || !defined(KV_HEADS) || !defined(GATED) || !defined(KEY_BITS) || !defined(VALUE_BITS)
+#error "QUERY_HEADS, KV_HEADS, GATED, KEY_BITS and VALUE_BITS must be defined"
 #endif
+static_assert(KEY_BITS == VALUE_BITS || (KEY_BITS <= 8 && VALUE_BITS <= 8), "types that differ are quantized");
 #ifndef QUERIES_ONLY
 #define QUERIES_ONLY 0
 #endif
 #ifndef VALUE_NORM
 #define VALUE_NORM 0
 #endif
-#if KV_Q8_0
+#if KEY_BITS <= 8
 #include "quantize.cuh"
+#endif
+#if KEY_BITS == 4
+#include "mix.cuh"
 #endif
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
@@ -51,9 +56,13 @@ rotate(const float* query, const float* key, const float* value, const float* q_
     } else {
         load_head(x, vectors, norm_weights, is_query || is_key, cosines + angles, sines + angles, eps, rotated[warp], lane);
     }
-#if KV_Q8_0
+#if KEY_BITS == 4
+    if (is_query || is_key) mix(x, lane);
+#endif
+#if KEY_BITS <= 8
     if (!is_query) {
-        store_head_q8_0((is_key ? k : v) + target * HEAD_BYTES, x, lane);
+        if (KEY_BITS == VALUE_BITS || is_key) store_head_quantized<KEY_BITS>(is_key ? k : v, target, x, lane);
+        else store_head_quantized<VALUE_BITS>(v, target, x, lane);
         return;
     }
 #endif

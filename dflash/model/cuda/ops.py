@@ -15,7 +15,7 @@ from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
-from dflash.kernels.kv_types import head_size
+from dflash.kernels.kv_types import head_size, is_quantized
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
@@ -148,7 +148,7 @@ class Ops:
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch of attention over a paged cache."""
-        if self.prefill and cache[0].dtype == np.int8:
+        if self.prefill and is_quantized(cache[0]):
             return self._prefill_quantized(q, cache, out, gate)
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)

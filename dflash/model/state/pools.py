@@ -35,7 +35,7 @@ class Pools:
 
     Attributes
     ----------
-    k, v : uint16, float32 or int8 (L, pages, PAGE, KV heads, stored elements of a head)
+    k, v : uint16, float32, int8 or uint8 (L, pages, PAGE, KV heads, stored elements of a head)
         KV caches of the attention layers, see `dflash.kernels.kv_types`. Where layers have heads of different numbers or
         sizes, those of the first one's shape; `layer_cache` returns any.
     conv : list of ConvMemory

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
 from dflash.kernels.attention.cuda_gate import HeadGate
 from dflash.kernels.attention.cuda_rows import AttendRows
+from dflash.kernels.kv_types import is_quantized
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.cuda.layers import LayerContext
 from dflash.model.cuda.ops import Op, Ops
@@ -59,7 +58,7 @@ class LayeredAttention:
 
 def _attention(sizes: LayerSizes, ops: Ops, rotated: Any, cache: tuple[Any, Any], out: Any) -> Op:
     """Return the launch of attention: over tiles, unless there is a window, a large head or a quantized cache to prefill."""
-    unpacks = ops.prefill and cache[0].dtype == np.int8
+    unpacks = ops.prefill and is_quantized(cache[0])
     if sizes.window or sizes.head_size > _TILED or unpacks:
         return AttendRows(rotated, *cache, ops.batch, out, window=sizes.window)
     return ops.attention(rotated, cache, out, None)

@@ -1,23 +1,23 @@
-// Attention of pending rows (decode) over a q8_0 cache on Hopper: partial results of each split (split-KV); `combine` follows.
-// The formula is that of online_softmax.cuh with the values of q8_0.cuh and the base scores of base_score.cuh. Each half of a
-// split is reckoned alone, and their sums are added.
+// Attention of pending rows (decode) over a quantized cache on Hopper: partial results of each split (split-KV); `combine`
+// follows. The formula is that of online_softmax.cuh with the values of quantized.cuh and the base scores of base_score.cuh.
+// Each half of a split is reckoned alone, and their sums are added.
 //
-// Two warpgroups multiply (wgmma_q8_0.cuh). With RINGS 2, each takes half of the positions. With RINGS 1, one multiplies keys and
+// Two warpgroups multiply (wgmma_quantized.cuh). With RINGS 2, each takes half of the positions. With RINGS 1, one multiplies keys and
 // the other one values, so that many queries fit in registers; weights pass through two places in shared memory. One warp for
 // each ring copies tiles of bytes with TMA, in the order K0 V0 K1 V1 ... A warp multiplies 16 keys of a tile by all queries,
 // and all weights by EACH blocks of 32 elements of the values.
 //
 // Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block 384,
 // shared memory Layout::BYTES + RINGS * STAGES * RAW_BYTES + 1024. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE,
-// query heads that share a KV head; KV_HEADS; TILE_KV, 64; TILE_Q, queries of an item; RINGS; STAGES, tiles in a ring;
-// MAX_SPLITS, capacity of splits of a row.
-// Bytes: 2 * KV_HEADS * (HEAD_DIM + 16) for each position, and 4 * HEAD_DIM for each query and split.
+// query heads that share a KV head; KV_HEADS; KEY_BITS, VALUE_BITS; TILE_KV, 64; TILE_Q, queries of an item; RINGS; STAGES,
+// tiles in a ring; MAX_SPLITS, capacity of splits of a row.
+// Bytes: KV_HEADS * (Keys::HEAD + Values::HEAD) for each position, and 4 * HEAD_DIM for each query and split.
 #include "../gpu/include/clear.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "partial_layout.cuh"
-#include "softmax_q8_0.cuh"
+#include "softmax_quantized.cuh"
 
 #if !defined(STAGES) || !defined(RINGS)
 #error "STAGES and RINGS must be defined"
@@ -25,7 +25,7 @@
 static_assert(RINGS == 2 ? TILE_Q <= 48 : RINGS == 1, "one or two rings, two for up to 48 queries");
 
 constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 128;
-constexpr int RAW_BYTES = TILE_KV * HEAD_BYTES;
+constexpr int RAW_BYTES = TILE_KV * LARGER_HEAD;
 
 // Registers of a thread of each warpgroup; BOUND, threads for which the compiler shares them out. With 128 on average, enough for
 // few queries, a block of `combine` fits beside this one and begins early.
@@ -88,8 +88,9 @@ __device__ __forceinline__ void copy_items(Pipeline pipeline, int ring, const Te
             const int row = __ldg(item.kv.pages + position / PAGE) * PAGE + position % PAGE;
             UNROLL for (int values = 0; values < 2; ++values) {
                 mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-                mbarrier_arrive_expect_tx(pipeline.full_barrier(), RAW_BYTES);
-                tma_load_2d(pipeline.tile(), values ? v : k, item.kv.head * (HEAD_BYTES / 4), row, pipeline.full_barrier());
+                const int head_bytes = values ? Values::HEAD : Keys::HEAD;
+                mbarrier_arrive_expect_tx(pipeline.full_barrier(), TILE_KV * head_bytes);
+                tma_load_2d(pipeline.tile(), values ? v : k, item.kv.head * (head_bytes / 4), row, pipeline.full_barrier());
                 pipeline.next();
             }
         }
@@ -115,8 +116,7 @@ __device__ __forceinline__ void store_sums(const float (&acc)[OUTPUTS][FRAGMENTS
 __device__ __forceinline__ void store(const Item& item, const Totals& totals,
                                       const float (&acc)[OUTPUTS][FRAGMENTS][4], int n, int own, const float4* sums,
                                       float* partial, float* stats) {
-    const int lane = threadIdx.x % 32, block = threadIdx.x % 128 / 32 * EACH;
-    int first = lane % 4 * 2;
+    int first = threadIdx.x % 4 * 2;
     asm volatile("" : "+r"(first));  // or the addresses of all queries stay in registers, too many
     float4 other[OUTPUTS];
     UNROLL for (int i = 0; i < OUTPUTS; ++i) other[i] = sums[(i * FRAGMENTS + n) * 128];
@@ -132,7 +132,7 @@ __device__ __forceinline__ void store(const Item& item, const Totals& totals,
         const float of_own = own ? of_b : of_a, of_other = own ? of_a : of_b;
         const auto sum = [&](float x, float y) { return __fadd_rn(__fmul_rn(x, of_own), __fmul_rn(y, of_other)); };
         UNROLL for (int i = 0; i < EACH; ++i) {
-            const int d = 32 * (block + i) + lane / 4 * 4;
+            const int d = first_element(i);
             if (d >= HEAD_DIM) continue;
             const float(&low)[4] = acc[2 * i][n], (&high)[4] = acc[2 * i + 1][n];
             const float4 &low_other = other[2 * i], &high_other = other[2 * i + 1];
@@ -275,9 +275,9 @@ __device__ __forceinline__ void add_values(Block& block, float* partial, float* 
 }
 
 extern "C" __global__ void __launch_bounds__(Registers::BOUND, 1)
-decode_q8_0_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-                   const int* counts, const int* first, const int* parent, const int* depth, const int* length,
-                   const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
+decode_quantized_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+                        const int* counts, const int* first, const int* parent, const int* depth, const int* length,
+                        const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[RINGS][2][STAGES], weight_barriers[2][2];
     __shared__ Batch batch;

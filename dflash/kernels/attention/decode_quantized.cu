@@ -1,5 +1,5 @@
-// Attention of pending rows (decode) over a q8_0 cache: partial results of each split (split-KV); `combine` follows. The
-// formula is that of online_softmax.cuh with the values of q8_0.cuh.
+// Attention of pending rows (decode) over a quantized cache: partial results of each split (split-KV); `combine` follows. The
+// formula is that of online_softmax.cuh with the values of quantized.cuh.
 //
 // Scores are K Q^T and outputs V^T P^T: keys and values are the left operands of mma.sync, so that their bytes become
 // float16 in registers, and the queries are the columns. For each tile of 64 positions a warp multiplies 16 keys by SPAN
@@ -8,9 +8,9 @@
 //
 // Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block 256,
 // shared memory STAGES * STAGE_BYTES + Layout::BYTES. Macros: HEAD_DIM, a multiple of 32 up to 256; GROUP_SIZE, query heads
-// that share a KV head; KV_HEADS; TILE_KV, 64; TILE_Q, a multiple of 8; STAGES, tiles of keys or values in shared memory;
-// MAX_SPLITS, capacity of splits of a row.
-// Bytes: 2 * KV_HEADS * (HEAD_DIM + 16) for each position, and 4 * HEAD_DIM for each query and split.
+// that share a KV head; KV_HEADS; KEY_BITS, VALUE_BITS; TILE_KV, 64; TILE_Q, a multiple of 8; STAGES, tiles of keys or values
+// in shared memory; MAX_SPLITS, capacity of splits of a row.
+// Bytes: KV_HEADS * (Keys::HEAD + Values::HEAD) for each position, and 4 * HEAD_DIM for each query and split.
 #include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
@@ -18,7 +18,7 @@
 #include "../gpu/include/warp.cuh"
 #include "decode_scheduler.cuh"
 #include "partial_layout.cuh"
-#include "q8_0.cuh"
+#include "quantized.cuh"
 
 #ifndef STAGES
 #error "STAGES must be defined"
@@ -29,7 +29,7 @@ constexpr int THREADS = 256, WARPS = 8, SPAN = 128, SPANS = (HEAD_DIM + SPAN - 1
 constexpr int COLUMNS = TILE_Q / 8;                    // tiles of 8 queries
 constexpr int SCORE_COLUMNS = COLUMNS < 4 ? COLUMNS : 4;  // of these, scores that a warp sums at a time
 static_assert(COLUMNS % SCORE_COLUMNS == 0, "TILE_Q must be 8, 16, 24 or a multiple of 32");
-constexpr int STAGE_BYTES = TILE_KV * HEAD_BYTES;
+constexpr int STAGE_BYTES = TILE_KV * LARGER_HEAD;
 
 // Shared memory after the stages, in bytes from its start. Queries are B fragments of two steps of mma: (COLUMNS, SPANS, 4,
 // 32 lanes, 16 bytes). Scores are float32 (SPANS, TILE_Q, SCORE_PITCH), weights float16 (TILE_Q, WEIGHT_PITCH bytes),
@@ -41,22 +41,28 @@ struct Layout {
     static constexpr int LARGEST = RESCALE + 4 * TILE_Q, BYTES = LARGEST + 4 * TILE_Q;
 };
 
-// Start to copy tile n of the order K0 K1 V0 K2 V1 ... to stage n % STAGES. Positions that are not in the cache become
-// zeros.
+// Start to copy a tile of keys or values to shared memory. Positions that are not in the cache become zeros.
+template <class Format>
+__device__ __forceinline__ void fetch_tile(u32 to, const u8* cache, const KvRange& kv, int position) {
+    constexpr int LINES = Format::HEAD / 16;
+    const size_t row = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
+    const u8* from = cache + (row * KV_HEADS + kv.head) * Format::HEAD;
+#pragma unroll 1
+    for (int line = threadIdx.x; line < TILE_KV * LINES; line += THREADS) {
+        const int key = line / LINES;
+        cp_async_16_zfill(to + line * 16, from + (size_t)key * (KV_HEADS * Format::HEAD) + line % LINES * 16,
+                          position + key < kv.written);
+    }
+}
+
+// Start to copy tile n of the order K0 K1 V0 K2 V1 ... to stage n % STAGES.
 __device__ __forceinline__ void fetch(u8* stages, const u8* k, const u8* v, const KvRange& kv, int n) {
     const bool values = n > 0 && n % 2 == 0;
     const int i = kv.begin + (values ? n / 2 - 1 : (n + 1) / 2), position = i * TILE_KV;
     if (i < kv.end) {
-        constexpr int LINES = HEAD_BYTES / 16;
-        const size_t row = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
-        const u8* from = (values ? v : k) + (row * KV_HEADS + kv.head) * HEAD_BYTES;
         const u32 to = smem_address(stages + n % STAGES * STAGE_BYTES);
-#pragma unroll 1
-        for (int line = threadIdx.x; line < TILE_KV * LINES; line += THREADS) {
-            const int key = line / LINES;
-            cp_async_16_zfill(to + line * 16, from + (size_t)key * (KV_HEADS * HEAD_BYTES) + line % LINES * 16,
-                              position + key < kv.written);
-        }
+        if (KEY_BITS == VALUE_BITS || !values) fetch_tile<Keys>(to, values ? v : k, kv, position);
+        else fetch_tile<Values>(to, v, kv, position);
     }
     cp_async_commit_group();
 }
@@ -68,25 +74,27 @@ __device__ __forceinline__ void store_queries(u8* to, const u16* q, const QueryT
         const int x = n / (SPANS * 16), line = n % (SPANS * 16);
         uint4 value = make_uint4(0, 0, 0, 0);
         if (x < queries.n && line < HEAD_DIM / 8) value = *(const uint4*)(q + queries.at(x) * HEAD_DIM + line * 8);
+        const uint2 low = Keys::in_order(value.x, value.y), high = Keys::in_order(value.z, value.w);
         const int slot = ((x / 8 * SPANS + line / 16) * 4 + line % 4) * 32 + x % 8 * 4 + line / 4 % 4;
-        *(uint4*)(to + slot * 16) = value;
+        *(uint4*)(to + slot * 16) = make_uint4(low.x, low.y, high.x, high.y);
     }
 }
 
 // Store the scores of all queries with 16 keys, summed over a span of elements. Lane 4 * g + t has block t of the span of
-// keys g and g + 8, so step j multiplies elements 4 * j to 4 * j + 3 of four blocks.
+// keys g and g + 8, so step j multiplies elements 4 * j to 4 * j + 3 of four blocks, in the order of `unpack`.
 __device__ __forceinline__ void multiply_keys(const u8* keys, u8* memory) {
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16;
     const int span = threadIdx.x / 128, block = span * 4 + lane % 4;
     if (span >= SPANS) return;
-    uint4 words[2][2];  // halves of the blocks of both keys
+    constexpr int LINES = Keys::BLOCK / 16;
+    uint4 words[2][LINES];  // blocks of both keys
     u32 scales[2];
     UNROLL for (int h = 0; h < 2; ++h) {
-        const u8* key = keys + (first + lane / 4 + 8 * h) * HEAD_BYTES;
+        const u8* key = keys + (first + lane / 4 + 8 * h) * Keys::HEAD;
         const bool exists = HEAD_DIM % SPAN == 0 || block < BLOCKS;
-        UNROLL for (int i = 0; i < 2; ++i)
-            words[h][i] = exists ? *(const uint4*)(key + 32 * block + 16 * i) : make_uint4(0, 0, 0, 0);
-        scales[h] = exists ? both(*(const u16*)(key + HEAD_DIM + 2 * block)) : 0;
+        UNROLL for (int i = 0; i < LINES; ++i)
+            words[h][i] = exists ? *(const uint4*)(key + Keys::BLOCK * block + 16 * i) : make_uint4(0, 0, 0, 0);
+        scales[h] = exists ? both(*(const u16*)(key + Keys::VALUES + 2 * block)) : 0;
     }
     const u8* queries = memory + Layout::QUERIES + (span * 128 + lane) * 16;
     float* scores = (float*)(memory + Layout::SCORES) + first + lane / 4;
@@ -99,9 +107,9 @@ __device__ __forceinline__ void multiply_keys(const u8* keys, u8* memory) {
             u32 a[2][4];
             UNROLL for (int j = 0; j < 2; ++j)
                 UNROLL for (int h = 0; h < 2; ++h) {
-                    const uint4 half = words[h][pair / 2];
-                    const u32 word = pair % 2 ? (j ? half.w : half.z) : (j ? half.y : half.x);
-                    a[j][h] = low_values(word, scales[h]), a[j][2 + h] = high_values(word, scales[h]);
+                    const uint4 line = words[h][pair / 2 % LINES];
+                    const u32 word = pair % 2 ? (j ? line.w : line.z) : (j ? line.y : line.x);
+                    Keys::unpack(word, pair / 2, scales[h], a[j][h], a[j][2 + h]);
                 }
             UNROLL for (int c = 0; c < SCORE_COLUMNS; ++c) {
                 const uint4 b = *(const uint4*)(queries + ((start + c) * SPANS * 4 + pair) * 512);
@@ -156,20 +164,20 @@ __device__ __forceinline__ void soften(float (&sum)[COLUMNS], int position, cons
 __device__ __forceinline__ void multiply_values(float (&acc)[2][COLUMNS][4], const u8* values, const u8* memory) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (BLOCKS < WARPS && warp >= BLOCKS) return;
-    const u8* own = values + lane % 4 * 2 * HEAD_BYTES + 32 * warp + lane / 4 * 4;
-    const u8* scales = values + lane % 4 * 2 * HEAD_BYTES + HEAD_DIM + 2 * warp;
+    const int shift = Values::BYTES ? 0 : lane / 16 * 4;  // of 4 bits, lanes 16 to 31 have upper halves
+    const u8* own = values + lane % 4 * 2 * Values::HEAD + Values::BLOCK * warp + lane / 4 * 4 % Values::BLOCK;
+    const u8* scales = values + lane % 4 * 2 * Values::HEAD + Values::VALUES + 2 * warp;
     const u32 weights = smem_address(memory + Layout::WEIGHTS) + lane % 8 * Layout::WEIGHT_PITCH + lane / 8 * 16;
 #pragma unroll(COLUMNS <= 4 ? 2 : 1)
     for (int half = 0; half < 2; ++half) {
         u32 a[2][2][4];  // two steps, two tiles of 16 elements
         UNROLL for (int j = 0; j < 2; ++j)
             UNROLL for (int h = 0; h < 2; ++h) {
-                const int at = (32 * half + 16 * j + 8 * h) * HEAD_BYTES;
-                const u32 x = *(const u32*)(own + at), y = *(const u32*)(own + at + HEAD_BYTES);
-                const u32 scale = *(const u16*)(scales + at) | (u32) * (const u16*)(scales + at + HEAD_BYTES) << 16;
-                const u32 low = __byte_perm(x, y, 0x5140), high = __byte_perm(x, y, 0x7362);
-                a[j][0][2 * h] = low_values(low, scale), a[j][0][2 * h + 1] = high_values(low, scale);
-                a[j][1][2 * h] = low_values(high, scale), a[j][1][2 * h + 1] = high_values(high, scale);
+                const int at = (32 * half + 16 * j + 8 * h) * Values::HEAD;
+                const u32 x = *(const u32*)(own + at), y = *(const u32*)(own + at + Values::HEAD);
+                const u32 scale = *(const u16*)(scales + at) | (u32) * (const u16*)(scales + at + Values::HEAD) << 16;
+                Values::unpack(Values::pairs_of_low(x, y) >> shift, 0, scale, a[j][0][2 * h], a[j][0][2 * h + 1]);
+                Values::unpack(Values::pairs_of_high(x, y) >> shift, 0, scale, a[j][1][2 * h], a[j][1][2 * h + 1]);
             }
         UNROLL for (int c = 0; c < COLUMNS; ++c) {
             u32 b[4];
@@ -214,9 +222,9 @@ __device__ __forceinline__ void store(const Item& item, const float (&acc)[2][CO
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-decode_q8_0(const unsigned short* q, const unsigned char* k, const unsigned char* v, const int* counts, const int* first,
-            const int* parent, const int* depth, const int* length, const int* pages, int max_pages, int max_rows,
-            int max_sequences, float* partial, float* stats) {
+decode_quantized(const unsigned short* q, const unsigned char* k, const unsigned char* v, const int* counts,
+                 const int* first, const int* parent, const int* depth, const int* length, const int* pages, int max_pages,
+                 int max_rows, int max_sequences, float* partial, float* stats) {
     extern __shared__ __align__(16) u8 stages[];
     __shared__ Batch batch;
     __shared__ Item item;

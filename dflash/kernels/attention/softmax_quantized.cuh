@@ -1,12 +1,12 @@
-// Softmax of a warpgroup over the scores of wgmma_q8_0.cuh, with the base scores of base_score.cuh. A warp has 16 keys of a tile,
+// Softmax of a warpgroup over the scores of wgmma_quantized.cuh, with the base scores of base_score.cuh. A warp has 16 keys of a tile,
 // a lane keys g and g + 8 of these, and queries 8 * n + 2 * t + e, with lane = 4 * g + t.
 //
-// Macros: those of wgmma_q8_0.cuh and decode_scheduler.cuh.
+// Macros: those of wgmma_quantized.cuh and decode_scheduler.cuh.
 #pragma once
 #include "../gpu/include/mma.cuh"
 #include "base_score.cuh"
 #include "decode_scheduler.cuh"
-#include "wgmma_q8_0.cuh"
+#include "wgmma_quantized.cuh"
 
 // Masks of the rows of an item, see `Mask` of online_softmax.cuh.
 struct Masks {
