@@ -73,7 +73,7 @@ _HOPPER = [
 _BEFORE_HOPPER = [QuantizedTiles(_BLOCK, 8, 5), QuantizedTiles(_BLOCK, 32, 3)]
 """Shapes by their queries, chosen by the room in shared memory of heads of 256 values of q8_0."""
 
-_SLOTS_4 = {(_BLOCK, 8): 8, (_WARPGROUPS, 96): 5}
+_SLOTS_4 = {(_BLOCK, 8): 8, (_WARPGROUPS, 96): 4}
 """Slots if keys and values have 4 bits, by kernel and queries; else twice as many as above, in about as much room."""
 
 
