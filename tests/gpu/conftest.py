@@ -3,7 +3,8 @@
 ``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
 An emulated GPU (`tests/emulator`) leaves it as it is. With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs
 in turn; tests of several GPUs are skipped then. Start many workers with ``OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1``, as
-the references of each would take all cores.
+the references of each would take all cores. End a run that takes too long with ``timeout -s INT``, so that it is written
+down, too.
 """
 
 import datetime
