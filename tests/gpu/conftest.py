@@ -3,8 +3,7 @@
 ``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
 An emulated GPU (`tests/emulator`) leaves it as it is. With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs
 in turn; tests of several GPUs are skipped then. Start many workers with ``OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1``, as
-the references of each would take all cores. End a run that takes too long with ``timeout -s INT``, so that it is written
-down, too.
+the references of each would take all cores. A run that is ended by SIGTERM, as ``timeout`` does, is written down, too.
 """
 
 import datetime
@@ -12,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,7 @@ def pytest_configure(config):
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal and not REASON:
         config.pluginmanager.register(_Failures(terminal))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
