@@ -21,7 +21,7 @@ cuda = pytest.importorskip("dflash.kernels.attention.cuda")
 device = pytest.importorskip("dflash.kernels.gpu.device")
 
 KINDS = "halves", "halves everywhere", "float32", "q8_0", "q8_0 everywhere", "q4_0", "q4_0 everywhere"
-KINDS = *KINDS, "q8_0/q4_0", "q4_0/q8_0 everywhere"
+MIXED = "q8_0/q4_0", "q4_0/q8_0 everywhere"
 STORED = {"halves": np.float16, "float32": np.float32, "q8_0": np.int8, "q4_0": np.uint8}
 QUANTIZED = np.int8, np.uint8
 LARGE = 24, 4, 256
@@ -41,6 +41,7 @@ TRUE = [
     ("as many heads as in the cache", [(500, 40, "tree"), (0, 1, "chain")], 2, 2, 256),
 ]
 CASES = [*reference.cases(), *TRUE]
+OF_KINDS = [(case, kind) for kind in KINDS for case in CASES] + [(case, kind) for kind in MIXED for case in TRUE[:5]]
 
 
 @pytest.fixture(params=KINDS)
@@ -129,7 +130,9 @@ def pending(sequences):
     return [(at, n, form) for at, n, form in sequences if form != "prefill"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    ("case", "kinds"), OF_KINDS, indirect=["kinds"], ids=[f"{kind}-{case[0]}" for case, kind in OF_KINDS]
+)
 def test_attend(case, kinds):
     name, sequences, heads, kv, width = case
     width = fitting(kinds, width)
@@ -151,6 +154,7 @@ def test_attend(case, kinds):
 
 @pytest.mark.parametrize(("heads", "kv", "width"), SHAPES)
 @pytest.mark.parametrize("length", [0, 50, 250, 2100, 4222])
+@pytest.mark.parametrize("kinds", [*KINDS, *MIXED], indirect=True)
 def test_a_chain_is_one_row_after_another(length, heads, kv, width, kinds):
     rows = ragged([(length, chain(16), False)])
     k, v = caches(rows, kv, width, kinds)
@@ -237,6 +241,7 @@ def test_chunks_and_other_prompts_change_nothing(heads, kv, width, kinds):
 
 
 @pytest.mark.parametrize("length", [0, 210, 600])
+@pytest.mark.parametrize("kinds", [*KINDS, *MIXED], indirect=True)
 def test_a_path_of_a_tree_is_a_chain_after_compaction(length, kinds):
     rows = batch([(length, 64, "tree")])
     k, v = caches(rows, 2, 256, kinds)
