@@ -20,10 +20,11 @@ SELECTED = {
     "linear": "every_format and (6-Q4_K or 64-Q8_0)",
     "wide": "every_format and Q6_K",
     "moe": "every_format and Q4_K",
+    "split_twice": "r2-untied and overlapping",
     "attention": "test_attend and q4_0 and 35B and block and not q8_0",
 }
 """The tests of each file ``test_gpu_NAME.py`` that run here, as ``-k`` of pytest selects them. Their kernels use mma,
-wgmma, cp.async, bulk copies, mbarriers and graphs."""
+wgmma, cp.async, bulk copies, mbarriers, graphs, and data that two GPUs exchange."""
 
 FAULTS = {
     "none": "640.0",
