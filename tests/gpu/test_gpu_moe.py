@@ -161,6 +161,14 @@ def test_a_prompt_in_slices(monkeypatch):
     assert_same_bits("part of a slice", sliced(x[:140], 300), want[:140])
 
 
+@pytest.mark.parametrize("n_shared", [0, 1])
+def test_the_memory_plan_counts_the_scratch(n_shared):
+    weights = random_experts(n=16, width=512, ffn=256, n_used=4, shared_ffn=256 * n_shared)
+    scratch = vars(cuda_prefill.PrefillScratch(300, cuda.upload(weights)))
+    taken = sum(array.nbytes for name, array in scratch.items() if name != "rows")
+    assert 0.95 * taken < cuda_prefill.scratch_bytes(300, 512, 256, 4 + n_shared) < taken
+
+
 @pytest.fixture(scope="module")
 def true_layer():
     return Layer(random_experts("Q4_K", "Q6_K", n=16, width=2048, ffn=512, n_used=8))

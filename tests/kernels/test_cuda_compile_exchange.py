@@ -20,8 +20,8 @@ def constants_of(n, tiles, width, types, **about):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_exchange(arch):
-    compiled("exchange/advance.cu", arch)
-    compiled("exchange/clear.cu", arch)
+    assert compiled("exchange/advance.cu", arch) == 0
+    assert compiled("exchange/clear.cu", arch) == 0
     for unit in (2, 4, 8, 16):
         assert compiled("exchange/exchange.cu", arch, **PEERS, UNIT=unit) == 0
 

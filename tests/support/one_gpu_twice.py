@@ -15,7 +15,7 @@ PROCESSORS = 16
 """Multiprocessors that launch shapes are made for."""
 
 _MOST_BLOCKS = 24  # of a launch that may start early; four of them leave a part of an H200 free
-_EVERY = 4  # so many launches after one another may run at once
+_EVERY = 4  # each fourth launch waits for the end of the one before it
 
 
 class TwoRanks(Devices):

@@ -71,7 +71,7 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
         }
         store_queries(own, q, item.queries);
         warpgroup_sync();  // queries and masks are stored before any warp reads them
-        launch_dependent_grids();  // not earlier: blocks of `combine` that wait would delay these loads
+        launch_dependent_grids();  // earlier is slower
         const Mask mask = {item.kv.committed, item.kv.committed, 0, limits[group], above[group]};
         Softmax acc;
         mainloop(pipeline, item.kv, mask, own, acc);

@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dflash.kernels.exchange.links import Targets
+from dflash.kernels.exchange.links import Targets, of_targets
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("clear.cu")
@@ -43,13 +43,10 @@ class DataLink:
     def table(self, first_row: int = 0) -> Any:
         """Return the table of a launch; its first row must be that of the arrays."""
         assert first_row == 0, "all rows are in one launch"
-        none = [None] * self._links.n
-        outs = [*self._outs, none, none][:2]
+        strides, places = of_targets(self._outs, self._links.n)
         cleared = [*self._clears, None, None][:2]
         addresses = [0 if array is None else array.data.ptr for array in cleared]
         sizes = [0 if array is None else array.strides[0] for array in cleared]
-        strides = [0 if array is None else array.strides[0] // array.itemsize for array, *_ in outs]
-        places = [0 if array is None else array.data.ptr for targets in outs for array in targets]
         return cupy.array(np.array([self._links.rows.data.ptr, *addresses, *sizes, *strides, *places], np.uint64))
 
 

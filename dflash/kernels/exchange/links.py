@@ -19,6 +19,15 @@ Targets = Sequence[Any]
 """For each GPU the columns of a gathered array that this GPU computes: a view with contiguous rows."""
 
 
+def of_targets(outs: Sequence[Targets], n: int, first_row: int = 0) -> tuple[list[int], list[int]]:
+    """Return the part of a table for up to two gathered arrays on `n` GPUs: their strides, and addresses from a row on."""
+    none = [None] * n
+    both = [*outs, none, none][:2]
+    strides = [0 if array is None else array.strides[0] // array.itemsize for array, *_ in both]
+    rows = [array for targets in both for array in targets]
+    return strides, [0 if array is None else array.data.ptr + first_row * array.strides[0] for array in rows]
+
+
 class PeerLink:
     """Inputs and outputs of one op on other GPUs; see peers.cuh.
 
@@ -45,12 +54,7 @@ class PeerLink:
     def table(self, first_row: int = 0) -> Any:
         """Return the table of a launch whose first row is this one of the arrays."""
         links = self._links
-        none = [None] * links.n
-        outs = [*self._outs, none, none][:2]
-        strides = [0 if array is None else array.strides[0] // array.itemsize for array, *_ in outs]
-        places = [
-            0 if array is None else array.data.ptr + first_row * array.strides[0] for targets in outs for array in targets
-        ]
+        strides, places = of_targets(self._outs, links.n, first_row)
         counters = [array.data.ptr for array in links.signals.arrived]
         own = [counters[links.rank], links.base.data.ptr, self._before * SIGNALS, *strides]
         return cupy.array(np.array([*own, *counters, *places], np.uint64))
