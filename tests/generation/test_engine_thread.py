@@ -140,31 +140,35 @@ def test_waiting_ends_with_a_worker_that_dies_silently(lm, toy, engine_thread, h
 @pytest.mark.parametrize("fails", ["step", "close"])
 def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, engine_thread, monkeypatch, fails):
     """Clients that come in turn while the engine thread ends: each gets a text or an error, none waits for ever."""
-    results, stop = [], threading.Event()
+    results, stop = [[] for _ in range(4)], threading.Event()
 
-    def client():
+    def client(own):
         while not stop.is_set():
             try:
-                results.append(finish_all(engine_thread, [answer_of(lm, max_tokens=2)]))
+                own.append(finish_all(engine_thread, [answer_of(lm, max_tokens=2)]))
             except DFlashError as error:
-                results.append(error)
+                own.append(error)
 
-    threads = [threading.Thread(target=client, daemon=True) for _ in range(4)]
+    def all_get(n):
+        """Each client has got n more results; of two more, it has asked for the second after this call."""
+        before = [len(own) for own in results]
+        wait_until(lambda: all(len(own) >= had + n for own, had in zip(results, before, strict=True)))
+
+    threads = [threading.Thread(target=client, args=(own,), daemon=True) for own in results]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(results) >= 20)
+    all_get(5)
     if fails == "step":
         monkeypatch.setattr(engine_thread.engine, "_advance", dies)
     else:
         engine_thread.close(GUARD)
     engine_thread._thread.join(GUARD)
-    n = len(results)
-    wait_until(lambda: len(results) >= n + 20)
+    all_get(2)
     stop.set()
-    for thread in threads:
+    for thread, own in zip(threads, results, strict=True):
         thread.join(GUARD)
         assert not thread.is_alive()
-    assert isinstance(results[-1], DFlashError)
+        assert isinstance(own[-1], DFlashError)
 
 
 def test_answers_are_started_all_or_none(lm, engine_thread, toy):
