@@ -135,7 +135,7 @@ int cuFuncGetAttribute(int* value, int, Function* function) {
 }
 
 int cuFuncSetAttribute(Function* function, int, int n_bytes) {
-    if (n_bytes > 227 << 10) return 1;
+    if (n_bytes > (int)MOST_SHARED) return 1;
     function->most_shared = n_bytes;
     return 0;
 }

@@ -17,6 +17,7 @@ FAULTS = {
         if (threadIdx.x == 0) mbarrier_init(smem_address(&barrier), 8);
         __syncthreads();
         if (threadIdx.x < 3) mbarrier_arrive_no_complete(smem_address(&barrier), 3);""",
+    "too much shared memory": "__shared__ float own[512]; own[threadIdx.x] = in[threadIdx.x];",
 }
 INCLUDE = Path(device.__file__).parent / "include"
 SOURCE = """#include "{include}/cp_async.cuh"
@@ -31,7 +32,7 @@ def main():
         source.write_text(SOURCE.format(include=INCLUDE, body=FAULTS[sys.argv[1]]))
         given, out = device.zeros(128) + 5, device.zeros(128)
         try:
-            kernel(source, "faulty").bind(1, 128, (given, out), 1024)()
+            kernel(source, "faulty").bind(1, 128, (given, out), 226 << 10)()
             device.synchronize()
             print(out.get().sum())
         except DFlashError as error:

@@ -13,6 +13,7 @@ typedef unsigned long long u64;
 
 constexpr int STATIC_AT = 0x40000;      // first byte of variables that kernels declare; dynamic shared memory begins at 0
 constexpr int SHARED_BYTES = 0x50000;   // of a block, both together
+constexpr u32 MOST_SHARED = 227 << 10;  // of a block, both together, without the gap between them
 constexpr int STACK_BYTES = 192 << 10;  // of a thread; pages are taken when they are touched
 constexpr int GARBAGE = 0xcb;           // what memory holds before it is written
 constexpr int LAUNCH_FAILED = 719, ILLEGAL_ADDRESS = 700, TIMED_OUT = 702;  // CUresult

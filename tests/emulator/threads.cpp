@@ -14,8 +14,9 @@ extern "C" void* emu_shared(SharedVariable& variable, size_t n_bytes, int* used)
     if (variable.offset < 0) {
         variable.offset = STATIC_AT + (*used + 127) / 128 * 128;
         *used = variable.offset - STATIC_AT + n_bytes;
-        if (STATIC_AT + *used > SHARED_BYTES) emu_fail("the kernel declares too much shared memory");
     }
+    const size_t end = variable.offset + n_bytes;
+    if (end > SHARED_BYTES || end - STATIC_AT + current->shared > MOST_SHARED) emu_fail("declared and dynamic shared memory are too much");
     return emu_thread->shared + variable.offset;
 }
 

@@ -31,6 +31,7 @@ FAULTS = {
     "beyond an array": "ILLEGAL_ADDRESS",
     "a barrier that not all reach": "32 of warp 0 at a barrier",
     "too many arrivals": "more arrivals than expected",
+    "too much shared memory": "declared and dynamic shared memory are too much",
 }
 
 
