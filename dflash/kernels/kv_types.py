@@ -77,8 +77,8 @@ def kv_types(kv: str) -> tuple[KvType, KvType]:
     RequestError
         If there is no such type.
     """
-    names = kv.split("/")
-    if len(names) > 2 or any(name not in KV_TYPES for name in names):
+    names = kv.split("/") if isinstance(kv, str) else []
+    if len(names) not in (1, 2) or any(name not in KV_TYPES for name in names):
         raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}, or two of them such as q8_0/f16")
     return KV_TYPES[names[0]], KV_TYPES[names[-1]]
 

@@ -116,8 +116,8 @@ def test_names():
     assert kv_types("q8_0/f16") == (*kv_types("q8_0")[:1], kv_types("f16")[1])
     assert [drafter_kv(kv) for kv in ("f32", "f16", "q8_0", "f32/q8_0")] == ["f32", "f16", "f16", "f16"]
     assert [kind.head_bytes(256) for kind in (*kv_types("q8_0/f32"), *kv_types("q4_0")[:1])] == [272, 1024, 144]
-    for wrong in ("f16/q3", "q8_0/", "/f16", "f16/f16/f16", ""):
-        with pytest.raises(RequestError, match=f"kv is '{wrong}', must be one of f16, f32, q8_0"):
+    for wrong in ("f16/q3", "q8_0/", "/f16", "f16/f16/f16", "", None):
+        with pytest.raises(RequestError, match=f"kv is {wrong!r}, must be one of f16, f32, q8_0"):
             kv_types(wrong)
     with pytest.raises(RequestError, match=r"need heads of 32, 64, \.\.\. or 256 values, those of the model have 80"):
         check_kv("q8_0/f16", 80, "cpu")
