@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, is_avx2
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, has_vbmi, is_avx2
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -131,7 +131,9 @@ def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     products = block.i8(192).float() * block.each_f16(208)
     if block.summed and is_avx2():
         return _q6_k_of_halves(block, products)
-    scales = products.spread()
+    scales, offsets = products.spread(), None
+    if block.summed and has_vbmi():
+        offsets = _offsets_of_128(products)
 
     def weights() -> Iterator[Lanes]:
         for n in range(2):
@@ -139,14 +141,23 @@ def q6_k(block: QuantBlock) -> Iterator[Lanes]:
             for p in range(2):
                 q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p, 2 - 4 * p) & 48)
                 for i in range(4):
-                    yield q.minus(32, i) * scales[8 * n + 4 * p + i]
+                    j = 8 * n + 4 * p + i
+                    if offsets is None:
+                        yield q.minus(32, i) * scales[j]
+                    else:
+                        yield q.part_above_128(i).fused(scales[j], offsets[j])
 
     return weights()
 
 
+def _offsets_of_128(products: Lanes) -> Spread:
+    """Return ``-160 * (d * scale)``, which is exact: with ``(128 + q) * (d * scale)`` only the sign of a zero may differ."""
+    return (products * constant(products.builder, [-160] * LANES)).spread()
+
+
 def _q6_k_of_halves(block: QuantBlock, products: Lanes) -> Iterator[Lanes]:
-    """Decode ``(128 + q) * (d * scale) - 160 * (d * scale)``, which is exact: the sign of a zero may differ from `q6_k`."""
-    scales, offsets = products.spread(), (products * constant(block.builder, [-160] * LANES)).spread()
+    """Decode Q6_K as ``(128 + q) * (d * scale) - 160 * (d * scale)``."""
+    scales, offsets = products.spread(), _offsets_of_128(products)
 
     def weights() -> Iterator[Lanes]:
         for n in range(2):

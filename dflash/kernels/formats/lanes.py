@@ -40,6 +40,16 @@ def is_avx2() -> bool:
     return _has("avx2") and vector_lanes() < LANES
 
 
+def has_vbmi() -> bool:
+    """Return whether one instruction of AVX-512 permutes 64 bytes."""
+    return _has("avx512vbmi")
+
+
+def is_zen() -> bool:
+    """Return whether the processor is one of AMD's Zen family."""
+    return (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith("znver")
+
+
 class Lanes:
     """16 values of one type: bytes, int32 or float32; or 32 or 64 bytes, to be split with `part`."""
 
@@ -125,15 +135,30 @@ class Lanes:
 
     def minus(self, bias: builtins.int, i: builtins.int) -> Lanes:
         """Return part `i` of unsigned bytes, less `bias`, as float32."""
-        if not _has("avx512vbmi"):
+        if not has_vbmi():
             return (self - bias).as_signed().part(i).float()
-        # one permutation makes the bytes the lowest of float32 of 2 ** 23 and more, whose last bit is worth one
-        zero, exponent = self.value.type.count, self.value.type.count + 1
-        constants = ir.Constant(self.value.type, [0, 0x4B] + [0] * (self.value.type.count - 2))
-        order = [lane for k in range(i * LANES, (i + 1) * LANES) for lane in (k, zero, zero, exponent)]
-        wide = self.builder.shuffle_vector(self.value, constants, _vector(_I32, 4 * LANES)(order))
-        whole = Lanes(self.builder, self.builder.bitcast(wide, _vector(_F32)))
-        return whole - constant(self.builder, [2**23 + bias] * LANES)
+        return self._in_mantissas(i, 0) - constant(self.builder, [2**23 + bias] * LANES)
+
+    def part_above_128(self, i: builtins.int) -> Lanes:
+        """Return ``128 + byte`` as float32 for part `i` of 64 bytes below 128; only with `has_vbmi`."""
+        return self._in_mantissas(i, 2)
+
+    def _in_mantissas(self, i: builtins.int, place: builtins.int) -> Lanes:
+        """Return part `i` of 64 bytes as byte `place` of float32 whose other bits are those of ``2 ** (23 - 8 * place)``.
+
+        One permutation does it, which leaves the other bytes as they are.
+        """
+        builder, kind, bits = self.builder, self.value.type, _I64(0x1111111111111111 << place)
+        # a mask that LLVM does not know, else it permutes two vectors, which takes more instructions
+        unknown = builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", [bits], side_effect=False)
+        unknown.attributes.add("readnone")
+        mask = builder.bitcast(unknown, _vector(ir.IntType(1), kind.count))
+        permute = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(kind, [kind, kind]), "llvm.x86.avx512.permvar.qi.512"
+        )
+        moved = builder.call(permute, [self.value, kind([k for k in range(i * LANES, (i + 1) * LANES) for _ in range(4)])])
+        whole = builder.select(mask, moved, kind([0, 0, 0, 0x4B - 4 * place] * LANES))
+        return Lanes(builder, builder.bitcast(whole, _vector(_F32)))
 
     def halves_in_turn(self) -> Lanes:
         """Return 32 bytes in the order that `above_128` takes: even groups of four, then odd groups; only for AVX2."""
