@@ -113,6 +113,10 @@ def test_many_tokens_have_the_bits_of_one(kind, width):
         assert_same_bits(f"token {t}", together[t], alone[0])
         gated_linear(x[t : t + 1], *weights, gated_alone)
         assert_same_bits(f"gated token {t}", gated[t], gated_alone[0])
+    for n in (9, 12, 13, 16):
+        some = np.full((n, 35), np.nan, np.float32)
+        linear(x[:n], weights[:1], [some])
+        assert_same_bits(f"{n} tokens", some, together[:n])
     assert np.isfinite(together).all() and np.isfinite(gated).all()
 
 
