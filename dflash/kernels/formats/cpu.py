@@ -56,8 +56,8 @@ def _blocks(
 ) -> list[Iterator[Lanes]]:
     """Return for each of `n` rows an iterator over the weights of block `i` of `steps`, 16 at a time.
 
-    Rows are too short for the hardware prefetcher to follow. Where a prefetch says that a line is used once, processors of
-    Intel read memory at half of the rate: decode of the demo on a Xeon is then half as fast.
+    Rows are too short for the hardware prefetcher to follow. Where a prefetch says that a line is used once, a
+    Xeon reads memory at half of the rate.
     """
     n_bytes, found = step_bytes(name)[1], []
     ahead = _ahead(builder, name, stride, n, steps, i)

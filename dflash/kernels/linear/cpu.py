@@ -28,8 +28,8 @@ COLUMNS = DOT + DOT_TOKENS
 TILE = 16
 _SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; no power of two, so that tokens do not share cache sets
 _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
-_FEW = 16  # tokens that fit the L1 cache beside four unpacked rows,
-_FEW_INPUTS = _FEW * 1024  # if they have no more inputs in all
+_FEW = 16  # tokens for which whole rows are unpacked, four at a time,
+_FEW_INPUTS = _FEW * 1024  # if they have no more inputs in all; beyond, the inputs leave the L1 cache between four rows
 _TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
 _TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
 _START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
@@ -96,14 +96,14 @@ def _multiply_unpacked(w, w_bytes, rows, x, x_bytes, tokens, n, begin, end, sums
 
 
 @inline
-def _fit_l1(weight):
+def _unpacks_whole_rows(weight):
     return weight[TOKENS] <= _FEW and weight[TOKENS] * weight[WIDTH] <= _FEW_INPUTS
 
 
 @inline
 def _rows_and_columns(weight):
     """Return the rows and columns that are unpacked at a time."""
-    return (4, weight[WIDTH]) if _fit_l1(weight) else (TILE, min(_DEPTH, weight[WIDTH]))
+    return (4, weight[WIDTH]) if _unpacks_whole_rows(weight) else (TILE, min(_DEPTH, weight[WIDTH]))
 
 
 @inline
