@@ -25,7 +25,16 @@ declare -A cases=(
         test_attend[halves everywhere-a tree over a border]
         test_attend[halves everywhere-a prompt]
         test_attend[float32-second of a page]
-        test_compact[layers0-float16]"
+        test_attend[q8_0-27B, a tree]
+        test_attend[q8_0 everywhere-a tree over a border]
+        test_attend[q4_0-27B, a tree]
+        test_attend[q4_0-a prompt]
+        test_attend[q4_0/q8_0 everywhere-27B, first token]
+        test_unpack[kinds2]
+        test_compact[layers0-kinds0]
+        test_compact[layers1-kinds2]"
+    [attention_rows]="test_the_definition[halves-(300, 6, 1, 128)-pending rows]
+        test_the_definition[halves-(20, 8, 4, 256)-prompts]"
     [delta]="test_chain[(2, 4, 32, 32)]
         test_reference[5 in a tree]
         test_reference[6 over 2 heads, 64 x 64]
@@ -36,11 +45,20 @@ declare -A cases=(
     [block_attention]="test_block_attend[a window over the end of the ring]
         test_block_attend[everything]"
     [conv]="test_reference[2 chain and 9 tree-4]
-        test_reference[2 whole and 70 whole-4]
+        test_reference[2 prefill and 70 prefill-4]
         test_flush[4]"
     [linear]="test_every_format[13-Q4_K]
         test_every_format[31-Q6_K]
-        test_add_keeps_the_residual"
+        test_add_keeps_the_residual
+        test_a_published_token_changes_no_bit[768]"
+    [wide]="test_every_format[Q4_K]
+        test_gate_and_up[300-kinds2]
+        test_fused_norms_and_a_captured_stream"
+    [prefill]="test_every_format[hopper-Q4_K]
+        test_every_format[hopper, packed-Q6_K]
+        test_gated[hopper-70]"
+    [device]="test_words_go_up_across_and_down[1029]
+        test_a_batch_on_the_device"
     [split_norm]="test_the_same_bits_in_any_company[96-1024]
         test_gated_products_of_normed_tokens[20-kinds0]"
     [moe]="test_every_format[Q4_K]

@@ -6,6 +6,7 @@ from batches import chain, ragged, tree
 from compare import assert_same_bits
 
 from dflash.errors import KernelError, OutOfMemory
+from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.buffers import DeviceArrays
@@ -118,3 +119,33 @@ def test_arrays_come_back_as_they_were():
         assert got.a.tolist() == [i] * 3
         np.testing.assert_array_equal(got.b, np.arange(80).reshape(2, 40) + i)
     assert_same_bits("b", arrays.b.get(), np.arange(80, dtype=np.int32).reshape(2, 40) + 10)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 1023, 1024, 1029, 70000])
+def test_words_go_up_across_and_down(n):
+    transfer, here, there = Transfer(), *(cupy.full(n + 8, 7, np.int32) for _ in range(2))
+    up, down = (device.pinned(n + 8, dtype=np.int32) for _ in range(2))
+    words, down[:] = RNG.integers(-(1 << 31), 1 << 31, n + 8, dtype=np.int32), 9
+    up[:] = words
+    transfer(here.data.ptr, up.ctypes.data, n)
+    transfer(there.data.ptr, here.data.ptr, n)
+    transfer(down.ctypes.data, there.data.ptr, n)
+    device.synchronize()
+    assert_same_bits("down", down, np.append(words[:n], np.full(8, 9, np.int32)))
+    assert_same_bits("there", there.get(), np.append(words[:n], np.full(8, 7, np.int32)))
+
+
+def test_words_that_the_host_writes_again():
+    """No launch may see what an earlier one has read from the same pinned memory."""
+    transfer, host, seen = Transfer(), device.pinned(600, dtype=np.int32), cupy.zeros((40, 640), np.int32)
+    for i in range(40):
+        host[:] = i
+        transfer(seen[i].data.ptr, host.ctypes.data, 600)
+        device.synchronize(device.current_stream())
+    assert_same_bits("seen", seen[:, :600].get(), np.repeat(np.arange(40, dtype=np.int32)[:, None], 600, axis=1))
+
+
+def test_a_transfer_of_addresses_that_are_not_aligned():
+    words = cupy.zeros(64, np.int32)
+    with pytest.raises(KernelError, match="multiples of 16"):
+        Transfer()(words.data.ptr + 4, words.data.ptr + 128, 4)

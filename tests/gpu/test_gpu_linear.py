@@ -17,6 +17,7 @@ cuda = pytest.importorskip("dflash.kernels.linear.cuda")
 cuda_prefill = pytest.importorskip("dflash.kernels.linear.cuda_prefill")
 tiles = pytest.importorskip("dflash.kernels.formats.cuda")
 SplitNorm = pytest.importorskip("dflash.kernels.norm.split").SplitNorm
+one_token = pytest.importorskip("dflash.kernels.linear.tile_config").one_token
 
 RNG = np.random.default_rng(5)
 TOLERANCE = 1e-5
@@ -232,6 +233,24 @@ def test_a_published_token_changes_no_bit(width):
                     seen.append(np.concatenate([out.get() for out in outs], 1))
         for plain, polled in zip(seen[:4], seen[4:], strict=True):
             assert_same_bits("out", polled, plain)
+
+
+@pytest.mark.parametrize("kind", ["Q6_K", "Q4_K", "BF16", "Q8_0"])
+def test_one_token_of_a_large_vocabulary_has_the_bits_of_many(kind):
+    """Such a launch has shapes of its own: two blocks a multiprocessor, space for one token."""
+    chip = cuda._chip()
+    rows, width = 16 * 40 * chip.processors + 7, 1280
+    size = {"tiles": -(-rows // 16), "width": width, "types": (kind,), "chip": chip, "gated": False}
+    assert bool(one_token(**size)) == chip.large
+    weight, x = cuda.PackedWeight(random_matrix(rows, width, kind)), cupy.asarray(normal(3, width))
+    outs = [cupy.full((3, rows), np.nan, np.float32) for _ in range(2)]
+    run, alone = (cuda.DecodeLinear(x, [weight], [out]) for out in outs)
+    run(3), alone(1)
+    assert_same_bits("a token", outs[1][0].get(), outs[0][0].get())
+    assert cupy.isnan(outs[1][1:]).all()
+    again = cuda.DecodeLinear(x[2:], [weight], [outs[1][:1]])
+    again(1)
+    assert_same_bits("another token", outs[1][0].get(), outs[0][2].get())
 
 
 def test_large_and_tiny_activations():

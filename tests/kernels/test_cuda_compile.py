@@ -44,14 +44,15 @@ NORMS = {linear.STORE: linear.BEFORE, linear.ADD: linear.BEHIND, linear.GATED: l
 def decode(quants, tokens, size, mode, arch=90, norm=None, polled=0):
     types = tuple(quants.split(","))
     constants = linear.shape(tokens, *size, types, CHIPS[arch], gated=mode == linear.GATED)
-    constants["NORM"] = NORMS[mode] if norm is None else norm
-    return compiled("linear/decode.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, POLLED=polled, **constants)
+    constants = constants | {"NORM": NORMS[mode] if norm is None else norm, "POLLED": polled}
+    return compiled("linear/decode.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, **constants)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
     compiled("formats/repack.cu", arch, QUANT="Q4_K")
     compiled("copy/copy.cu", arch)
+    compiled("copy/transfer.cu", arch)
     assert decode("Q4_K,Q6_K", 8, (640, 5120), linear.STORE, arch) == 0
     assert decode("Q4_K,Q6_K", 8, (772, 2048), linear.STORE, arch, polled=1) == 0
     assert decode("Q6_K", 8, (128, 4096), linear.ADD, arch, norm=linear.ALONE, polled=1) == 0
@@ -84,6 +85,14 @@ def test_every_format(kind):
 def test_the_widest_formats(quants):
     for tokens, size in ((16, (15520, 5120)), (24, (1030, 5120)), (32, (640, 5120))):
         assert decode(quants, tokens, size, linear.STORE) == 0, f"{tokens} tokens spill"
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "Q3_K"])
+def test_one_token_of_a_head(kind):
+    size = 15520, 5120, (kind,), CHIPS[90]
+    constants = linear.shape(8, *size, gated=False) | linear.one_token(*size, gated=False)
+    kernel = {"QUANTS": kind, "TOKENS": 8, "MODE": linear.STORE, "NORM": linear.ALONE, "POLLED": 0}
+    assert compiled("linear/decode.cu", **kernel, **constants) == 0
 
 
 def test_gate_and_up_of_two_types():

@@ -6,6 +6,7 @@ cuda = pytest.importorskip("dflash.kernels.linear.cuda")
 slices_of = pytest.importorskip("dflash.kernels.linear.tile_config").slices_of
 
 most_tokens = pytest.importorskip("dflash.kernels.linear.tile_config").most_tokens
+one_token = pytest.importorskip("dflash.kernels.linear.tile_config").one_token
 tile_bytes = pytest.importorskip("dflash.kernels.formats.cuda").tile_bytes
 H200 = cuda.Chip(132, 227, clusters=True)
 UNCLUSTERED = {
@@ -64,6 +65,20 @@ def check_space(types, chip, sizes, widths):
                     assert 1 <= warps <= 32, case
                     assert slices == slices_of(tiles, 256 * columns, types, chip, gated=gated), case
                     assert one["X_STAGES"] > 1 or columns <= slices, case
+
+
+@pytest.mark.parametrize("types", MIXES)
+@pytest.mark.parametrize("width", [256, 768, 5120])
+def test_one_token_of_a_head(types, width):
+    """Memory for one token leaves more for the weights; smaller weights and gated ones have no such launch."""
+    size = {"tiles": 15520, "width": width, "types": types, "chip": H200}
+    one = cuda.shape(8, **size, gated=False) | one_token(**size, gated=False)
+    assert one["X_ROWS"] == one["K_SLICES"] * one["CLUSTER"] == 1
+    stage = one["ROW_UNITS"] * one["MT"] * max(tile_bytes(kind) for kind in types)
+    assert one["X_STAGES"] * (8 * 640 // 4) + stage <= one["SMEM_BYTES"] <= H200.shared * 1024 // one["BLOCKS_PER_SM"]
+    for other in (size | {"tiles": 1030}, size | {"chip": UNCLUSTERED["3090"]}):
+        assert one_token(**other, gated=False) == {}
+    assert one_token(**size, gated=True) == {}
 
 
 @pytest.mark.parametrize("parts", [2, 4])

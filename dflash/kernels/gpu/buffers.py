@@ -1,4 +1,4 @@
-"""Small int32 device arrays that are uploaded or downloaded together by one asynchronous copy."""
+"""Small int32 device arrays that are uploaded or downloaded together by one launch."""
 
 import math
 from types import SimpleNamespace
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.gpu.device import device_errors, pinned
 
 _RING = 4  # pinned buffers, for copies in flight at the same time
@@ -35,7 +36,7 @@ class DeviceArrays:
             host[:] = 0
             views = SimpleNamespace(**parts_of(host, shapes))
             self._ring.append((views, host, cupy.cuda.Event(disable_timing=True)))
-        self._next = 0
+        self._next, self._transfer = 0, Transfer()
 
     @property
     def words(self) -> Any:
@@ -58,8 +59,7 @@ class DeviceArrays:
         _, host, done = self._ring[self._next]
         self._next = (self._next + 1) % _RING
         stream = stream or cupy.cuda.get_current_stream()
-        runtime, n_bytes = cupy.cuda.runtime, host.nbytes if n_words is None else 4 * n_words
-        runtime.memcpyAsync(self._device.data.ptr, host.ctypes.data, n_bytes, runtime.memcpyHostToDevice, stream.ptr)
+        self._transfer(self._device.data.ptr, host.ctypes.data, host.size if n_words is None else n_words, stream)
         done.record(stream)
 
     def download(self, stream: Any = None) -> "Download":
@@ -70,8 +70,7 @@ class DeviceArrays:
         download = self._downloads[self._next] = Download(views, done)
         self._next = (self._next + 1) % _RING
         stream = stream or cupy.cuda.get_current_stream()
-        runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(host.ctypes.data, self._device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        self._transfer(host.ctypes.data, self._device.data.ptr, host.size, stream)
         done.record(stream)
         return download
 

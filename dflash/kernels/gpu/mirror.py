@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.gpu import device
 
 
@@ -28,20 +29,13 @@ class Mirror:
         words = dtype.itemsize // 4
         self.device, self._pinned = device.zeros(n, words, dtype=np.int32), device.pinned(n, words, dtype=np.int32)
         self.host = self._pinned.view(dtype)[:, 0]
-        self._addresses, self._row = (self.device.data.ptr, self._pinned.ctypes.data), dtype.itemsize
+        self._addresses, self._words = (self.device.data.ptr, self._pinned.ctypes.data), words
+        self._transfer = Transfer()
 
     def upload(self, n_rows: int, stream: Any) -> None:
         """Copy the first `n_rows` records to the device, asynchronously."""
-        _copy(*self._addresses, n_rows * self._row, stream)
+        self._transfer(*self._addresses, n_rows * self._words, stream)
 
     def download(self, n_rows: int, stream: Any) -> None:
         """Copy the first `n_rows` records to the host, asynchronously."""
-        _copy(*self._addresses[::-1], n_rows * self._row, stream)
-
-
-def _copy(to: int, source: int, n_bytes: int, stream: Any) -> None:
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    if n_bytes:
-        runtime.memcpyAsync(to, source, n_bytes, runtime.memcpyDefault, stream.ptr)
+        self._transfer(*self._addresses[::-1], n_rows * self._words, stream)

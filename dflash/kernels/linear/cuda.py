@@ -11,7 +11,7 @@ from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.linear.tile_config import Chip, most_tokens, shape, slices_of
+from dflash.kernels.linear.tile_config import Chip, most_tokens, one_token, shape, slices_of
 from dflash.kernels.linear.wide import cuda as wide_cuda
 from dflash.kernels.norm.split import SplitNorm
 
@@ -182,8 +182,9 @@ class _Launch:
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         size = _size(weights, gated=mode == GATED)
         self._shapes = {n: shape(n, **size) for n in BUCKETS if n <= bucket(len(x))}
-        if polled:  # a launch of one token has code of its own
-            self._shapes[1] = self._shapes[BUCKETS[0]]
+        alone = one_token(**size)
+        if polled or alone:  # a launch of one token has code of its own
+            self._shapes[1] = self._shapes[BUCKETS[0]] | alone
         linked = ({} if peers is None else peers.macros) | ({"GELU": 1} if gelu else {})
         self._kernels = {
             n: _kernel(types, bucket(n), mode, norm.kind, one | linked | {"POLLED": int(polled and n == 1)})

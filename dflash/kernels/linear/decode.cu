@@ -15,7 +15,9 @@
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
 // CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, at least 2 unless one holds a slice;
 // SMEM_BYTES, of which the weight rings take all that the tokens leave; BLOCKS_PER_SM, blocks whose registers must fit a
-// multiprocessor; POLLED, 1 if there is one token and the launch before publishes it and the squares of its norm (published.cuh).
+// multiprocessor; POLLED, 1 if there is one token and the launch before publishes it and the squares of its norm (published.cuh);
+// X_ROWS, tokens that a stage has memory for, 1 in place of TOKENS if there is one token; WEIGHTS_FIRST, stages of weights that a
+// warp requests before the tokens, 1 unless defined.
 // In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
@@ -34,6 +36,13 @@
 #error "ROW_UNITS, MT, X_COLUMNS, X_STAGES, SMEM_BYTES, BLOCKS_PER_SM and POLLED must be defined"
 #endif
 
+#ifndef X_ROWS
+#define X_ROWS TOKENS
+#endif
+#ifndef WEIGHTS_FIRST
+#define WEIGHTS_FIRST 1
+#endif
+
 constexpr int NT = TOKENS / 8, K_ALIGN = 256, MAX_STAGES = 8, FRAGMENTS = MT * NT;
 constexpr int WARPS = ROW_UNITS * K_SLICES, SIDES = MODE == GATED ? 2 : 1, SIDE_UNITS = ROW_UNITS / SIDES;
 // A stage of tokens is refilled this many stages after it was read, so that the refill seldom waits for a slow warp.
@@ -41,13 +50,14 @@ constexpr int X_SLACK = X_STAGES > 2 ? 2 : X_STAGES - 1;
 // Fragments of each weight (gate, up) that a block adds up.
 constexpr int SHARE = (SIDE_UNITS * FRAGMENTS + CLUSTER - 1) / CLUSTER;
 static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 1, "see the macros above");
+static_assert(X_ROWS == TOKENS || (X_ROWS == 1 && TOKENS == 8), "one token is read in the place of all eight");
 static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "the gate and the up projection have equally many units");
 
 // Layout of the shared memory of a block for one format.
 template <class Q>
 struct SmemLayout {
     static constexpr int TILES = X_COLUMNS / Q::TILE_K, STRIDE = token_stride<Q>(2 * X_COLUMNS);
-    static constexpr int X_BYTES = TOKENS * STRIDE, SUM_BYTES = TOKENS * 4 * Q::MINIMA,
+    static constexpr int X_BYTES = X_ROWS * STRIDE, SUM_BYTES = TOKENS * 4 * Q::MINIMA,
                          X_STAGE_BYTES = X_BYTES + TILES * SUM_BYTES;
     static constexpr int FIT = (SMEM_BYTES - K_SLICES * X_STAGES * X_STAGE_BYTES) / (WARPS * MT * Q::BYTES);
     static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
@@ -145,8 +155,11 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     };
     if (lane < MAX_STAGES) mbarrier_init_for_copies(barrier + 8 * lane);
     __syncwarp();  // the warp's barriers are initialised
-    if (active && i < end) fetch(0, i);
-    ring_commit();
+    constexpr int FIRST = P::STAGES < WEIGHTS_FIRST ? P::STAGES : WEIGHTS_FIRST;
+    UNROLL for (int s = 0; s < FIRST; ++s) {
+        if (active && i + s < end) fetch(s, i + s);
+        ring_commit();
+    }
 
     u8* tokens = shared + local_slice * (X_STAGES * P::X_STAGE_BYTES);
     const u32 fills = smem_address(barriers.filled[local_slice]), sums = smem_address(barriers.summed[local_slice]);
@@ -177,8 +190,8 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             mbarrier_arrive(barrier);
         }
     }
-    // Until here one stage of weights was requested: with more, the tokens would arrive later.
-    for (int s = 1; GROUPED_RINGS ? s < stages : active && s < stages && i + s < end; ++s) {
+    // Until here few stages of weights were requested: with more, the tokens would arrive later.
+    for (int s = FIRST; GROUPED_RINGS ? s < stages : active && s < stages && i + s < end; ++s) {
         if (!GROUPED_RINGS || (active && i + s < end)) fetch(s, i + s);
         ring_commit();
     }

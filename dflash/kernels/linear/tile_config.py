@@ -27,16 +27,24 @@ _UNSPLIT_WARPS = 12
 """Warps of a multiprocessor if K is not split: a multiple of its four partitions."""
 _SINGLE_TILE_COST = {8: 1.25, 16: 1.1, 24: 1.1, 32: 1.1}
 """Cost of a tile in a unit of one, relative to a unit of two, by bucket; only for kind 3 of types."""
-_TRIPLE_TILE_COST, _SMALL_BLOCK_WARPS, _SMALL_BLOCK_COST = 0.97, 12, 1.15
+_TRIPLE_TILE_COST, _SMALL_BLOCK_WARPS, _SMALL_BLOCK_COST = 0.97, 12, 1.3
 """Relative cost of a tile in a unit of three; number of warps below which a block is small, and its relative cost."""
-_CLUSTER_BLOCK_COST = {8: 0.3, 16: -0.3, 24: -0.3, 32: -0.3}, {8: 0.3, 16: 0.3, 24: -0.3, 32: -0.3}
-"""Cost of one more block in a cluster, by bucket, in tiles of a multiprocessor; plain and gated. Negative: it saves time."""
+_CLUSTER_COST = (
+    {8: (0.3, 0.9), 16: (-0.3, -0.9), 24: (-0.3, -0.9), 32: (-0.3, -0.9)},
+    {8: (1, 3), 16: (1.5, 4.5), 24: (-0.3, -0.9), 32: (-0.3, -0.9)},
+)
+"""Cost of clusters of two and of four blocks, by bucket, in tiles of a multiprocessor; plain and gated. Negative: they save
+time."""
+_FEW_TILES, _CLUSTER_COST_OF_FEW = 6, (0.3, 0)
+"""Tiles of each multiprocessor up to which a launch for 16 tokens, not gated, has other costs of clusters; and these."""
 _WAVE_COST = 1
 """Cost of a further wave of blocks, in tiles of a multiprocessor."""
 _CLUSTER_4_TYPES, _CLUSTER_4_SHARE = ("Q4_K",), 10 / 11
 """Types for which clusters of four blocks are tried, as their activations are large beside their weights; and the share of
 multiprocessors that can form clusters of four."""
 _RESERVED = 3  # KiB of shared memory of a block for what is not dynamic
+_FEW_PARTS = 5
+"""Stages that hold all activations of a slice, up to which one stage of weights is enough."""
 _MAX_SLICES = 4
 """Largest number of K slices of a block if its weights do not fit shared memory at once."""
 _SMALL_TILES = 48
@@ -48,7 +56,7 @@ _SMALL_WARPS = 20
 """Largest number of warps of a block that keeps its weights in shared memory."""
 _SMALL_CHOICES = (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3)
 """Blocks of a cluster and tiles of a unit of such a launch; the first that fit are taken, as fast as any in measurements."""
-_TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
+_TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 13, 32
 """Tiles in flight that keep a multiprocessor busy; and the tiles required for units of three."""
 _TILES_FOR_4_SLICES, _TILES_FOR_1_SLICE, _TILES_FOR_2_SLICES_GATED = 4, 12, 8
 """Tiles of each multiprocessor from which K is split into that number of slices at most; with fewer tiles, into 8 or 4."""
@@ -56,6 +64,9 @@ _PART_ROWS = 16
 """Largest bucket in which part of a matrix has units of one tile; not measured beyond."""
 _TILES_FOR_2_BLOCKS = 40
 """Tiles of each multiprocessor from which two blocks share it if K is not split."""
+
+_ONE_TOKEN = {"ROW_UNITS": 8, "MT": 1, "X_STAGES": 4, "X_ROWS": 1, "WEIGHTS_FIRST": 4}
+"""Constants of a launch of one token where two blocks share a multiprocessor."""
 
 
 class Chip(NamedTuple):
@@ -135,10 +146,21 @@ def shape(
         "ROW_UNITS": units,
         "MT": mt,
         "X_COLUMNS": _COLUMNS,
-        "X_STAGES": _ahead(ks * row, ks * units * mt * largest, shared, ks),
+        "X_STAGES": _ahead(n, ks * row, ks * units * mt * largest, shared, ks, -(-width // (slices * _COLUMNS))),
         "BLOCKS_PER_SM": blocks,
         "SMEM_BYTES": shared,
     }
+
+
+def one_token(
+    tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool, whole: int | None = None
+) -> dict[str, int]:
+    """Return constants of a launch of one token that differ from those of `shape`; empty if none do.
+
+    Where two blocks share a multiprocessor and K is not split, the shared memory of one token leaves space for more weights.
+    """
+    large = chip.large and not gated and slices_of(whole or tiles, width, types, chip, gated=gated) == 1
+    return dict(_ONE_TOKEN) if large and tiles / chip.processors >= _TILES_FOR_2_BLOCKS else {}
 
 
 def most_tokens(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool, whole: int | None = None) -> int:
@@ -193,7 +215,7 @@ def _small(
         if slices % cluster or ks * units > min(_SMALL_WARPS, _MOST_WARPS[_kind(types)][n][mt - 1]):
             continue
         of_sums = sides * -(-units // sides * mt * n // 8 // cluster) * slices * 512
-        for ahead in range(stages, min(stages, 2) - 1, -1):
+        for ahead in range(stages, min(stages, 3 if n == 16 else 2) - 1, -1):
             shared = -(-max(ks * (units * mt * of_warp + ahead * row), of_sums) // 1024) * 1024
             if shared <= (chip.shared - 3) * 1024:
                 return {
@@ -209,10 +231,16 @@ def _small(
     return None
 
 
-def _ahead(part: int, stage: int, shared: int, ks: int) -> int:
-    """Return the stages of activations, of `part` bytes each, that fit shared memory beside stages of the weights."""
-    choices = [(a, 1) for a in (4, 3)] if ks > 2 else [(4, 2), (3, 2), (4, 1), (3, 1)]
-    return next((a for a, stages in choices if a * part + stages * stage <= shared), 2)
+def _ahead(n: int, part: int, stage: int, shared: int, ks: int, parts: int) -> int:
+    """Return the stages of activations, of `part` bytes each, that fit shared memory beside stages of the weights.
+
+    Where four stages hold the `parts` of a slice, or nearly, one stage of weights is enough beside them.
+    """
+    choices = [(4, 1), (3, 1)] if ks > 2 and parts <= _FEW_PARTS else [(4, 2), (3, 2), (4, 1), (3, 1)]
+    if n <= 16 and ks <= 2 and parts == _FEW_PARTS:
+        choices.insert(0, (parts, 2))
+    ahead = next((a for a, stages in choices if a * part + stages * stage <= shared), 2)
+    return min(ahead, parts) if n == 16 and ks > 2 else ahead
 
 
 def cuts(width: int, slices: int) -> list[int]:
@@ -260,6 +288,8 @@ def _balanced(
     `row` and `largest` are the bytes of a stage of activations and of a tile, `clusters` the cluster sizes to try.
     """
     best, least = (sides, 1, slices), math.inf
+    few = n == 16 and sides == 1 and tiles <= _FEW_TILES * chip.processors
+    clustering = _CLUSTER_COST_OF_FEW if few else _CLUSTER_COST[sides - 1][n]
     for cluster in clusters:
         if slices % cluster or slices > cluster * (2 * _MAX_SLICES if n == 8 else _MAX_SLICES):
             continue
@@ -277,7 +307,7 @@ def _balanced(
             cost *= (_SINGLE_TILE_COST[n] if kind == 3 else 1, 1, _TRIPLE_TILE_COST)[mt - 1] * (
                 _SMALL_BLOCK_COST if ks * units < _SMALL_BLOCK_WARPS else 1
             )
-            cost += _CLUSTER_BLOCK_COST[sides - 1][n] * (cluster - 1) + _WAVE_COST * (rounds - 1)
+            cost += (0, *clustering)[cluster // 2] + _WAVE_COST * (rounds - 1)
             if cost < least:
                 best, least = (units, mt, ks), cost
     return best

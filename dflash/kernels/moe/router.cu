@@ -97,6 +97,7 @@ router(const float* stream, const float* gain, const float* weights, const float
 #pragma unroll 1
     for (int pass = __CUDA_ARCH__ >= 900 ? 0 : 1; pass < 2; ++pass) {
         if (pass) {
+            __syncthreads();  // the sums of the first pass are read
             wait_on_dependent_grids();
             launch_dependent_grids();  // only now, so that all earlier launches have ended when the next one starts to poll
         }

@@ -68,7 +68,7 @@ class DeviceSampler:
         if position is not None:
             assert LAW.fields is not None, "a structured type"
             args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
-            self._place = kernel(_HERE / "set_positions.cu", "set_positions").bind(1, max(n, 32), args)
+            self._place = kernel(_HERE / "set_positions.cu", "set_positions", dependent=True).bind(1, max(n, 32), args)
         self._event = _event()
         self._latest: Callable[[], DeviceSampleResult | None] = lambda: None
         self._proposing: Any = None

@@ -2,6 +2,10 @@
 //
 // Grid 1, block: a thread for each row, no shared memory. The parameters of a row are `words` integers; integer `where` is
 // the position. Bytes: 8 a row.
+#include "../gpu/include/pdl.cuh"
+
 extern "C" __global__ void set_positions(const int* position, int* laws, int words, int where, int n_rows) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (threadIdx.x < n_rows) laws[threadIdx.x * words + where] = position[threadIdx.x] + 1;
 }

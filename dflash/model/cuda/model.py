@@ -1,11 +1,13 @@
 """A model on a GPU, with the interface of `dflash.model.model.Model`."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
@@ -103,6 +105,7 @@ class DeviceModel:
         self._load(file, pages=pages, slots=slots, kv=kv)
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._gather = Gather(config, self._decode)
+        self._transfer = Transfer()
         self.latest: Forward | None = None
         self.alone = False
         self.device_requests: dict[int, DeviceDraftRequest[Any]] = {}
@@ -244,9 +247,9 @@ class DeviceModel:
         n = len(spans)
         for span in spans:
             span.state.reserve(2)
-        drawn, tokens = self.sampled_ids[:n], self.batch.tokens[:n]
-        none = np.zeros(n, np.int32)
-        self._decode(none, next_rows(spans), capture, logits=True, amend=lambda: device.copy(tokens, drawn))
+        drawn, tokens = self.sampled_ids.data.ptr, self.batch.tokens.data.ptr
+        none, take = np.zeros(n, np.int32), partial(self._transfer, tokens, drawn, n)
+        self._decode(none, next_rows(spans), capture, logits=True, amend=take)
         self.alone, self.device_requests = True, {}
         layers = self._decode.layers
         captured = {layer: layers.captured[layer][:n] for layer in capture}

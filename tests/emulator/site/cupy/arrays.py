@@ -21,6 +21,8 @@ class _Memory:
         self.__array_interface__ = {"data": (self._address, False), "shape": (n_bytes,), "typestr": "|u1", "version": 3}
 
     def __del__(self):
+        if not hasattr(self, "_address"):  # there was no room
+            return
         library.emu_synchronize()
         library.emu_free(ctypes.c_void_p(self._address), ctypes.c_size_t(self._room))
         device.release(self._device, self._n_bytes)
