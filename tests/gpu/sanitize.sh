@@ -7,7 +7,8 @@
 #   TOOLS=racecheck SECONDS_EACH=600 tests/gpu/sanitize.sh delta
 #
 # A line for each run; logs stay in $LOGS (a new folder by default). The exit status is that of the worst run. CuPy's pool is
-# off, so that every array has an allocation of its own.
+# off, so that every array has an allocation of its own. racecheck does not follow one lane that arrives at a barrier for its
+# warp: benchmarks/results/exactness.md explains what it reports of `wide`, `prefill` and `attention`.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 
