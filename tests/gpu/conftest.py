@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import signal
 from pathlib import Path
 
@@ -41,7 +42,7 @@ CUPY, REASON = _device()
 
 
 def kernel_hash():
-    """SHA-256 of every source that a GPU runs, and of what launches it."""
+    """SHA-256 of every source that a GPU runs, and of what launches it, without comments, docstrings and blank lines."""
     root = HERE.parents[1] / "dflash"
     kernels = root / "kernels"
     files = [path for pattern in ("*.cu", "*.cuh", "cuda*.py") for path in kernels.rglob(pattern)]
@@ -52,7 +53,10 @@ def kernel_hash():
     ]
     digest = hashlib.sha256()
     for path in sorted(files):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+        prose = r'"""[\s\S]*?"""|^\s*#.*$' if path.suffix == ".py" else "//.*$"
+        code = re.sub(prose, "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        lines = "\n".join(line.rstrip() for line in code.splitlines() if line.strip())
+        digest.update(f"{path.relative_to(root).as_posix()}\0{lines}".encode())
     return digest.hexdigest()
 
 

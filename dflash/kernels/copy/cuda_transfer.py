@@ -1,4 +1,4 @@
-"""Small copies by a kernel, since the copy engine delays a step: about 8 µs a copy between two launches, a kernel 1 to 2."""
+"""Small copies by a launch: three by the copy engine between two decode steps delayed each step by 17 µs on an H200."""
 
 from pathlib import Path
 from typing import Any

@@ -80,7 +80,7 @@ class DeviceBatch:
         return some
 
     def upload(self, tokens: NDArray[np.int32], batch: Ragged, stream: Any = None) -> None:
-        """Copy the description of the next pass to the device, with one asynchronous copy.
+        """Copy the description of the next pass to the device, asynchronously, with one launch.
 
         Parameters
         ----------

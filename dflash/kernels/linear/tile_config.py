@@ -215,6 +215,7 @@ def _small(
         if slices % cluster or ks * units > min(_SMALL_WARPS, _MOST_WARPS[_kind(types)][n][mt - 1]):
             continue
         of_sums = sides * -(-units // sides * mt * n // 8 // cluster) * slices * 512
+        # for 16 tokens two stages that are refilled were slower than weights that stream
         for ahead in range(stages, min(stages, 3 if n == 16 else 2) - 1, -1):
             shared = -(-max(ks * (units * mt * of_warp + ahead * row), of_sums) // 1024) * 1024
             if shared <= (chip.shared - 3) * 1024:
