@@ -107,6 +107,10 @@ def test_every_architecture(arch):
 )
 def test_every_shape_on_hopper(heads, kv, width, gated):
     assert attention(HOPPER, heads, kv, width, gated=gated) == 0
+    of_row = {"HEAD_DIM": width, "GROUP_SIZE": heads // kv, "KV_HEADS": kv, "ROTARY_PAIRS": width // 4}
+    of_row |= {"QUERY_STRIDE": width * (1 + gated), "MAX_SPLITS": cuda.splits(kv)}
+    cut = cuda.tiles(1, heads // kv, hopper=True).constants()
+    assert compiled("attention/decode_row_hopper.cu", HOPPER, **of_row, **cut) == 0
     assert (
         compiled(
             "rope/rotate.cu",

@@ -57,4 +57,5 @@ def test_ops_include_no_other_op():
             folders = [file.relative_to(KERNELS).parts[0] for file in (path, (path.parent / name).resolve())]
             if folders[0] != folders[1] and folders[1] not in SHARED:
                 found.add(tuple(folders))
-    assert found == {("block_attention", "attention")}, "a block's attention has the mainloop of attention"
+    shared = {("block_attention", "attention"), ("attention", "rope")}
+    assert found == shared, "a block's attention has the mainloop of attention, attention of one row its norm and rotation"

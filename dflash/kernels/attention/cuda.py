@@ -190,10 +190,12 @@ class Attend(_Attention):
         if self.exact:
             return
         parts, space, most = splits(whole_heads or self.kv), workspace or Workspace(), min(self.rows, PENDING)
+        self.max_splits = parts
         space.reserve(most * self.heads, parts, self.width)
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
-        given = *rows, *room, space.partial, space.stats
+        self.partial = space.partial, space.stats
+        given = *rows, *room, *self.partial
         chosen = partial(quantized_tiles, bits=self.bits) if self.quantized else tiles
         self._tiles = partial(chosen, group=self.group, hopper=self.hopper)
         self._attend: dict[Any, Bound] = {}
@@ -211,12 +213,17 @@ class Attend(_Attention):
         args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
         args = *args, *((None, 0) if link is None else (link.table(), SIGNALS))
         self._combine = made.bind((*self._across, 1), 256, args)
+        self.linked = link is not None
+
+    def combine(self, n_rows: int, stream: Any = None) -> None:
+        """Combine the partial results of all splits of the first `n_rows` rows."""
+        self._combine(stream, grid=(*self._across, n_rows))
 
     def _launch(self, n_rows: int, stream: Any) -> None:
         if n_rows > PENDING:
             raise KernelError(f"attend: at most {PENDING} pending rows, got {n_rows}")
         self._attend[self._tiles(n_rows * self.group)](stream)
-        self._combine(stream, grid=(*self._across, n_rows))
+        self.combine(n_rows, stream)
 
 
 class Prefill(_Attention):

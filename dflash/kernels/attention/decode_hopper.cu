@@ -74,7 +74,7 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
         launch_dependent_grids();  // earlier is slower
         const Mask mask = {item.kv.committed, item.kv.committed, 0, limits[group], above[group]};
         Softmax acc;
-        mainloop(pipeline, item.kv, mask, own, acc);
+        mainloop(pipeline, item.kv, mask, own, acc, CachedRows{item.kv.written});
         store_partial(item, acc, partial, stats);
     }
     if (!waited) wait_on_dependent_grids();

@@ -48,15 +48,20 @@ __device__ __forceinline__ void release_stage(u32 empty_barrier) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty_barrier);
 }
 
-// Producer: start to copy tile `i` of keys or values.
-__device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& cache, const KvRange& kv, int i) {
-    const int position = i * TILE_KV, row = __ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
+// Producer: start to copy the tile of keys or values of KV head `head` that begins at row `row` of the cache.
+__device__ __forceinline__ void copy_rows(Pipeline& pipeline, const TensorMap& cache, int head, int row) {
     mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
     mbarrier_arrive_expect_tx(pipeline.full_barrier(), TILE_BYTES);
     UNROLL for (int c = 0; c < COLUMNS; ++c) {
-        tma_load_2d(pipeline.tile() + c * (TILE_KV * 128), cache, kv.head * HEAD_DIM + c * 64, row, pipeline.full_barrier());
+        tma_load_2d(pipeline.tile() + c * (TILE_KV * 128), cache, head * HEAD_DIM + c * 64, row, pipeline.full_barrier());
     }
     pipeline.next();
+}
+
+// Producer: start to copy tile `i` of keys or values.
+__device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& cache, const KvRange& kv, int i) {
+    const int position = i * TILE_KV;
+    copy_rows(pipeline, cache, kv.head, __ldg(kv.pages + position / PAGE) * PAGE + position % PAGE);
 }
 
 // Barrier of the threads of this warpgroup. Warpgroup i uses named barrier i + 1.
@@ -96,14 +101,28 @@ __device__ __forceinline__ void skip(Pipeline& pipeline, const KvRange& kv) {
     }
 }
 
+// The pending rows of a context are in the cache: their tiles are complete but for the values of positions beyond. A kernel
+// whose row is not in the cache yet has its own type with these functions, called before tile `i` is multiplied.
+struct CachedRows {
+    int written;
+
+    __device__ __forceinline__ void complete_keys(u32, int) const {}
+    // The last tile of a context.
+    __device__ __forceinline__ void complete_values(u32 tile, int i) const {
+        if ((i + 1) * TILE_KV > written) clear_values(tile, written - i * TILE_KV);
+    }
+};
+
 // Attend to the tiles of `kv` with the queries of a warpgroup.
-__device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, const Mask& mask, u32 queries,
-                                         Softmax& acc) {
+template <class Rows>
+__device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, const Mask& mask, u32 queries, Softmax& acc,
+                                         const Rows& rows) {
     float s[SCORES][4], rescale[2];
     u32 p[TILE_KV / 16][4];
     init(acc);
     clear(s);
     mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+    rows.complete_keys(pipeline.tile(), kv.begin);
     wgmma_fence();
     wgmma_scores(s, queries, pipeline.tile());
     wgmma_wait_group<0>();
@@ -114,6 +133,7 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
     pack_weights(p, s);
     for (int i = kv.begin + 1; i < kv.end; ++i) {
         mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+        rows.complete_keys(pipeline.tile(), i);
         wgmma_fence();
         wgmma_scores(s, queries, pipeline.tile());
         const u32 keys = pipeline.empty_barrier();
@@ -132,7 +152,7 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
         if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f)) rescale_values(acc.o, rescale);
     }
     mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-    if (kv.end * TILE_KV > kv.written) clear_values(pipeline.tile(), kv.written - (kv.end - 1) * TILE_KV);
+    rows.complete_values(pipeline.tile(), kv.end - 1);
     wgmma_fence();
     wgmma_values(acc.o, p, pipeline.tile());
     wgmma_wait_group<0>();

@@ -43,6 +43,6 @@ prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, con
     store_queries(own, q, queries);
     warpgroup_sync();  // all queries of the warpgroup are stored
     Softmax acc;
-    mainloop(pipeline, kv, mask_of(kv, queries), own, acc);
+    mainloop(pipeline, kv, mask_of(kv, queries), own, acc, CachedRows{kv.written});
     epilogue(own, queries, acc, gate, out);
 }

@@ -55,7 +55,7 @@ __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float e
                     const bool exists = at + 32 * i < tiles;
                     u32 bits = 0;
 #if PEER_DATA
-                    if (exists) bits = load_of_peers(from + at + 32 * i);
+                    if (exists) bits = load_system(from + at + 32 * i);
                     squares[i] = __uint_as_float(bits);
 #else
                     if (POLL && exists) bits = load_published(from + at + 32 * i);

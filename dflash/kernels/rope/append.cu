@@ -2,7 +2,7 @@
 // values are stored unchanged.
 //
 // A warp handles one key or value head of a row. Grid (2 * KV_HEADS / WARPS rounded up, rows, layers), block 32 * WARPS,
-// shared memory: HEAD_DIM floats a warp (static). Macros: those of rotate.cuh; KV_HEADS.
+// shared memory: HEAD_DIM floats a warp (static). Macros: those of head.cuh; KV_HEADS.
 // `where`: for the keys and for the values of each layer the address of row 0, and the elements from one row to the next.
 // `apart`: elements from the cache of one layer to that of the next.
 // Bytes: each projected key and value is read once as float32 and stored once.

@@ -135,8 +135,9 @@ class Rotate:
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
         rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
-        inputs = query, key, value, q_norm, k_norm, cos, sin
-        self._launch = made.bind(1, 32 * _WARPS, (*inputs, *rows, eps, *written))
+        self.inputs, self.eps = (query, key, value, q_norm, k_norm, cos, sin), eps
+        self.value_norm, self.gated = value_norm, gated
+        self._launch = made.bind(1, 32 * _WARPS, (*self.inputs, *rows, eps, *written))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""

@@ -1,9 +1,9 @@
 // Hadamard matrix of heads whose keys are stored in 4 bits: x = H x / sqrt(HEAD_DIM), where H[i][j] is -1 if i and j have an odd
 // number of one bits in common, else 1. It changes no product of a query with a key.
 //
-// Macros: those of rotate.cuh; HEAD_DIM is a power of two.
+// Macros: those of head.cuh; HEAD_DIM is a power of two.
 #pragma once
-#include "rotate.cuh"
+#include "head.cuh"
 
 static_assert((HEAD_DIM & (HEAD_DIM - 1)) == 0 && VECTORS_PER_LANE <= 2, "HEAD_DIM must be 32, 64, 128 or 256");
 

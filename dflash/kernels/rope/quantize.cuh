@@ -5,9 +5,9 @@
 // with the element m of largest magnitude, number = min(15, trunc(x * (1 / scale) + 8.5)).
 // Stored scales are at most 515.5 and 8188 in magnitude, so that all values are finite in float16.
 //
-// Macros: those of rotate.cuh.
+// Macros: those of head.cuh.
 #pragma once
-#include "rotate.cuh"
+#include "head.cuh"
 
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256, "HEAD_DIM must be 32, 64, ... or 256");
 

@@ -1,8 +1,8 @@
-// Norm and rotate queries and keys, and append keys and values to the cache; rotate.cuh has the formula.
+// Norm and rotate queries and keys, and append keys and values to the cache; head.cuh has the formula.
 //
 // A warp handles one head of a row: a query, key or value head. Grid ((QUERY_HEADS + 2 * KV_HEADS) / WARPS rounded up,
 // rows), block 32 * WARPS, shared memory: HEAD_DIM floats a warp (static).
-// Macros: those of rotate.cuh; QUERY_HEADS; KV_HEADS; GATED, 1 if the projection holds a gate of HEAD_DIM elements after
+// Macros: those of head.cuh; QUERY_HEADS; KV_HEADS; GATED, 1 if the projection holds a gate of HEAD_DIM elements after
 // each query head; KEY_BITS and VALUE_BITS, 8 or 4 to store keys or values as q8_0 or q4_0 (quantize.cuh), else as queries; of
 // keys in 4 bits, queries and keys are mixed (mix.cuh); QUERIES_ONLY, 1 in a layer without keys and values, and VALUE_NORM, 1 if
 // values have a norm without a gain: both 0 unless defined.

@@ -1,115 +1,15 @@
-// RMS norm and rotary embedding of one head of a row, by one warp. Norm: x = x / sqrt(mean(x^2) + eps) * w. Rotation, for j
-// < ROTARY_PAIRS:
-//   x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin
-// Value heads are not rotated, and normed in some models only.
+// Rows of a paged cache, for the kernels that write rotated heads to one; head.cuh has the formula.
 //
-// Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS, rotated pairs of a head; TO_HALF, 1 to store float16, 0 to store
-// float32.
+// Macros: those of head.cuh.
 #pragma once
-#include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
-#include "../gpu/include/warp.cuh"
+#include "head.cuh"
 
-#if !defined(HEAD_DIM) || !defined(ROTARY_PAIRS) || !defined(TO_HALF)
-#error "HEAD_DIM, ROTARY_PAIRS and TO_HALF must be defined"
-#endif
-static_assert(2 * ROTARY_PAIRS <= HEAD_DIM && HEAD_DIM % 16 == 0, "pairs of a head of 16, 32, ... numbers");
-
-constexpr int PAGE = 256, WARPS = 4;                                           // rows of a cache page; warps of a block
-constexpr int VECTORS = HEAD_DIM / 4, VECTORS_PER_LANE = (VECTORS + 31) / 32;  // float4 of a head; of a lane
-constexpr int PAIRS_PER_LANE = (ROTARY_PAIRS + 31) / 32;
-
-#if TO_HALF
-typedef unsigned short Stored;
-__device__ __forceinline__ void store(u16* to, float4 x) { *(uint2*)to = half4_saturated(x.x, x.y, x.z, x.w); }
-#else
-typedef float Stored;
-__device__ __forceinline__ void store(float* to, float4 x) { *(float4*)to = x; }
-#endif
+constexpr int PAGE = 256, WARPS = 4;  // rows of a cache page; warps of a block
 
 // Row of the paged cache for row `row` of the batch.
 __device__ __forceinline__ size_t cache_row(int row, const int* first, const int* sequence, const int* length,
                                             const int* pages, int max_pages) {
     const int s = sequence[row], index = length[s] + row - first[s];
     return (size_t)pages[(size_t)s * max_pages + index / PAGE] * PAGE + index % PAGE;
-}
-
-// A lane's part of the norm weights. No kernel writes them, so they may be loaded before `wait_on_dependent_grids`.
-struct Gains {
-    float4 of[VECTORS_PER_LANE];
-
-    __device__ __forceinline__ Gains(const float* gains, int lane) {
-        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-            if (lane + 32 * i < VECTORS) of[i] = ((const float4*)gains)[lane + 32 * i];
-        }
-    }
-};
-
-// Factor of a norm of one head, the same in all lanes.
-__device__ __forceinline__ float norm_factor(float squares, float eps) {
-    squares = warp_sum(squares);
-    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD_DIM), eps)));
-}
-
-// Load one head into x, normed and rotated if `rotates`. `cosines` and `sines` are those of the row. `rotated` is the warp's
-// scratch of HEAD_DIM floats in shared memory.
-__device__ __forceinline__ void load_head(float4 (&x)[VECTORS_PER_LANE], const float4* from, const Gains& gains,
-                                          bool rotates, const float* cosines, const float* sines, float eps,
-                                          float4* rotated, int lane) {
-    float squares = 0.0f, c[PAIRS_PER_LANE], s[PAIRS_PER_LANE];
-    UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
-        const bool own = rotates && lane + 32 * i < ROTARY_PAIRS;
-        c[i] = own ? cosines[lane + 32 * i] : 0.0f;
-        s[i] = own ? sines[lane + 32 * i] : 0.0f;
-    }
-    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-        x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (lane + 32 * i < VECTORS) x[i] = from[lane + 32 * i];
-        squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
-        squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
-    }
-    if (rotates) {
-        const float scale = norm_factor(squares, eps);
-        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-            if (lane + 32 * i >= VECTORS) continue;
-            const float4 gain = gains.of[i];
-            x[i].x = __fmul_rn(__fmul_rn(x[i].x, scale), gain.x), x[i].y = __fmul_rn(__fmul_rn(x[i].y, scale), gain.y);
-            x[i].z = __fmul_rn(__fmul_rn(x[i].z, scale), gain.z), x[i].w = __fmul_rn(__fmul_rn(x[i].w, scale), gain.w);
-            rotated[lane + 32 * i] = x[i];
-        }
-        __syncwarp();  // the pairs of an element belong to different lanes
-        float* own = (float*)rotated;
-        UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
-            const int j = lane + 32 * i;
-            if (j >= ROTARY_PAIRS) continue;
-            const float left = own[j], right = own[j + ROTARY_PAIRS];
-            own[j] = __fsub_rn(__fmul_rn(left, c[i]), __fmul_rn(right, s[i]));
-            own[j + ROTARY_PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
-        }
-        __syncwarp();  // the rotation is complete
-        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-            if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
-        }
-    }
-}
-
-// Load one head into x, normed without a gain.
-__device__ __forceinline__ void load_normed(float4 (&x)[VECTORS_PER_LANE], const float4* from, float eps, int lane) {
-    float squares = 0.0f;
-    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-        x[i] = lane + 32 * i < VECTORS ? from[lane + 32 * i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
-        squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
-    }
-    const float scale = norm_factor(squares, eps);
-    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-        x[i].x = __fmul_rn(x[i].x, scale), x[i].y = __fmul_rn(x[i].y, scale);
-        x[i].z = __fmul_rn(x[i].z, scale), x[i].w = __fmul_rn(x[i].w, scale);
-    }
-}
-
-__device__ __forceinline__ void store_head(Stored* to, const float4 (&x)[VECTORS_PER_LANE], int lane) {
-    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-        if (lane + 32 * i < VECTORS) store(to + 4 * (lane + 32 * i), x[i]);
-    }
 }

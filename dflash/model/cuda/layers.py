@@ -88,13 +88,17 @@ class FullAttention:
         )
         gate = s.query if config.blocks.gated else None
         self.attend = ops.attention(rotated, cache, s.attended, gate)
+        self.rotate_and_attend = ops.attention_of_row(self.rotate, self.attend)
         self.output = ops.add(s.attended, weights.matrix("attn_output.weight"), s.stream, behind=norms.ffn)
 
     def __call__(self, n: int) -> None:
         """Launch for `n` rows."""
         self.project(n)
-        self.rotate(n)
-        self.attend(n)
+        if n == 1 and self.rotate_and_attend:
+            self.rotate_and_attend()
+        else:
+            self.rotate(n)
+            self.attend(n)
         self.output(n)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dflash.kernels.attention import cuda as attention
+from dflash.kernels.attention.cuda_row import RotateAttend
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
@@ -26,6 +27,7 @@ from dflash.kernels.moe.kind import USUAL, MoeKind
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.ragged import PENDING
+from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
 from dflash.model.cuda.weights import DeviceWeights
 
@@ -53,6 +55,8 @@ class Ops:
         Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
     parts : sequence of DeviceBatch
         Batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
+    uploaded : bool
+        Whether the batch is complete before the pass starts, so that `attention_of_row` may be used.
 
     Attributes
     ----------
@@ -75,8 +79,9 @@ class Ops:
         empty: Callable[[int], Any] = device.empty,
         n_scratch: int | None = None,
         parts: Sequence[BatchArrays] = (),
+        uploaded: bool = False,
     ) -> None:
-        self.batch, self.prefill = batch, prefill
+        self.batch, self.prefill, self._uploaded = batch, prefill, uploaded
         self.sequences, self.longest, self._parts = batch.max_sequences, PENDING, parts
         self.splits_norms = not prefill
         self._launch: Any = linear.DecodeLinear
@@ -153,23 +158,19 @@ class Ops:
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
 
-        def attend(start: int, batch: BatchArrays) -> Op:
+        def attend(start: int, batch: BatchArrays) -> attention.Attend:
             rows = slice(start, start + PENDING)
             gates = None if gate is None else gate[rows]
             return attention.Attend(q[rows], *cache, batch, out[rows], gate=gates, workspace=self._attention)
 
-        whole = attend(0, self.batch)
         parts = [(start, attend(start, batch)) for start, batch in zip(range(0, len(q), PENDING), self._parts, strict=False)]
+        return PendingAttention(attend(0, self.batch), parts)
 
-        def launch(n: int) -> None:
-            if n <= PENDING:
-                whole(n)
-                return
-            for start, part in parts:
-                if n > start:
-                    part(min(n - start, PENDING))
-
-        return launch
+    def attention_of_row(self, rotate: Rotate, attend: Op) -> Callable[[], None] | None:
+        """Return `rotate` and `attend` of one row as one op, if there is one."""
+        if not self._uploaded or not isinstance(attend, PendingAttention):
+            return None
+        return RotateAttend.of(rotate, attend.whole)
 
     def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""
@@ -208,6 +209,30 @@ class Ops:
         publishes = isinstance(made, moe.DecodeMoe) and made.publishes
         self._published, self._cleared = (behind, self._heads) if publishes else (None, None)
         return made
+
+
+class PendingAttention:
+    """Attention of a decode pass.
+
+    Parameters
+    ----------
+    whole : Attend
+        For up to 64 rows.
+    parts : list of (int, Attend)
+        First row, and attention of up to 64 rows from there, for passes of more rows.
+    """
+
+    def __init__(self, whole: attention.Attend, parts: list[tuple[int, attention.Attend]]) -> None:
+        self.whole, self._parts = whole, parts
+
+    def __call__(self, n: int) -> None:
+        """Launch for `n` rows."""
+        if n <= PENDING:
+            self.whole(n)
+            return
+        for start, part in self._parts:
+            if n > start:
+                part(min(n - start, PENDING))
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:

@@ -232,7 +232,7 @@ class DecodePass:
         self._parts = {start: DeviceBatch(PENDING, PENDING, pages) for start in starts}
         self.logits = scratch.alloc(rows, config.n_vocab)
         parts = list(self._parts.values())
-        self._ops = ops = Ops(config, self.batch, prefill=False, empty=scratch.alloc, parts=parts)
+        self._ops = ops = Ops(config, self.batch, prefill=False, empty=scratch.alloc, parts=parts, uploaded=True)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])

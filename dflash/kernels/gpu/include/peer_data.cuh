@@ -7,6 +7,7 @@
 #pragma once
 #include "peers.cuh"
 #include "published.cuh"
+#include "system_loads.cuh"
 
 #if PEERS && PEER_DATA
 // Begin or go on with a wait; ends the kernel with an error if it takes too long. `start`: 0 at first.
@@ -15,21 +16,6 @@ __device__ __forceinline__ void check_peer_timeout(u64& start) {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     if (!start) start = now;
     if (now - start > PEER_TIMEOUT) asm volatile("trap;");
-}
-
-__device__ __forceinline__ uint4 load_of_peers_16(const void* from) {
-    uint4 v;
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from)
-                 : "memory");
-    return v;
-}
-
-__device__ __forceinline__ u32 load_of_peers(const void* from) {
-    u32 v;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-    return v;
 }
 
 // Read until `load`, which reads a thread's entries, returns true because none is EMPTY.
@@ -56,12 +42,12 @@ __device__ __forceinline__ void wait_for_halves(const u16* from, int width, int 
         UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
             const int line = min(begin + i * (int)blockDim.x, total - 1);
             at[i] = from + (size_t)(line / lines) * width + first + line % lines * 8;
-            v[i] = load_of_peers_16(at[i]);
+            v[i] = load_system_16(at[i]);
         }
         UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
             while (!all_halves_written(v[i])) {
                 check_peer_timeout(start);
-                v[i] = load_of_peers_16(at[i]);
+                v[i] = load_system_16(at[i]);
             }
         }
     }
