@@ -5,10 +5,12 @@
 #   tests/gpu/sanitize.sh                        # all, in parallel
 #   tests/gpu/sanitize.sh delta moe              # of some ops
 #   TOOLS=racecheck SECONDS_EACH=600 tests/gpu/sanitize.sh delta
+#   CASES="27B, a tree" tests/gpu/sanitize.sh attention      # those whose names contain a text
 #
 # A line for each run; logs stay in $LOGS (a new folder by default). The exit status is that of the worst run. CuPy's pool is
 # off, so that every array has an allocation of its own. racecheck does not follow one lane that arrives at a barrier for its
-# warp: benchmarks/results/exactness.md explains what it reports of `wide`, `prefill` and `attention`.
+# warp, so for racecheck kernels are compiled with EVERY_LANE_ARRIVES (dflash/kernels/gpu/include/mbarrier.cuh): they are the
+# kernels in use but for these arrivals.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -92,11 +94,22 @@ declare -A cases=(
         test_reach[3 blocks of 6 from 0, 48 and 16]"
 )
 
+# The first argument is a macro for all kernels, or empty; the others are those of pytest.
+run='import sys, cupy, pytest
+from dflash.kernels.gpu import jit
+macros, more = jit.macros, dict.fromkeys(sys.argv[1].split(), 1)
+jit.macros = lambda constants: macros(constants | more)
+cupy.cuda.set_allocator(None)
+sys.exit(pytest.main(sys.argv[2:]))'
+
 check() { # tool op
-    local nodes=() log="$logs/$1-$2" begun=$SECONDS said status
-    while read -r node; do nodes+=("tests/gpu/test_gpu_$2.py::$node"); done <<< "${cases[$2]}"
-    timeout "$limit" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 "$python" -c \
-        'import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))' \
+    local nodes=() log="$logs/$1-$2" begun=$SECONDS macro= said status
+    while read -r node; do
+        [[ $node != *"${CASES:-}"* ]] || nodes+=("tests/gpu/test_gpu_$2.py::$node")
+    done <<< "${cases[$2]}"
+    [ ${#nodes[@]} -gt 0 ] || { echo "no case of $2 contains '$CASES'"; return 2; }
+    [ "$1" != racecheck ] || macro=EVERY_LANE_ARRIVES
+    timeout "$limit" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 "$python" -c "$run" "$macro" \
         -q -p no:benchmark -p no:cacheprovider "${nodes[@]}" > "$log" 2>&1
     status=$?
     # Warnings of racecheck are of threads of a warp that shuffles keep in order.

@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_items(Pipeline pipeline, int ring, const Te
 template <class Stages>
 __device__ __forceinline__ void release(Stages& stages) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty_barrier());
+    if (EVERY_LANE_ARRIVES || threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty_barrier());
     stages.next();
 }
 
@@ -234,7 +234,7 @@ __device__ __forceinline__ void weigh_keys(Block& block) {
                     *(float2*)&rescale.factors[8 * n + 2 * t] = make_float2(factors[n][0], factors[n][1]);
             store_weights(s, softmax, block.place(block.weights.stage));
             __syncwarp();  // the weights of this warp are stored
-            if (threadIdx.x % 32 == 0) mbarrier_arrive(block.weights.full_barrier());
+            if (EVERY_LANE_ARRIVES || threadIdx.x % 32 == 0) mbarrier_arrive(block.weights.full_barrier());
             block.weights.next();
         }
         store_totals(softmax, *block.of_warps, (*block.totals)[half]);
@@ -302,9 +302,9 @@ decode_quantized_hopper(const unsigned short* q, const __grid_constant__ TensorM
     if (threadIdx.x < RINGS * STAGES) {
         const int ring = threadIdx.x / STAGES, i = threadIdx.x % STAGES;
         mbarrier_init(smem_address(&barriers[ring][0][i]), 1);
-        mbarrier_init(smem_address(&barriers[ring][1][i]), 4);
+        mbarrier_init(smem_address(&barriers[ring][1][i]), 4 * WARP_ARRIVALS);
     }
-    if (threadIdx.x < 4) mbarrier_init(weights_full + 8 * threadIdx.x, 4);
+    if (threadIdx.x < 4) mbarrier_init(weights_full + 8 * threadIdx.x, 4 * WARP_ARRIVALS);
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     __syncthreads();  // barriers and batch are ready
     const auto for_each_item = [&](const auto& work) {

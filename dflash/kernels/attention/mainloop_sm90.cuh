@@ -30,7 +30,7 @@ using Pipeline = PipelineState<STAGES, TILE_BYTES>;
 __device__ __forceinline__ void init_pipeline(const Pipeline& pipeline) {
     for (int i = 0; i < STAGES; ++i) {
         mbarrier_init(pipeline.full + 8 * i, 1);
-        mbarrier_init(pipeline.empty + 8 * i, TILE_Q / 16);
+        mbarrier_init(pipeline.empty + 8 * i, TILE_Q / 16 * WARP_ARRIVALS);
     }
 }
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ void setmaxnreg_consumer() {
 
 // Called by a consumer warp that no longer reads a stage.
 __device__ __forceinline__ void release_stage(u32 empty_barrier) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty_barrier);
+    if (EVERY_LANE_ARRIVES || threadIdx.x % 32 == 0) mbarrier_arrive(empty_barrier);
 }
 
 // Producer: start to copy the tile of keys or values of KV head `head` that begins at row `row` of the cache.

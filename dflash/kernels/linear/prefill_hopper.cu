@@ -77,7 +77,7 @@ __device__ __forceinline__ void multiply_tile(Pipeline& pipeline, int part, int 
         UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>();
-        if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
+        if (EVERY_LANE_ARRIVES || threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
         pipeline.next();
     }
 }
@@ -96,7 +96,7 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             mbarrier_init(pipeline.full + 8 * s, 1);
-            mbarrier_init(pipeline.empty + 8 * s, 2);
+            mbarrier_init(pipeline.empty + 8 * s, 2 * WARPGROUP_ARRIVALS);
         }
     }
     launch_dependent_grids();

@@ -81,12 +81,12 @@ __device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packe
                 st_shared_16(pipeline.tile() + to[1], lines[1]);
                 fence_async_proxy();  // wgmma reads the lines through the async proxy
                 __syncwarp();  // one lane arrives for all
-                if (lane == 0) mbarrier_arrive(pipeline.full_barrier());
+                if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(pipeline.full_barrier());
             }
             pipeline.next();
         }
         __syncwarp();
-        if (mine && lane == 0) mbarrier_arrive(packed.empty_barrier());
+        if (mine && (EVERY_LANE_ARRIVES || lane == 0)) mbarrier_arrive(packed.empty_barrier());
         packed.next();
     }
 }
@@ -120,12 +120,12 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            mbarrier_init(pipeline.full + 8 * s, 1 + UNPACK_WARPS / 2);
-            mbarrier_init(pipeline.empty + 8 * s, groups);
+            mbarrier_init(pipeline.full + 8 * s, 1 + UNPACK_WARPS / 2 * WARP_ARRIVALS);
+            mbarrier_init(pipeline.empty + 8 * s, groups * WARPGROUP_ARRIVALS);
         }
         for (int s = 0; s < PACKED_STAGES; ++s) {
             mbarrier_init(packed.full + 8 * s, 1);
-            mbarrier_init(packed.empty + 8 * s, STEPS > 1 ? UNPACK_WARPS : UNPACK_WARPS / 2);
+            mbarrier_init(packed.empty + 8 * s, (STEPS > 1 ? UNPACK_WARPS : UNPACK_WARPS / 2) * WARP_ARRIVALS);
         }
     }
     __syncthreads();
@@ -155,7 +155,7 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
                 UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
                 wgmma_commit_group();
                 wgmma_wait_group<0>();
-                if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
+                if (EVERY_LANE_ARRIVES || threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
                 pipeline.next();
             }
             const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;

@@ -1,8 +1,19 @@
 // Barriers in shared memory (mbarrier, compute capability 8.0): 8 bytes each, addressed by `smem_address`.
 //
 // A phase ends after a number of arrivals; on Hopper also after the bytes that bulk copies were expected to bring.
+//
+// Macro: EVERY_LANE_ARRIVES, 0 by default. With 1, in kernels that count WARP_ARRIVALS or WARPGROUP_ARRIVALS every thread arrives
+// for itself, not one for all that have met: for a checker that follows the arrivals of each thread only.
 #pragma once
 #include "ptx.cuh"
+
+#ifndef EVERY_LANE_ARRIVES
+#define EVERY_LANE_ARRIVES 0
+#endif
+
+// Arrivals for a warp, by its lanes with `EVERY_LANE_ARRIVES || lane == 0`, and for a warpgroup. An enum, since NVRTC makes a
+// variable of a constexpr in every kernel that includes it.
+enum : int { WARP_ARRIVALS = EVERY_LANE_ARRIVES ? 32 : 1, WARPGROUP_ARRIVALS = EVERY_LANE_ARRIVES ? 128 : 1 };
 
 // `arrivals` end each phase. Called by one lane; then `__syncwarp` or a block barrier before other threads use it.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, int arrivals) {
@@ -21,7 +32,7 @@ __device__ __forceinline__ void mbarrier_init_for_copies(u32 barrier, int copies
 #endif
 }
 
-// Threads that wait see what this thread wrote before. For a warp one lane may arrive after `__syncwarp`.
+// Threads that wait see what this thread wrote before. For a warp one lane may arrive after `__syncwarp`: see WARP_ARRIVALS.
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }

@@ -59,8 +59,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
     const u32 start = in_register(smem_address(shared)), address = (start + 1023) & ~1023u;
     Pipe pipe = {shared + (address - start), address, in_register(smem_address(all_barriers)), 0, 0, 0};
     if (warp == 0) {
-        for (int i = lane; i < N_BARRIERS; i += 32)
-            mbarrier_init(pipe.barriers + 8 * i, i >= STAGE_EMPTY && i < TILE_FULL ? WARPS : 1);
+        for (int i = lane; i < N_BARRIERS; i += 32) mbarrier_init(pipe.barriers + 8 * i, arrivals_at(i));
     }
     __syncthreads();  // the barriers are initialised
 
@@ -87,7 +86,7 @@ decode_wide(const unsigned short* x, int n_tokens, int width, float scale, const
                 if (lane == 0) all.reset();
             }
             __syncwarp();  // the list and the factors are stored
-            if (lane == 0) mbarrier_arrive(pipe.barriers + 8 * EPILOGUE);
+            if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(pipe.barriers + 8 * EPILOGUE);
         }
         __syncwarp();
     } else {

@@ -24,6 +24,12 @@ constexpr int ASIDE_AT = RINGS_AT + WARPS * W_STAGES * All::BYTES;
 constexpr int STAGE_FULL = 0, STAGE_EMPTY = X_STAGES, TILE_FULL = 2 * X_STAGES, TILE_EMPTY = TILE_FULL + WARPS * W_STAGES,
               EPILOGUE = TILE_EMPTY + WARPS * W_STAGES, STARTED = EPILOGUE + 1, N_BARRIERS = STARTED + 1;
 
+// Arrivals that end a phase of barrier `i`: of all consumer warps, of one warp, or of a thread.
+__device__ __forceinline__ int arrivals_at(int i) {
+    if (i >= STAGE_EMPTY && i < TILE_FULL) return WARPS * WARP_ARRIVALS;
+    return i >= TILE_EMPTY && i <= EPILOGUE ? WARP_ARRIVALS : 1;
+}
+
 // Descriptor of an operand 16 * `by` bytes further on.
 __device__ __forceinline__ u64 moved(u64 descriptor, int by) { return descriptor >> 32 << 32 | (u32)descriptor + by; }
 
@@ -54,7 +60,7 @@ struct Pipe {
     // All lanes have read the stage.
     __device__ __forceinline__ void release(int ahead, int lane) const {
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier(STAGE_EMPTY, ahead));
+        if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(barrier(STAGE_EMPTY, ahead));
     }
     __device__ __forceinline__ void advance(int stages) {
         stage += stages;
@@ -78,7 +84,7 @@ struct Ring {
     // All lanes have read the tile.
     __device__ __forceinline__ void release(int lane) {
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(barriers + 8 * (TILE_EMPTY + stage));
+        if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(barriers + 8 * (TILE_EMPTY + stage));
         if (++stage == W_STAGES) stage = 0, phase ^= 1;
     }
 };
