@@ -38,6 +38,9 @@ declare -A cases=(
         test_compact[layers1-kinds2]"
     [attention_rows]="test_the_definition[halves-(300, 6, 1, 128)-pending rows]
         test_the_definition[halves-(20, 8, 4, 256)-prompts]"
+    [attention_row]="test_the_bits_of_both[27B-63]
+        test_the_bits_of_both[one KV head of 48-700]
+        test_the_bits_of_both[64 heads for one-4223]"
     [delta]="test_chain[(2, 4, 32, 32)]
         test_reference[5 in a tree]
         test_reference[6 over 2 heads, 64 x 64]
