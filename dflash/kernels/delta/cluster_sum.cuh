@@ -1,28 +1,28 @@
 // Sums over the blocks of a cluster through distributed shared memory (DSMEM), without a fence: a store into another block's
 // shared memory counts its bytes at a barrier of that block.
 //
-// Macros: SPLIT, blocks of a cluster; those of smem.cuh.
+// Macro: SPLIT, blocks of a cluster.
 #pragma once
-#include "pipeline.cuh"
+#include "../gpu/include/mbarrier.cuh"
 
 #ifndef SPLIT
 #error "SPLIT must be defined"
 #endif
-constexpr bool CLUSTERED = FUSE_NORM && SPLIT > 1;
 
-// Producer warps of the same number exchange values. They alternate between two barriers: a warp may be one exchange ahead
-// of another, never two.
+// N warps of each block exchange values with the warp of the same number in the other blocks. They alternate between two
+// barriers: a warp may be one exchange ahead of another, never two.
+template <int N>
 struct ClusterSum {
-    u64 barriers[PRODUCER_WARPS][2];
-    float sums[PRODUCER_WARPS][2][SPLIT];
+    u64 barriers[N][2];
+    float sums[N][2][SPLIT];
 
     // Called by all threads.
     __device__ __forceinline__ void init() {
 #if __CUDA_ARCH__ >= 900
-        const int producer = threadIdx.x / 32;
-        if (threadIdx.x % 32 == 0 && producer < PRODUCER_WARPS) {
-            mbarrier_init(smem_address(&barriers[producer][0]), 1);
-            mbarrier_init(smem_address(&barriers[producer][1]), 1);
+        const int number = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0 && number < N) {
+            mbarrier_init(smem_address(&barriers[number][0]), 1);
+            mbarrier_init(smem_address(&barriers[number][1]), 1);
         }
         __syncwarp();  // the barriers are initialised before the warp arrives at the cluster's barrier
         asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -36,13 +36,13 @@ struct ClusterSum {
 #endif
     }
 
-    // Sum over the blocks of the cluster of `mine` of producer warp `producer`, the same in all lanes. `turn`: number of the
-    // exchange; `part`: this block's rank.
-    __device__ __forceinline__ float sum(int producer, int turn, int part, float mine) {
+    // Sum over the blocks of the cluster of `mine` of warp `number`, the same in all lanes. `turn`: number of the exchange;
+    // `part`: this block's rank.
+    __device__ __forceinline__ float sum(int number, int turn, int part, float mine) {
 #if __CUDA_ARCH__ >= 900
         const int lane = threadIdx.x % 32;
-        float* const all = sums[producer][turn % 2];
-        u64* const barrier = &barriers[producer][turn % 2];
+        float* const all = sums[number][turn % 2];
+        u64* const barrier = &barriers[number][turn % 2];
         if (lane < SPLIT) {
             u32 remote, remote_barrier;
             asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(smem_address(all + part)), "r"(lane));

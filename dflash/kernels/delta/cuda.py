@@ -12,6 +12,7 @@ from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
+from dflash.kernels.delta.cuda_row import OneRow
 from dflash.kernels.delta.cuda_single import LEAST_SEQUENCES, SingleRows
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.delta.step_shape import ACCEPTED_ROOM, StepShape, step_shapes
@@ -105,9 +106,12 @@ class DeltaStep:
         for rows in self._choices(self._shapes[0]):
             self._kernel(SPLIT=self._shapes[0].split, ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
         self._norm = None if fused else GatedNorm(self.read, inputs, weights, batch, n_heads)
-        self._single = None
-        if fused and link is None and value_rows is None and SingleRows.fits(memory, batch.max_sequences):
-            self._single = SingleRows(self._arguments[:-2], constants(conv_memory, memory), memory, self._shapes[0].split)
+        self._row = self._single = None
+        if link is None and value_rows is None:
+            given = self._arguments[:-2], constants(conv_memory, memory), memory, self._shapes[0].split
+            self._row = OneRow(*given, fused=fused)
+            if fused and SingleRows.fits(memory, batch.max_sequences):
+                self._single = SingleRows(*given)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None, longest: int = PENDING) -> None:
@@ -117,6 +121,9 @@ class DeltaStep:
         at once.
         """
         assert 0 < n_rows <= self._rows
+        if n_rows == 1 and self._row:
+            self._row(stream)
+            return
         sequences, longest = min(n_sequences or n_rows, n_rows, self._sequences), min(longest, n_rows)
         if self._single is not None and longest == 1 and sequences >= LEAST_SEQUENCES:
             self._single(sequences, stream)

@@ -6,11 +6,15 @@
 #include "../gpu/include/warp.cuh"
 #include "cluster_sum.cuh"
 #include "params.cuh"
+#include "pipeline.cuh"
+
+constexpr bool CLUSTERED = FUSE_NORM && SPLIT > 1;
+using NormSums = ClusterSum<PRODUCER_WARPS>;
 
 // Write the outputs of this warp's rows. `turn`: number of the next exchange of `cluster_sum`.
 __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem, const Block& block, const Sequence& seq,
                                           const Producer& producer, const TreeOrder& tree, bool chain,
-                                          const Pipeline& pipeline, ClusterSum& cluster_sum, int& turn) {
+                                          const Pipeline& pipeline, NormSums& cluster_sum, int& turn) {
     const int two = 2 * producer.lane;
     float2 gain = make_float2(0.0f, 0.0f);
     if (FUSE_NORM && two < BLOCK_V) gain = *(const float2*)(arrays.ssm_norm + block.part * BLOCK_V + two);

@@ -7,12 +7,6 @@
 #include "../gpu/include/mbarrier.cuh"
 #include "smem.cuh"
 
-// A converged warp waits for the end of a phase and stays converged.
-__device__ __forceinline__ void mbarrier_wait_warp(const u64* barrier, u32 parity) {
-    mbarrier_wait(smem_address(barrier), parity);
-    __syncwarp();
-}
-
 constexpr int STAGE_ROWS = 4, MAX_STAGES = MAX_ROWS / STAGE_ROWS;
 
 struct Pipeline {

@@ -56,7 +56,7 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
 #endif
     extern __shared__ float4 dynamic[];
     __shared__ TreeOrder tree;
-    __shared__ ClusterSum cluster_sum;
+    __shared__ NormSums cluster_sum;
     __shared__ Pipeline pipeline;
     __shared__ bool moves_tail;
     const Smem smem((float*)dynamic, row_capacity, saved_capacity);

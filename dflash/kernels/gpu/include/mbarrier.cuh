@@ -69,3 +69,9 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
     } while (!done);
 #endif
 }
+
+// A converged warp waits for the end of a phase and stays converged.
+__device__ __forceinline__ void mbarrier_wait_warp(const u64* barrier, u32 parity) {
+    mbarrier_wait(smem_address(barrier), parity);
+    __syncwarp();
+}

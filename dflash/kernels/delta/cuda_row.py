@@ -1,0 +1,51 @@
+"""The mixer of a linear-attention layer on a GPU for one row of one sequence."""
+
+from pathlib import Path
+from typing import Any
+
+from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu.jit import kernel
+
+_PARENT, _FIRST = 11, 10  # arguments of step.cu that one row does not need
+
+
+class OneRow:
+    """Convolution, delta rule and gated norm of the only pending row of a batch, with the bits of `DeltaStep`.
+
+    Parameters
+    ----------
+    arguments : tuple
+        Those of step.cu up to `read_out`.
+    constants : dict
+        Macros that the model fixes.
+    memory : DeltaMemory
+    parts : int
+        Blocks of a head in step.cu, whose norm adds one sum of squares for each.
+    fused : bool
+        The norm is part of the launch of step.cu; else it is that of gated_norm.cu.
+
+    Notes
+    -----
+    Latency-bound: a third of the machine code of step.cu, and no pipeline between warps.
+    """
+
+    def __init__(
+        self, arguments: tuple[Any, ...], constants: dict[str, Any], memory: DeltaMemory, parts: int, *, fused: bool
+    ) -> None:
+        _, n_heads, width, n_values = memory.sizes
+        split, parts = (parts, parts) if fused else (1, 1)
+        own = n_values // split
+        macros = constants | {"SPLIT": split, "NORM_PARTS": parts, "SEPARATE_NORM": int(not fused)}
+        run = kernel(Path(__file__).parent / "step_row.cu", "step_row", dependent=True, **macros)
+        given = [argument for i, argument in enumerate(arguments[:-1]) if i not in (_PARENT, _FIRST)]
+        self._run = run.bind((split, n_heads), threads_of(own, width), given)
+
+    def __call__(self, stream: Any = None) -> None:
+        """Run for the first row of the batch; a batch without sequences changes nothing."""
+        self._run(stream)
+
+
+def threads_of(own: int, width: int) -> int:
+    """Return the threads of a block with `own` value rows and keys of `width` elements, as in step_row.cu."""
+    state = 4 * own
+    return state + 32 + (32 * -(-own // 32) if 2 * width + own > state else 0)

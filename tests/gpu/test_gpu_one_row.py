@@ -1,0 +1,73 @@
+"""The only row of a batch on a GPU: the bits of step.cu, whatever was accepted before, and of the norm's own launch."""
+
+import numpy as np
+import pytest
+from compare import assert_same_bits
+from mixer import Mixer
+
+from dflash.kernels.cases import Rows
+
+pytest.importorskip("dflash.kernels.delta.cuda")
+SHAPES = [(2, 6, 32, 32), (1, 4, 48, 16), (1, 2, 64, 64), (2, 4, 128, 128), (16, 48, 128, 128), (3, 3, 80, 96)]
+ACCEPTED = {
+    "none": (),
+    "one": (0,),
+    "two of many": (3, 41),
+    "as many as the conv state": (0, 1, 2),
+    "sixteen": tuple(range(16)),
+    "all": tuple(range(64)),
+}
+
+
+def assert_same_memories(got, want):
+    for memory, wanted in zip(got, want, strict=True):
+        for name in memory.__slots__:
+            assert_same_bits(name, getattr(memory, name), getattr(wanted, name))
+
+
+@pytest.mark.parametrize("fused", [None, False], ids=["norm in the launch", "norm apart"])
+@pytest.mark.parametrize("accepted", ACCEPTED.values(), ids=ACCEPTED)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_bits_of_a_step(shape, accepted, fused):
+    mixer = Mixer(*shape)
+    tokens, memories = mixer.tokens(1), mixer.memories()
+    wanted, rows = memories.copy(), [Rows(1, slot=4, accepted=accepted, buffer=len(accepted) % 2)]
+    want = mixer.gpu(tokens, rows, wanted, value_rows=2, fused=fused)
+    assert_same_bits("out", mixer.gpu(tokens, rows, memories, fused=fused), want)
+    assert_same_memories(memories, wanted)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[2], SHAPES[3]], ids=str)
+def test_accepted_rows_that_are_kept(shape):
+    """The row goes behind them into the same buffer; the states stay as they are."""
+    mixer = Mixer(*shape)
+    tokens, memories = mixer.tokens(1), mixer.memories()
+    wanted, rows = memories.copy(), [Rows(1, slot=2, accepted=(0, 1, 2), buffer=1 + 2 * 3)]
+    before = memories.delta.state.copy()
+    want = mixer.gpu(tokens, rows, wanted, value_rows=2)
+    assert_same_bits("out", mixer.gpu(tokens, rows, memories), want)
+    assert_same_memories(memories, wanted)
+    assert_same_bits("state", memories.delta.state, before)
+
+
+def test_steps_one_after_another():
+    """The conv states of the key heads, which several blocks read, are moved once in each step."""
+    mixer = Mixer(*SHAPES[0])
+    memories, wanted = (mixer.memories() for _ in range(2))
+    for i in range(9):
+        tokens, rows = mixer.tokens(1, seed=i), [Rows(1, accepted=(0,) if i else (), buffer=i % 2)]
+        want = mixer.gpu(tokens, rows, wanted, value_rows=2)
+        assert_same_bits(f"step {i}", mixer.gpu(tokens, rows, memories), want)
+    assert_same_memories(memories, wanted)
+
+
+def test_a_batch_without_rows_changes_nothing(monkeypatch):
+    from dflash.kernels.gpu.batch import DeviceBatch
+
+    mixer = Mixer(*SHAPES[0])
+    tokens, memories = mixer.tokens(1), mixer.memories()
+    before, upload = memories.copy(), DeviceBatch.upload
+    monkeypatch.setattr(DeviceBatch, "upload", lambda self, *given: (upload(self, *given), self.clear()))
+    out = mixer.gpu(tokens, [Rows(1, slot=1, accepted=(0,))], memories)
+    assert np.isnan(out).all()
+    assert_same_memories(memories, before)
