@@ -8,6 +8,7 @@ from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import Rotate
 
 _HERE = Path(__file__).parent
+_THREADS = 512  # of a block, as in decode_row_hopper.cu
 
 
 class RotateAttend:
@@ -37,7 +38,7 @@ class RotateAttend:
         made = kernel(_HERE / "decode_row_hopper.cu", "decode_row_hopper", dependent=True, **constants)
         rows = batch.counts, batch.length, batch.pages, batch.max_pages
         args = *rotate.inputs, rotate.eps, *attend.inputs[1:], k, v, *rows, *attend.partial
-        self._launch = made.bind(attend.kv * attend.max_splits, cut.threads, args, cut.shared(attend.width))
+        self._launch = made.bind(attend.kv * attend.max_splits, _THREADS, args, cut.shared(attend.width))
 
     @classmethod
     def of(cls, rotate: Rotate, attend: Attend) -> Self | None:

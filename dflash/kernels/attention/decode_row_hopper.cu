@@ -4,11 +4,13 @@
 //
 // A block handles one split of the context and one KV head. The tiles of the cache do not depend on the row, so they are copied
 // while earlier kernels run, if there is room for the block, and beside the row's projections else: no load waits for another
-// one but the tiles for the position. Each warp norms and rotates some heads. The block that has the end of the context also
-// makes the row's key and value, stores them in the cache, and writes them into its last tiles in shared memory.
+// one but the tiles for the position. Warps for heads norm and rotate the queries, one each if there are few. The block that has
+// the end of the context also makes the row's key and value, stores them in the cache, and writes them into its last tiles in
+// shared memory. These warps are many since the code of this kernel is rarely in the instruction caches: code that all heads
+// share takes less time than a loop unrolled.
 //
-// Grid KV_HEADS * MAX_SPLITS. Block, roles and shared memory: mainloop_sm90.cuh, plus HEAD_DIM floats a warp and 4 * HEAD_DIM
-// bytes (static). Macros: those of mainloop_sm90.cuh, TILE_Q 64; those of head.cuh, TO_HALF 1; MAX_SPLITS, capacity of splits
+// Grid KV_HEADS * MAX_SPLITS, block ROW_THREADS: the warpgroup of consumers, HEAD_WARPS warps for heads, the producer warp.
+// Shared memory: mainloop_sm90.cuh, plus HEAD_DIM floats a warp for heads and 4 * HEAD_DIM bytes (static). Macros: those of mainloop_sm90.cuh, TILE_Q 64; those of head.cuh, TO_HALF 1; MAX_SPLITS, capacity of splits
 // of a row; QUERY_STRIDE, elements from one query head to the next in the projection.
 // Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and 4 * HEAD_DIM for each query and split.
 #define TREE_MASK 0
@@ -70,17 +72,17 @@ struct Projections {
     }
 };
 
-constexpr int HEADS = (GROUP_SIZE + 2 + 3) / 4, AT_ONCE = HEADS < 4 ? HEADS : 4;  // heads of a warp; those loaded together
-using Heads = float4[AT_ONCE][VECTORS_PER_LANE];
+constexpr int HEAD_WARPS = 11, ROW_THREADS = 128 + 32 * (HEAD_WARPS + 1);
+enum { HEADS_READY = 2 };  // named barrier of the consumers and the warps for heads
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
 decode_row_hopper(const float* query, const float* key, const float* value, const float* q_norm, const float* k_norm,
                   const float* cosines, const float* sines, float eps, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, unsigned short* k, unsigned short* v, const int* counts,
                   const int* length, const int* pages, int max_pages, float* partial, float* stats) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
-    __shared__ float4 scratch[4][VECTORS];
+    __shared__ float4 scratch[HEAD_WARPS][VECTORS];
     __shared__ __align__(16) uint2 pending[2][VECTORS];
     __shared__ Row row;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, split = blockIdx.x / KV_HEADS, head = blockIdx.x % KV_HEADS;
@@ -91,7 +93,21 @@ decode_row_hopper(const float* query, const float* key, const float* value, cons
         return KvRange{pages, head, split * tiles, min((split + 1) * tiles, row.position / TILE_KV + 1), row.position,
                        row.position + 1};
     };
-    if (warp == 4) {  // the producer
+    if (warp < 4) {  // the consumers
+        setmaxnreg_inc<240>();
+        wait_on_dependent_grids();
+        __syncthreads();  // `row` and the pipeline's barriers are there
+        if (split >= row.n_splits) return;
+        const KvRange kv = range();
+        const Mask mask = {kv.committed, kv.committed, 0, nullptr, nullptr};
+        named_barrier_sync<HEADS_READY, 128 + 32 * HEAD_WARPS>();
+        Softmax acc;
+        mainloop(pipeline, kv, mask, query_tile, acc, PendingRow{(const uint4(&)[2][LINES])pending, kv.committed});
+        store_partial({0, 0, GROUP_SIZE, head}, split, true, acc, partial, stats);
+        return;
+    }
+    setmaxnreg_dec<80>();
+    if (warp == 4 + HEAD_WARPS) {  // the producer
         row.first_pages[lane] = lane < max_pages ? pages[lane] : 0;
         if (lane == 0) {
             prefetch_map(k_map), prefetch_map(v_map);
@@ -108,52 +124,40 @@ decode_row_hopper(const float* query, const float* key, const float* value, cons
         }
         return;
     }
-    const Gains query_gains(q_norm, lane), key_gains(k_norm, lane);
+    const int first = warp - 4;  // head
+    const Gains gains(first < GROUP_SIZE ? q_norm : k_norm, lane);
     const Projections projections = {query, key, value};
-    Heads x;
-    const auto load = [&](int start) {
-        UNROLL for (int j = 0; j < AT_ONCE; ++j) {
-            const int h = warp + 4 * (start + j);
-            if (h < GROUP_SIZE + 2) load_vectors(x[j], projections.of(head, h), lane);
-        }
-    };
+    float4 x[VECTORS_PER_LANE];
     wait_on_dependent_grids();
-    load(0);
+    load_vectors(x, projections.of(head, min(first, GROUP_SIZE + 1)), lane);
     const LaneAngles angles(cosines, sines, true, lane);
-    for (int i = threadIdx.x; i < (64 - GROUP_SIZE) * LINES; i += 128)  // queries that do not exist
+    for (int i = threadIdx.x - 128; i < (64 - GROUP_SIZE) * LINES; i += 32 * HEAD_WARPS)  // queries that do not exist
         st_shared_16(query_tile + swizzled<64>(GROUP_SIZE + i / LINES, i % LINES), make_uint4(0, 0, 0, 0));
     __syncthreads();  // `row` and the pipeline's barriers are there
     if (split >= row.n_splits) return;
-    const bool has_end = split == row.n_splits - 1;
-    const KvRange kv = range();
     u8* const queries = memory + (query_tile - smem_address(memory));
-    UNROLL for (int start = 0; start < HEADS; start += AT_ONCE) {
-        if (start > 0) load(start);
-        UNROLL for (int j = 0; j < AT_ONCE; ++j) {
-            const int h = warp + 4 * (start + j);
-            if (h >= (has_end ? GROUP_SIZE + 2 : GROUP_SIZE)) continue;
-            if (h <= GROUP_SIZE)
-                norm_and_rotate(x[j], h < GROUP_SIZE ? query_gains : key_gains, angles, eps, scratch[warp], lane);
-            u16* const cache = h == GROUP_SIZE ? k : v;
-            UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
-                const int vector = lane + 32 * i;
-                if (vector >= VECTORS) continue;
-                const uint2 halves = half4_saturated(x[j][i].x, x[j][i].y, x[j][i].z, x[j][i].w);
-                if (h < GROUP_SIZE) {
-                    *(uint2*)(queries + swizzled<64>(h, vector / 2) + vector % 2 * 8) = halves;
-                } else {
-                    pending[h - GROUP_SIZE][vector] = halves;
-                    ((uint2*)(cache + ((size_t)row.at(row.position) * KV_HEADS + head) * HEAD_DIM))[vector] = halves;
-                }
+    const int n_heads = split == row.n_splits - 1 ? GROUP_SIZE + 2 : GROUP_SIZE;
+#pragma unroll 1
+    for (int h = first; h < n_heads; h += HEAD_WARPS) {
+        if (h != first) load_vectors(x, projections.of(head, h), lane);
+        if (h <= GROUP_SIZE)
+            norm_and_rotate(x, (h < GROUP_SIZE) == (first < GROUP_SIZE) ? gains : Gains(h < GROUP_SIZE ? q_norm : k_norm, lane),
+                            angles, eps, scratch[first], lane);
+        u16* const cache = h == GROUP_SIZE ? k : v;
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+            const int vector = lane + 32 * i;
+            if (vector >= VECTORS) continue;
+            const uint2 halves = half4_saturated(x[i].x, x[i].y, x[i].z, x[i].w);
+            if (h < GROUP_SIZE) {
+                *(uint2*)(queries + swizzled<64>(h, vector / 2) + vector % 2 * 8) = halves;
+            } else {
+                pending[h - GROUP_SIZE][vector] = halves;
+                ((uint2*)(cache + ((size_t)row.at(row.position) * KV_HEADS + head) * HEAD_DIM))[vector] = halves;
             }
-            __syncwarp();  // the scratch is no longer read
         }
+        __syncwarp();  // the scratch is no longer read
     }
     fence_async_proxy();  // wgmma reads the queries through the async proxy
-    warpgroup_sync();  // queries, key and value are stored
+    named_barrier_sync<HEADS_READY, 128 + 32 * HEAD_WARPS>();
     launch_dependent_grids();
-    const Mask mask = {kv.committed, kv.committed, 0, nullptr, nullptr};
-    Softmax acc;
-    mainloop(pipeline, kv, mask, query_tile, acc, PendingRow{(const uint4(&)[2][LINES])pending, kv.committed});
-    store_partial({0, 0, GROUP_SIZE, head}, split, true, acc, partial, stats);
 }
