@@ -47,6 +47,7 @@ def guessing():
 def test_every_architecture(arch):
     assert nvrtc.compiled("norm/rms_norm.cu", arch, ROW_DIM=5120, THREADS=320) == 0
     assert nvrtc.compiled("embed/embed.cu", arch, QUANT="Q4_K", MODEL_DIM=5120) == 0
+    assert nvrtc.compiled("embed/pass_start.cu", arch, QUANT="Q4_K", MODEL_DIM=5120, ROW_DIM=5120, THREADS=320) == 0
     for name, constants in sampling(QWEN):
         if name not in SLOW:
             assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"

@@ -27,6 +27,7 @@ MACROS = {
     "attention": ATTENTION,
     "block_attention": ATTENTION | {"RING_SIZE": 128, "WINDOW": 0, "CAUSAL": 1},
     "delta": DELTA | {"SPLIT": 1, "FUSE_NORM": 1, "STAGE_INPUTS": 1},
+    "embed": {"QUANT": "Q4_K", "MODEL_DIM": 512},
     "gpu": {"RANK": 0, "PEERS": 2},
     "linear": {"QUANTS": "Q4_K", "TOKENS": 64, "MODE": 1, "NORM": 2, "SLICES": 2, "WARPS": 8}
     | {"X_STAGES": 8, "W_STAGES": 2, "SMEM_BYTES": 227 << 10}
@@ -57,5 +58,5 @@ def test_ops_include_no_other_op():
             folders = [file.relative_to(KERNELS).parts[0] for file in (path, (path.parent / name).resolve())]
             if folders[0] != folders[1] and folders[1] not in SHARED:
                 found.add(tuple(folders))
-    shared = {("block_attention", "attention"), ("attention", "rope")}
-    assert found == shared, "a block's attention has the mainloop of attention, attention of one row its norm and rotation"
+    shared = {("block_attention", "attention"), ("attention", "rope"), ("embed", "norm"), ("embed", "rope")}
+    assert found == shared, "a block's attention has the mainloop of attention; one launch of a row, or of a start, has several ops"

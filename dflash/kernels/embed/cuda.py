@@ -25,6 +25,15 @@ class Embed:
     scale : float
         Factor of every value.
 
+    Attributes
+    ----------
+    width : int
+        D.
+    macros : dict
+        Macros of the kernel.
+    arguments : tuple
+        Arguments of the kernel.
+
     Raises
     ------
     KernelError
@@ -39,10 +48,11 @@ class Embed:
         n_known, width = table.shape
         if out.shape != (len(tokens), width):
             raise KernelError(f"{table.name}: out must be {(len(tokens), width)}, got {out.shape}")
-        self._rows = len(tokens)
+        self._rows, self.width = len(tokens), width
+        self.macros: dict[str, Any] = {"QUANT": table.type, "MODEL_DIM": width}
+        self.arguments = tokens, table.data, out, n_known, scale
         block = min(-(-width // 32) * 4, _MOST_THREADS)
-        run = kernel(_SOURCE, "embed", dependent=True, QUANT=table.type, MODEL_DIM=width)
-        self._run = run.bind(1, block, (tokens, table.data, out, n_known, scale))
+        self._run = kernel(_SOURCE, "embed", dependent=True, **self.macros).bind(1, block, self.arguments)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Look up the first `n_rows` tokens."""

@@ -15,15 +15,15 @@ add_norm(float* x, const float* weight, float eps, float scale, float* out) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const size_t start = (size_t)blockIdx.x * N_VECTORS;
-    Values row[PER_THREAD];
-    const float factor = load_row(row, (const Values*)x + start, eps);
+    RowVector row[PER_THREAD];
+    const float factor = load_row(row, (const RowVector*)x + start, eps);
     UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (!in_row(i)) continue;
-        const Values gain = ((const Values*)weight)[vector_index(i)];
-        Values* to = (Values*)out + start + vector_index(i);
-        Values sum = *to, zeros = {};
+        const RowVector gain = ((const RowVector*)weight)[vector_index(i)];
+        RowVector* to = (RowVector*)out + start + vector_index(i);
+        RowVector sum = *to, zeros = {};
         UNROLL for (int j = 0; j < VECTOR; ++j) sum.v[j] = (sum.v[j] + row[i].v[j] * factor * gain.v[j]) * scale;
         *to = sum;
-        if (CLEAR) ((Values*)x)[start + vector_index(i)] = zeros;
+        if (CLEAR) ((RowVector*)x)[start + vector_index(i)] = zeros;
     }
 }

@@ -28,6 +28,11 @@ class RmsNorm:
     full : float32 (T, D), optional
         Receives the result as float32; may be `x`.
 
+    Attributes
+    ----------
+    arguments : tuple
+        Arguments of the kernel.
+
     Raises
     ------
     KernelError
@@ -47,8 +52,9 @@ class RmsNorm:
             if array is not None and array.shape != shape:
                 raise KernelError(f"norm: {name} must be {shape}, got {array.shape}")
         self._rows, block = len(x), threads(width)
+        self.arguments = x, weight, half, full, np.float32(eps)
         run = kernel(_SOURCE, "rms_norm", dependent=True, ROW_DIM=width, THREADS=block)
-        self._run = run.bind(1, block, (x, weight, half, full, np.float32(eps)))
+        self._run = run.bind(1, block, self.arguments)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Norm the first `n_rows` rows."""

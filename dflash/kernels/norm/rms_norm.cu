@@ -10,21 +10,10 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
 rms_norm(const float* x, const float* weight, unsigned short* half, float* full, float eps) {
     launch_dependent_grids();
-    Values gain[PER_THREAD], row[PER_THREAD];
-    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
-        if (in_row(i)) gain[i] = ((const Values*)weight)[vector_index(i)];
-    }
+    const RowGains gains(weight);
     wait_on_dependent_grids();
     const size_t start = (size_t)blockIdx.x * N_VECTORS;
-    const float factor = load_row(row, (const Values*)x + start, eps);
-    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
-        if (!in_row(i)) continue;
-        Halves rounded;
-        UNROLL for (int j = 0; j < VECTOR; ++j) {
-            row[i].v[j] = row[i].v[j] * factor * gain[i].v[j];
-            rounded.v[j] = half_saturated(row[i].v[j]);
-        }
-        if (half) ((Halves*)half)[start + vector_index(i)] = rounded;
-        if (full) ((Values*)full)[start + vector_index(i)] = row[i];
-    }
+    RowVector row[PER_THREAD];
+    const float factor = load_row(row, (const RowVector*)x + start, eps);
+    store_row(row, factor, gains, half ? (RowHalves*)half + start : nullptr, full ? (RowVector*)full + start : nullptr);
 }

@@ -33,6 +33,11 @@ class Angles:
     gain : float
         Factor of both tables (YaRN).
 
+    Attributes
+    ----------
+    arguments : tuple
+        Arguments of the kernel.
+
     Raises
     ------
     KernelError
@@ -51,9 +56,9 @@ class Angles:
             check(f"angles: {name}", table, (len(cos), pairs))
         if len(cos) > position.size:
             raise KernelError(f"angles: tables of {len(cos)} rows for {position.size} positions")
-        self._launch = kernel(_HERE / "angles.cu", "angles", dependent=True).bind(
-            1, min(128, -(-pairs // 32) * 32), (position, inv_freq, gain, pairs, cos, sin)
-        )
+        self.arguments = position, inv_freq, gain, pairs, cos, sin
+        run = kernel(_HERE / "angles.cu", "angles", dependent=True)
+        self._launch = run.bind(1, min(128, -(-pairs // 32) * 32), self.arguments)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.embed.cuda_pass_start import PassStart
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.capabilities import capabilities
@@ -89,6 +90,7 @@ class Layers:
         self._keeps: dict[int, StashRows] = {}
         self._source = device.array(np.array([s.stream.data.ptr], np.uint64))
         self.embed: Embed | None = None
+        self._start: PassStart | None = None  # embedding, angles and the first norm
         self.output_norm: RmsNorm | None = None
         scale = config.width**0.5 if config.blocks.scaled_embedding else 1.0
         if self.layers.start == 0:
@@ -107,7 +109,10 @@ class Layers:
             return
         ends = range(self.layers.start, min(self.layers.stop + 1, config.n_layers))
         parts = {i: LayerContext(weights.block(i), config, s, ops) for i in ends}
-        self.blocks = _blocks(parts, pools, self.layers)
+        blocks = _blocks(parts, pools, self.layers)
+        self.blocks = blocks
+        if self.embed and blocks[0].norm and (start := PassStart.of(self.embed, blocks[0].norm, self.angles[0])):
+            self._start, blocks[0].norm = start, None
 
     def make_room(self, capture: Sequence[int]) -> None:
         """Allocate the arrays of layers to capture."""
@@ -123,11 +128,12 @@ class Layers:
 
     def steps(self, capture: Sequence[int]) -> Iterator[Callable[[int], None]]:
         """Yield the launches in order: embedding, angles, one step for each block, and the last norm."""
-        if self.embed:
-            yield self.embed
-        if self.per_layer:
-            yield self.per_layer
-        yield from self.angles
+        if self._start:
+            yield self._start
+        else:
+            yield from (self.embed,) if self.embed else ()
+            yield from (self.per_layer,) if self.per_layer else ()
+            yield from self.angles
         for i, block in zip(self.layers, self.blocks, strict=True):
             yield partial(self._run_block, i, block, capture)
         if self.output_norm and self._whole:
