@@ -48,6 +48,9 @@ declare -A cases=(
         test_any_company[(2, 4, 32, 32)]
         test_little_shared_memory[(2, 4, 32, 32)]
         test_flush"
+    [one_row]="test_the_bits_of_a_step[(2, 4, 128, 128)-two of many-norm in the launch]
+        test_the_bits_of_a_step[(3, 3, 80, 96)-sixteen-norm apart]
+        test_steps_one_after_another"
     [block_attention]="test_block_attend[a window over the end of the ring]
         test_block_attend[everything]"
     [conv]="test_reference[2 chain and 9 tree-4]
@@ -76,6 +79,8 @@ declare -A cases=(
     [embed]="test_every_format[7-Q4_K]
         test_every_format[7-F16]
         test_tokens_that_are_not_there_give_zeros"
+    [pass_start]="test_the_bits_of_three_launches[Q4_K-5120-32-1.0-3]
+        test_the_bits_of_three_launches[IQ4_NL-2080-7-1.0-9]"
     [rope]="test_rotate[a tree-uint16]
         test_rotate[a prompt-float32]
         test_angles[1.0]"
