@@ -1,4 +1,4 @@
-"""The only row of a batch on a GPU: the bits of step.cu, whatever was accepted before, and of the norm's own launch."""
+"""One row of each of few sequences on a GPU: the bits of step.cu and of the norm's own launch."""
 
 import numpy as np
 import pytest
@@ -34,6 +34,19 @@ def test_the_bits_of_a_step(shape, accepted, fused):
     wanted, rows = memories.copy(), [Rows(1, slot=4, accepted=accepted, buffer=len(accepted) % 2)]
     want = mixer.gpu(tokens, rows, wanted, value_rows=2, fused=fused)
     assert_same_bits("out", mixer.gpu(tokens, rows, memories, fused=fused), want)
+    assert_same_memories(memories, wanted)
+
+
+@pytest.mark.parametrize("fused", [None, False], ids=["norm in the launch", "norm apart"])
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_several_sequences(n, fused):
+    """A launch may cover more sequences than there are."""
+    mixer = Mixer(*SHAPES[0])
+    tokens, memories = mixer.tokens(n), mixer.memories(slots=9)
+    rows = [Rows(1, slot=(5 * s + 2) % 9, accepted=tuple(ACCEPTED.values())[s % 6], buffer=s % 2) for s in range(n)]
+    wanted = memories.copy()
+    want = mixer.gpu(tokens, rows, wanted, value_rows=2, fused=fused)
+    assert_same_bits("out", mixer.gpu(tokens, rows, memories, fused=fused, longest=1, bucket=min(n + 1, 7)), want)
     assert_same_memories(memories, wanted)
 
 

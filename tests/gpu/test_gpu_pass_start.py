@@ -45,7 +45,13 @@ class Start:
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize(
     ("kind", "width", "pairs", "scale"),
-    [("Q4_K", 5120, 32, 1.0), ("Q6_K", 1024, 16, 1.0), ("Q8_0", 96, 48, 1.5), ("F16", 2560, 64, 1.0), ("IQ4_NL", 2080, 7, 1.0)],
+    [
+        ("Q4_K", 5120, 32, 1.0),
+        ("Q6_K", 1024, 16, 1.0),
+        ("Q8_0", 96, 48, 1.5),
+        ("F16", 2560, 64, 1.0),
+        ("IQ4_NL", 2080, 7, 1.0),
+    ],
     ids=str,
 )
 def test_the_bits_of_three_launches(kind, width, pairs, scale, rows):

@@ -106,7 +106,8 @@ class DeltaStep:
         for rows in self._choices(self._shapes[0]):
             self._kernel(SPLIT=self._shapes[0].split, ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
         self._norm = None if fused else GatedNorm(self.read, inputs, weights, batch, n_heads)
-        self._row = self._single = None
+        self._row: OneRow | None = None
+        self._single: SingleRows | None = None
         if link is None and value_rows is None:
             given = self._arguments[:-2], constants(conv_memory, memory), memory, self._shapes[0].split
             self._row = OneRow(*given, fused=fused)
@@ -121,12 +122,11 @@ class DeltaStep:
         at once.
         """
         assert 0 < n_rows <= self._rows
-        if n_rows == 1 and self._row:
-            self._row(stream)
-            return
         sequences, longest = min(n_sequences or n_rows, n_rows, self._sequences), min(longest, n_rows)
-        if self._single is not None and longest == 1 and sequences >= LEAST_SEQUENCES:
-            self._single(sequences, stream)
+        few = sequences < LEAST_SEQUENCES
+        one_row_each = self._row if few else self._single
+        if one_row_each is not None and longest == 1 and (sequences == n_rows or not few):
+            one_row_each(sequences, stream)
             return
         shape = next((each for each in self._shapes if each.fits(max(longest, _LEAST_ROOM), self._most)), self._shapes[-1])
         key = longest, self._rows_of_thread(shape, n_rows, sequences), sequences > 1

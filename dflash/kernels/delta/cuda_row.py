@@ -1,4 +1,4 @@
-"""The mixer of a linear-attention layer on a GPU for one row of one sequence."""
+"""The mixer of a linear-attention layer on a GPU for one row of each of few sequences."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ _PARENT, _FIRST = 11, 10  # arguments of step.cu that one row does not need
 
 
 class OneRow:
-    """Convolution, delta rule and gated norm of the only pending row of a batch, with the bits of `DeltaStep`.
+    """Convolution, delta rule and gated norm for one pending row of each sequence, with the bits of `DeltaStep`.
+
+    For many sequences `SingleRows` is faster.
 
     Parameters
     ----------
@@ -38,11 +40,12 @@ class OneRow:
         macros = constants | {"SPLIT": split, "NORM_PARTS": parts, "SEPARATE_NORM": int(not fused)}
         run = kernel(Path(__file__).parent / "step_row.cu", "step_row", dependent=True, **macros)
         given = [argument for i, argument in enumerate(arguments[:-1]) if i not in (_PARENT, _FIRST)]
-        self._run = run.bind((split, n_heads), threads_of(own, width), given)
+        self._grid = split, n_heads
+        self._run = run.bind((*self._grid, 1), threads_of(own, width), given)
 
-    def __call__(self, stream: Any = None) -> None:
-        """Run for the first row of the batch; a batch without sequences changes nothing."""
-        self._run(stream)
+    def __call__(self, sequences: int, stream: Any = None) -> None:
+        """Run for up to `sequences` sequences."""
+        self._run(stream, grid=(*self._grid, sequences))
 
 
 def threads_of(own: int, width: int) -> int:

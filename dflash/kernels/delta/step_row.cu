@@ -1,6 +1,6 @@
-// Linear attention of one pending row of one sequence (plain decode): the operations of step.cu, with the same bits.
+// Linear attention of one pending row of each sequence (plain decode): the operations of step.cu, with the same bits.
 //
-// A block handles BLOCK_V value rows of one head. Roles of its warps:
+// A block handles BLOCK_V value rows of one head of one sequence. Roles of its warps:
 //   state      hold the state in registers, apply the accepted rows of the previous pass, and read the state at the row.
 //   all but the last    convolve a channel each.
 //   the last   computes the gates, then normalises the read-out.
@@ -8,10 +8,10 @@
 // conv; after it, the row. No other kernel of a pass accesses what it reads before.
 // The SPLIT blocks of a head form a cluster and exchange the sums of squares of the norm.
 //
-// Grid (SPLIT, VALUE_HEADS), block THREADS, shared memory static.
+// Grid (SPLIT, VALUE_HEADS, sequences), block THREADS, shared memory static.
 // Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; NORM_PARTS, blocks of a head in step.cu, whose norm adds one
 // sum of squares for each; SEPARATE_NORM, 1 if there the norm is left to gated_norm.cu, then NORM_PARTS is 1.
-// Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM, twice if rows were accepted and are not kept.
+// Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted and are not kept.
 #if !defined(SPLIT) || !defined(NORM_PARTS) || !defined(SEPARATE_NORM) || !defined(TAPS)
 #error "SPLIT, NORM_PARTS, SEPARATE_NORM and TAPS must be defined"
 #endif
@@ -43,7 +43,7 @@ constexpr int KEYS_PER_LANE = (KEY_DIM + 31) / 32;
 using NormSum = ClusterSum<1>;
 enum { APPLIED = 1, CONVOLVED, GATES, READ, TAIL };  // named barriers
 
-// The only sequence, as the batch describes it; see SequenceInfo in params.cuh.
+// A sequence as the batch describes it; see SequenceInfo in params.cuh.
 struct Sequence {
     int slot, n_accepted, buffer;
     AcceptedRows accepted;
@@ -68,7 +68,7 @@ struct Channel {
     }
 };
 
-// q and k of the row from their channels after SiLU: factors that give k unit length and q length KEY_DIM^-0.5, and q . k. By
+// Of q and k of the row, from their channels after SiLU: factors that give k unit length and q length KEY_DIM^-0.5, and q . k. By
 // each warp for itself.
 struct UnitKeys {
     float of_q, of_k, product;
@@ -105,13 +105,13 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
     float* const row = (float*)row_lines;
     const int part = blockIdx.x, head = blockIdx.y, group = key_head(head), value = head * VALUE_DIM + part * BLOCK_V;
     const bool writes_keys = is_first_of_group(head) && part == 0;
-    const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), s = blockIdx.z;  // sequence and row
 
     const int n_sequences = counts[1];
     Sequence seq;
-    seq.slot = slot[0], seq.n_accepted = n_accepted[0], seq.buffer = buffer[0], seq.accepted.load(accepted);
+    seq.slot = slot[s], seq.n_accepted = n_accepted[s], seq.buffer = buffer[s], seq.accepted.load(accepted + s * PENDING);
     if (SPLIT > 1) cluster_sum.init();
-    if (n_sequences == 0) {
+    if (s >= n_sequences) {
         wait_on_dependent_grids();
         if (SPLIT > 1) cluster_sum.wait_init();
         return;
@@ -129,8 +129,9 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
         UNROLL for (int i = 0; i < PAIRS; ++i) gain[i] = pair_of(ssm_norm + part * BLOCK_V, i);
         wait_on_dependent_grids();
         launch_dependent_grids();
-        const float alpha_row = alpha[head], beta_row = beta[head];
-        UNROLL for (int i = 0; i < PAIRS; ++i) z[i] = pair_of(gate + value, i);
+        const float alpha_row = alpha[s * VALUE_HEADS + head], beta_row = beta[s * VALUE_HEADS + head];
+        const size_t at = (size_t)s * VALUE_HEADS * VALUE_DIM + value;  // of the block's first value
+        UNROLL for (int i = 0; i < PAIRS; ++i) z[i] = pair_of(gate + at, i);
         const float factor_of_state = expf(log_decay(alpha_row, rate, shift)), strength = beta_of(beta_row);
         if (lane == 0) {
             gates[0] = factor_of_state, gates[1] = strength;
@@ -157,14 +158,14 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
             const float2 read = pair_of(reads, i);
             const u32 low = half_saturated(read.x * factor * gain[i].x * silu_fast(z[i].x));
             const u32 both = low | (u32)half_saturated(read.y * factor * gain[i].y * silu_fast(z[i].y)) << 16;
-            if (exists(i)) *(u32*)(out + value + 64 * i + 2 * lane) = both;
+            if (exists(i)) *(u32*)(out + at + 64 * i + 2 * lane) = both;
         }
         return;
     }
 
     const bool holds_state = threadIdx.x < STATE_THREADS;
     const int column = lane % LANES, value_row = threadIdx.x / LANES * ROWS_PER_THREAD;
-    float* const committed = state + ((size_t)seq.slot * VALUE_HEADS * VALUE_DIM + value + value_row) * KEY_DIM;
+    float* const committed = state + (seq.slot * (VALUE_HEADS * VALUE_DIM) + value + value_row) * (size_t)KEY_DIM;
     const ApplyAccepted before{seq.accepted,
                                seq.n_accepted,
                                k + (previous * KEY_HEADS + group) * KEY_DIM,
@@ -193,7 +194,7 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
     launch_dependent_grids();
     UNROLL for (int i = 0; i < CHANNELS_PER_THREAD; ++i) {
         const Channel channel(i, group, value);
-        input[TAPS - 1][i] = channel.exists ? mixed[channel.of] : 0.0f;
+        input[TAPS - 1][i] = channel.exists ? mixed[(size_t)s * CHANNELS + channel.of] : 0.0f;
     }
     if (holds_state && seq.n_accepted) {
         before.apply(own, column);
@@ -210,8 +211,8 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
     // Several heads read the conv state of q and k: the last block to arrive updates these channels.
     const bool moves_tail = seq.n_accepted && !seq.kept();
     if (moves_tail && threadIdx.x == 0) {
-        moves_all = atomicAdd(readers + group, 1) == VALUE_HEADS / KEY_HEADS * SPLIT - 1;
-        if (moves_all) readers[group] = 0;
+        moves_all = atomicAdd(readers + s * KEY_HEADS + group, 1) == VALUE_HEADS / KEY_HEADS * SPLIT - 1;
+        if (moves_all) readers[s * KEY_HEADS + group] = 0;
     }
     if (holds_state) {
         const UnitKeys unit(row, lane);
