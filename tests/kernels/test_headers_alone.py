@@ -59,6 +59,4 @@ def test_ops_include_no_other_op():
             if folders[0] != folders[1] and folders[1] not in SHARED:
                 found.add(tuple(folders))
     shared = {("block_attention", "attention"), ("attention", "rope"), ("embed", "norm"), ("embed", "rope")}
-    assert found == shared, (
-        "a block's attention has the mainloop of attention; some launches do what several ops do"
-    )
+    assert found == shared, "a block's attention has the mainloop of attention; some launches do what several ops do"
