@@ -48,9 +48,9 @@ declare -A cases=(
         test_any_company[(2, 4, 32, 32)]
         test_little_shared_memory[(2, 4, 32, 32)]
         test_flush"
-    [one_row]="test_the_bits_of_a_step[(2, 4, 128, 128)-two of many-norm in the launch]
-        test_the_bits_of_a_step[(3, 3, 80, 96)-sixteen-norm apart]
-        test_steps_one_after_another"
+    [one_row]="test_the_bits_of_a_step[(1, 2, 64, 64)-two of many-norm in the launch]
+        test_the_bits_of_a_step[(2, 4, 128, 128)-sixteen-norm apart]
+        test_several_sequences[3-norm in the launch]"
     [block_attention]="test_block_attend[a window over the end of the ring]
         test_block_attend[everything]"
     [conv]="test_reference[2 chain and 9 tree-4]
@@ -102,13 +102,14 @@ declare -A cases=(
         test_reach[3 blocks of 6 from 0, 48 and 16]"
 )
 
-# The first argument is a macro for all kernels, or empty; the others are those of pytest.
+# The first argument is a macro for all kernels, or empty; the second is the log, by which the process is found; the others are
+# those of pytest.
 run='import sys, cupy, pytest
 from dflash.kernels.gpu import jit
 macros, more = jit.macros, dict.fromkeys(sys.argv[1].split(), 1)
 jit.macros = lambda constants: macros(constants | more)
 cupy.cuda.set_allocator(None)
-sys.exit(pytest.main(sys.argv[2:]))'
+sys.exit(pytest.main(sys.argv[3:]))'
 
 check() { # tool op
     local nodes=() log="$logs/$1-$2" begun=$SECONDS macro= said status
@@ -117,10 +118,11 @@ check() { # tool op
     done <<< "${cases[$2]}"
     [ ${#nodes[@]} -gt 0 ] || { echo "no case of $2 contains '$CASES'"; return 2; }
     [ "$1" != racecheck ] || macro=EVERY_LANE_ARRIVES
-    timeout "$limit" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 "$python" -c "$run" "$macro" \
+    timeout "$limit" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 "$python" -c "$run" "$macro" "$log" \
         -q -p no:benchmark -p no:cacheprovider "${nodes[@]}" > "$log" 2>&1
     status=$?
     # Warnings of racecheck are of threads of a warp that shuffles keep in order.
+    [ "$status" != 124 ] || pkill -9 -f -- "$log"  # what it started goes on using the GPU
     if [ "$status" = 99 ] && grep -q "RACECHECK SUMMARY.*(0 errors," "$log" && ! grep -q "^FAILED" "$log"; then status=0; fi
     said=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY|Device not supported|not supported" "$log" | tail -1)
     printf '%-10s %-16s rc=%-3s %4ss  %s\n' "$1" "$2" "$status" $((SECONDS - begun)) "${said:-no summary}"

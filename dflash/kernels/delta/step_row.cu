@@ -41,7 +41,7 @@ constexpr int THREADS = CONV_THREADS + 32;
 constexpr int CHANNELS_PER_THREAD = (BLOCK_CHANNELS + CONV_THREADS - 1) / CONV_THREADS;
 constexpr int KEYS_PER_LANE = (KEY_DIM + 31) / 32;
 using NormSum = ClusterSum<1>;
-enum { APPLIED = 1, CONVOLVED, GATES, READ, TAIL };  // named barriers
+enum { APPLIED = 1, CONVOLVED, GATES, TAIL };  // named barriers
 
 // A sequence as the batch describes it; see SequenceInfo in params.cuh.
 struct Sequence {
@@ -100,6 +100,7 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
     __shared__ float4 accepted_rows[APPLY_ROWS * (KEY_DIM + BLOCK_V) / 4];
     __shared__ float factors[APPLY_ROWS], gates[2], reads[BLOCK_V];
     __shared__ float4 row_lines[BLOCK_CHANNELS / 4];  // q, k and v of the row after SiLU
+    __shared__ u64 read_out;  // barrier: the state warps have stored `reads`
     __shared__ bool moves_all;
     __shared__ NormSum cluster_sum;
     float* const row = (float*)row_lines;
@@ -134,12 +135,13 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
         UNROLL for (int i = 0; i < PAIRS; ++i) z[i] = pair_of(gate + at, i);
         const float factor_of_state = expf(log_decay(alpha_row, rate, shift)), strength = beta_of(beta_row);
         if (lane == 0) {
+            mbarrier_init(smem_address(&read_out), STATE_THREADS / 32 * WARP_ARRIVALS);
             gates[0] = factor_of_state, gates[1] = strength;
             if (part == 0) decay[current * VALUE_HEADS + head] = factor_of_state;
         }
         named_barrier_sync<GATES, STATE_THREADS + 32>();
         if (SPLIT > 1) cluster_sum.wait_init();
-        named_barrier_sync<READ, STATE_THREADS + 32>();
+        mbarrier_wait_warp(&read_out, 0);
         constexpr int OF_PART = VALUE_DIM / NORM_PARTS;
         float sum = 0.0f;
         UNROLL for (int p = 0; p < NORM_PARTS / SPLIT; ++p) {
@@ -229,7 +231,8 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
             reads[at] = __fmaf_rn(change, unit.product, __fmul_rn(gates[0], read));
             u[current * VALUE_HEADS * VALUE_DIM + value + at] = change;
         }
-        named_barrier_sync<READ, STATE_THREADS + 32>();
+        __syncwarp();  // the warp's values are stored
+        if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(smem_address(&read_out));
         if (writes_keys) {
             for (int c = threadIdx.x; c < KEY_DIM; c += STATE_THREADS)
                 k[(current * KEY_HEADS + group) * KEY_DIM + c] = __fmul_rn(row[KEY_DIM + c], unit.of_k);
