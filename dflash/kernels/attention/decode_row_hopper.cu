@@ -4,14 +4,15 @@
 //
 // A block handles one split of the context and one KV head. The tiles of the cache do not depend on the row, so they are copied
 // while earlier kernels run, if there is room for the block, and beside the row's projections else: no load waits for another
-// one but the tiles for the position. Warps for heads norm and rotate the queries, one each if there are few. The block that has
-// the end of the context also makes the row's key and value, stores them in the cache, and writes them into its last tiles in
-// shared memory. These warps are many since the code of this kernel is rarely in the instruction caches: code that all heads
-// share takes less time than a loop unrolled.
+// one but the tiles for the position. Warps for heads norm and rotate the queries, one each if there are few, so that all heads
+// share the code of one: this kernel's code is seldom in the instruction caches when it starts. The block that has the end of
+// the context also makes the row's key and value, stores them in the cache, and writes them into its last tiles in shared
+// memory.
 //
 // Grid KV_HEADS * MAX_SPLITS, block ROW_THREADS: the warpgroup of consumers, HEAD_WARPS warps for heads, the producer warp.
-// Shared memory: mainloop_sm90.cuh, plus HEAD_DIM floats a warp for heads and 4 * HEAD_DIM bytes (static). Macros: those of mainloop_sm90.cuh, TILE_Q 64; those of head.cuh, TO_HALF 1; MAX_SPLITS, capacity of splits
-// of a row; QUERY_STRIDE, elements from one query head to the next in the projection.
+// Shared memory: mainloop_sm90.cuh, plus HEAD_DIM floats a warp for heads and 4 * HEAD_DIM bytes (static).
+// Macros: those of mainloop_sm90.cuh, TILE_Q 64; those of head.cuh, TO_HALF 1; MAX_SPLITS, capacity of splits of a row;
+// QUERY_STRIDE, elements from one query head to the next in the projection.
 // Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and 4 * HEAD_DIM for each query and split.
 #define TREE_MASK 0
 #define GATED 0

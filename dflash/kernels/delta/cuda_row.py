@@ -16,13 +16,8 @@ class OneRow:
 
     Parameters
     ----------
-    arguments : tuple
-        Those of step.cu up to `read_out`.
-    constants : dict
-        Macros that the model fixes.
-    memory : DeltaMemory
-    parts : int
-        Blocks of a head in step.cu, whose norm adds one sum of squares for each.
+    arguments, constants, memory, parts
+        As for `SingleRows`; `parts` is its `split`.
     fused : bool
         The norm is part of the launch of step.cu; else it is that of gated_norm.cu.
 

@@ -9,8 +9,8 @@
 // The SPLIT blocks of a head form a cluster and exchange the sums of squares of the norm.
 //
 // Grid (SPLIT, VALUE_HEADS, sequences), block THREADS, shared memory static.
-// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; NORM_PARTS, blocks of a head in step.cu, whose norm adds one
-// sum of squares for each; SEPARATE_NORM, 1 if there the norm is left to gated_norm.cu, then NORM_PARTS is 1.
+// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; NORM_PARTS, blocks of a head in step.cu, whose norm
+// adds one sum of squares for each; SEPARATE_NORM, 1 if there the norm is left to gated_norm.cu, then NORM_PARTS is 1.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted and are not kept.
 #if !defined(SPLIT) || !defined(NORM_PARTS) || !defined(SEPARATE_NORM) || !defined(TAPS)
 #error "SPLIT, NORM_PARTS, SEPARATE_NORM and TAPS must be defined"
@@ -68,8 +68,8 @@ struct Channel {
     }
 };
 
-// Of q and k of the row, from their channels after SiLU: factors that give k unit length and q length KEY_DIM^-0.5, and q . k. By
-// each warp for itself.
+// Factors that give k unit length and q length KEY_DIM^-0.5, and q . k, from the channels of q and k after SiLU. Each warp
+// computes them for itself.
 struct UnitKeys {
     float of_q, of_k, product;
 
