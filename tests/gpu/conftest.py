@@ -3,10 +3,13 @@
 ``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
 An emulated GPU (`tests/emulator`) leaves it as it is. With ``DFLASH_TEST_GPUS=2``, workers of xdist take the first two GPUs
 in turn; tests of several GPUs are skipped then. Start many workers with ``OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1``, as
-the references of each would take all cores. A run that is ended by SIGTERM, as ``timeout`` does, is written down, too.
+the references of each would take all cores. A run that is ended by SIGTERM, as ``timeout`` does, is written down, too. Runs
+side by side in one checkout write one after another (`suites.sh` runs all targets).
 """
 
+import contextlib
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -86,6 +89,17 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=REASON))
 
 
+@contextlib.contextmanager
+def _alone():
+    """Let one process at a time read and write the record."""
+    folder = os.open(HERE, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def _merged(old, new, target):
     """Return the record with a run: in place of the last one of its target, or of the GPU itself without a target."""
     targets = old.get("targets", {})
@@ -102,7 +116,6 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
     stats = terminalreporter.stats
     runtime = CUPY.cuda.runtime
     ran = [report for kind in ("passed", "failed", "error") for report in stats.get(kind, []) if report.when == "call"]
-    old = json.loads(RECORD.read_text())
     record = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": runtime.getDeviceProperties(0)["name"].decode(),
@@ -117,7 +130,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
         "passed": len(stats.get("passed", [])),
         "failed": sorted(report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])),
     }
-    record = _merged(old, record, os.environ.get(VARIABLE))
-    whole = RECORD.with_suffix(f".{os.getpid()}")  # runs side by side read it, too
-    whole.write_text(json.dumps(record, indent=2) + "\n")
-    whole.replace(RECORD)
+    with _alone():
+        record = _merged(json.loads(RECORD.read_text()), record, os.environ.get(VARIABLE))
+        whole = RECORD.with_suffix(f".{os.getpid()}")  # a run may be ended while it writes
+        whole.write_text(json.dumps(record, indent=2) + "\n")
+        whole.replace(RECORD)

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Run tests/gpu under the GPU's own rules and under those of other GPUs (DFLASH_TARGET), side by side on all GPUs of the host.
+# Each run writes its part of record.json.
+#
+#   tests/gpu/suites.sh                          # own sm_80 sm_86 sm_89 sm_120
+#   tests/gpu/suites.sh own sm_86
+#   SECONDS_EACH=300 tests/gpu/suites.sh
+#
+# A line for each run; logs stay in $LOGS (a new folder by default). The exit status is 0 if no run failed.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+
+export PYTHON=${PYTHON:-python3} SECONDS_EACH=${SECONDS_EACH:-900} LOGS=${LOGS:-$(mktemp -d)}
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+gpus=$("$PYTHON" -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())') || exit 2
+export WORKERS=$(($(nproc) / gpus > 0 ? $(nproc) / gpus : 1))
+mkdir -p "$LOGS"
+
+suite() { # rules
+    local log="$LOGS/suite-$1.log" status
+    [ "$1" = own ] || export DFLASH_TARGET=$1
+    CUDA_VISIBLE_DEVICES=$GPU timeout "$SECONDS_EACH" "$PYTHON" -m pytest tests/gpu -n "$WORKERS" -p no:benchmark > "$log" 2>&1
+    status=$?
+    printf '%-7s rc=%-3s %s\n' "$1" "$status" "$(tail -n 1 "$log")"
+    grep -a '^FAILED' "$log" | sort -u
+    return "$status"
+}
+export -f suite
+
+[ $# -gt 0 ] || set -- own sm_80 sm_86 sm_89 sm_120
+printf '%s\n' "$@" | xargs -P "$gpus" -I{} --process-slot-var=GPU bash -c 'suite {}'
+status=$?
+echo "logs: $LOGS"
+exit "$status"
