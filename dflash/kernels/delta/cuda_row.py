@@ -12,7 +12,7 @@ _PARENT, _FIRST = 11, 10  # arguments of step.cu that one row does not need
 class OneRow:
     """Convolution, delta rule and gated norm for one pending row of each sequence, with the bits of `DeltaStep`.
 
-    For many sequences `SingleRows` is faster.
+    In use for fewer than `LEAST_SEQUENCES` sequences; `SingleRows` is for more.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class OneRow:
 
     Notes
     -----
-    Latency-bound: a third of the machine code of step.cu, and no pipeline between warps.
+    Latency-bound: less than half of the machine code of step.cu, and no pipeline between warps.
     """
 
     def __init__(
