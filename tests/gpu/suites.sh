@@ -12,7 +12,10 @@ cd "$(dirname "$0")/../.." || exit 1
 
 export PYTHON=${PYTHON:-python3} SECONDS_EACH=${SECONDS_EACH:-900} LOGS=${LOGS:-$(mktemp -d)}
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
-gpus=$("$PYTHON" -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())') || exit 2
+if ! gpus=$("$PYTHON" -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())' 2> /dev/null) || [ "$gpus" -eq 0 ]; then
+    echo "no GPU that CuPy of $PYTHON can use" >&2
+    exit 2
+fi
 export WORKERS=$(($(nproc) / gpus > 0 ? $(nproc) / gpus : 1))
 mkdir -p "$LOGS"
 
