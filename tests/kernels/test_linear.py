@@ -8,9 +8,18 @@ from matrices import random_matrix
 
 from dflash.errors import KernelError
 from dflash.kernels.formats import BLOCKS, FORMATS, Matrix
+from dflash.kernels.formats.integers import INTEGER_FORMATS
 from dflash.kernels.linear import PackedLinear, gated_linear, linear, reference
 
 RNG = np.random.default_rng(5)
+
+ROUNDING = 5e-5
+"""RMS error over RMS of products with K-quants, which round tokens to 16 bits."""
+
+
+def tokens_for(kind, x):
+    """The tokens that products with a format multiply exactly."""
+    return reference.rounded(x) if kind in INTEGER_FORMATS else x
 
 
 def poisoned(tokens, rows):
@@ -27,7 +36,7 @@ def test_linear(name, rows, width, tokens):
     wholes, outs = zip(*[poisoned(tokens, r) for r in rows], strict=True)
     linear(x, weights, outs)
     wants = [np.zeros((tokens, r)) for r in rows]
-    reference.linear(x, weights, wants)
+    reference.linear(tokens_for(kind, x), weights, wants)
     for whole, out, want in zip(wholes, outs, wants, strict=True):
         assert_close(name, out, want, 1e-6)
         assert np.isnan(whole[tokens:]).all()
@@ -41,8 +50,44 @@ def test_every_format(kind, tokens):
     x = RNG.standard_normal((tokens, 512)).astype(np.float32)
     out, want = np.full((tokens, 21), np.nan, np.float32), np.zeros((tokens, 21))
     linear(x, [weight], [out])
-    reference.linear(x, [weight], [want])
+    reference.linear(tokens_for(kind, x), [weight], [want])
     assert_close(kind, out, want, 1e-6)
+    reference.linear(x, [weight], [want])
+    assert_close(f"{kind}, tokens as they are", out, want, ROUNDING)
+
+
+@pytest.mark.parametrize("kind", INTEGER_FORMATS)
+@pytest.mark.parametrize("tokens", [1, 12, 40])
+def test_the_largest_whole_numbers_fit_a_sum(kind, tokens):
+    """Every product of a block has the largest size and the same sign."""
+    data = np.full((5, 2, BLOCKS[kind].n_bytes), 255, np.uint8)
+    if kind == "Q6_K":
+        data[..., :192], data[..., 192:208] = 0, 128
+    for at in {"Q6_K": (208,)}.get(kind, (0, 2)):
+        data[..., at : at + 2] = np.frombuffer(np.float16(0.5).tobytes(), np.uint8)
+    weight = Matrix(data.reshape(5, -1), kind)
+    out, want = np.full((tokens, 5), np.nan, np.float32), np.zeros((tokens, 5))
+    linear(np.full((tokens, 512), 3, np.float32), [weight], [out])
+    reference.linear(np.full((tokens, 512), 3.0), [weight], [want])
+    assert_close(kind, out, want, 1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 12])
+def test_values_of_a_block_that_are_no_finite_numbers_or_tiny(tokens):
+    weight = random_matrix(20, 768)
+    x = RNG.standard_normal((tokens, 768)).astype(np.float32)
+    plain, out = np.empty((tokens, 20), np.float32), np.empty((tokens, 20), np.float32)
+    for value in (np.nan, np.inf, -np.inf):
+        x[-1, 300] = value
+        linear(x, [weight], [out])
+        assert np.isnan(out[-1]).all()
+        assert np.isfinite(out[:-1]).all()
+    for value in (0.0, 1e-42, 1e-37):
+        x[-1, 256:512] = value
+        linear(x, [weight], [out])
+        x[-1, 256:512] = 0
+        linear(x, [weight], [plain])
+        np.testing.assert_allclose(out, plain, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["IQ3_S", "IQ2_XXS", "TQ2_0"])
@@ -73,7 +118,7 @@ def test_gated_linear(tokens, gelu):
     whole, out = poisoned(tokens, 70)
     gated_linear(x, gate, up, out, gelu=gelu)
     want = np.zeros((tokens, 70))
-    reference.gated_linear(x, gate, up, want, gelu=gelu)
+    reference.gated_linear(reference.rounded(x), gate, up, want, gelu=gelu)
     assert_close("gated", out, want, 2e-6)
     assert np.isnan(whole[:, 70:]).all()
 

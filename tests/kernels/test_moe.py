@@ -12,6 +12,8 @@ from dflash.kernels.moe import Experts, Moe, SigmoidRouting, cpu, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels" / "moe.npz"
 RNG = np.random.default_rng(3)
+ROUNDING = 2e-4
+"""RMS error over RMS: three products with K-quants, which round tokens to 16 bits."""
 
 
 def f32(array):
@@ -60,7 +62,7 @@ def test_experts(tokens):
     out, want = start.copy(), start.astype(np.float64)
     Moe(x, weights, out)(tokens)
     reference.experts(x, weights, want)
-    assert_close("experts", out, want, 1e-5)
+    assert_close("experts", out, want, ROUNDING)
 
 
 @pytest.mark.parametrize("tokens", [1, 9])
@@ -70,7 +72,7 @@ def test_without_a_shared_expert(tokens):
     out, want = np.zeros_like(x), np.zeros(x.shape)
     Moe(x, weights, out)(tokens)
     reference.experts(x, weights, want)
-    assert_close("experts", out, want, 1e-5)
+    assert_close("experts", out, want, ROUNDING)
 
 
 @pytest.mark.parametrize("shared_ffn", [256, 0])
@@ -83,7 +85,7 @@ def test_types_that_kernels_do_not_read(shared_ffn):
     out, want = np.zeros((5, 256), np.float32), np.zeros((5, 256))
     Moe(x, weights, out)(5)
     reference.experts(x, weights, want)
-    assert_close("experts", out, want, 1e-5)
+    assert_close("experts", out, want, ROUNDING)
 
 
 def test_fused_gate_and_up():
@@ -112,7 +114,7 @@ def test_routing_by_sigmoid(tokens, down):
     out, want, unbiased = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
     Moe(x, weights, out)(tokens)
     reference.experts(x, weights, want)
-    assert_close("experts", out, want, 1e-5)
+    assert_close("experts", out, want, ROUNDING)
     reference.experts(x, weights._replace(routing=SigmoidRouting(0 * bias, 2.5)), unbiased)
     assert np.abs(unbiased - want).max() > 0.01
 
@@ -129,7 +131,7 @@ def test_gelu_factors_and_another_input_of_the_router(tokens, down):
     factors, out, want = RNG.uniform(0.5, 2, 8).astype(np.float32), np.zeros_like(x), np.zeros(x.shape)
     Moe(x, weights, out, router_x=router_x, factors=factors, gelu=True)(tokens)
     reference.experts(x, weights, want, router_x=router_x, factors=factors, gelu=True)
-    assert_close("experts", out, want, 1e-5)
+    assert_close("experts", out, want, ROUNDING)
 
 
 def test_shares_of_sigmoids():

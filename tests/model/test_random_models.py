@@ -11,6 +11,7 @@ from model_definition import logits
 
 from dflash.errors import FormatError
 from dflash.kernels.formats import FORMATS
+from dflash.kernels.formats.integers import INTEGER_FORMATS
 from dflash.model.config import Config
 from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
@@ -18,8 +19,8 @@ from dflash.model.gguf.tensor_check import match_tensors
 from dflash.model.model import Model
 from dflash.model.runnable import refuse_sizes
 
-CLOSE = 2e-5
-"""RMS error over RMS, as for the golden models."""
+CLOSE, ROUNDED = 2e-5, 5e-4
+"""RMS error over RMS: as for the golden models, and where products round tokens to 16 bits."""
 COMMON = {
     "block_count": 2, "context_length": 512, "embedding_length": 256, "attention.head_count": 4,
     "attention.head_count_kv": 2, "attention.key_length": 64, "attention.layer_norm_rms_epsilon": 1e-6,
@@ -62,7 +63,8 @@ def test_the_definition_agrees_with_transformers(name):
 def test_every_type(architecture, kind, tmp_path):
     file, config = written(tmp_path / "model.gguf", architecture, kind, FUSED[architecture])
     with file:
-        assert_close(kind, computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
+        bound = ROUNDED if kind in INTEGER_FORMATS else CLOSE
+        assert_close(kind, computed(file, config, TOKENS), logits(file, config, TOKENS), bound)
 
 
 def test_early_files_of_qwen3next(tmp_path):

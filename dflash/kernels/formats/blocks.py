@@ -90,12 +90,17 @@ def mxfp4(block: QuantBlock) -> Iterator[Lanes]:
     yield (q >> 4).look_up(table) * d
 
 
-def _scales_and_minima(block: QuantBlock) -> Spread:
-    """Return 16 numbers: ``d * scale`` and ``-dmin * minimum`` of each of the eight sub-blocks of Q4_K and Q5_K."""
+def scales_then_minima(block: QuantBlock) -> Lanes:
+    """Return 16 bytes: the eight scales of Q4_K and Q5_K, then the eight minima."""
     words = block.words(0)  # d and dmin, then three words a, b and c of packed scales
     low = (words.pick(1, 3, 2, 3) >> [0, 0, 0, 4]) & [_LOW6, _LOW4, _LOW6, _LOW4]
     high = (words.pick(1, 1, 2, 2) >> 2) & [0, _LOW2 << 4, 0, _LOW2 << 4]
-    packed = (low | high).bytes().pick(*(i // 2 + i % 2 * 8 for i in range(16)))
+    return (low | high).bytes()
+
+
+def _scales_and_minima(block: QuantBlock) -> Spread:
+    """Return 16 numbers: ``d * scale`` and ``-dmin * minimum`` of each of the eight sub-blocks of Q4_K and Q5_K."""
+    packed = scales_then_minima(block).pick(*(i // 2 + i % 2 * 8 for i in range(16)))
     return (packed.float() * block.alternating_f16(0)).spread()
 
 

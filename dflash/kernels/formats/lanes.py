@@ -24,7 +24,8 @@ def _vector(kind: ir.Type, n: int = LANES) -> ir.VectorType:
 
 
 @functools.cache
-def _has(feature: str) -> bool:
+def has(feature: str) -> bool:
+    """Return whether kernels may use a feature of the processor, which has LLVM's name."""
     if numba.config.CPU_NAME is not None:
         return f"+{feature}" in (numba.config.CPU_FEATURES or "").split(",")
     return bool(llvmlite.binding.get_host_cpu_features().get(feature))
@@ -32,17 +33,17 @@ def _has(feature: str) -> bool:
 
 def vector_lanes() -> int:
     """Return the float32 lanes of a vector register: 16 with AVX-512, else 8."""
-    return LANES if _has("avx512f") else LANES // 2
+    return LANES if has("avx512f") else LANES // 2
 
 
 def is_avx2() -> bool:
     """Return whether vectors have the registers and instructions of AVX2, without AVX-512."""
-    return _has("avx2") and vector_lanes() < LANES
+    return has("avx2") and vector_lanes() < LANES
 
 
 def has_vbmi() -> bool:
     """Return whether one instruction of AVX-512 permutes 64 bytes."""
-    return _has("avx512vbmi")
+    return has("avx512vbmi")
 
 
 def is_zen() -> bool:
@@ -51,7 +52,7 @@ def is_zen() -> bool:
 
 
 class Lanes:
-    """16 values of one type: bytes, int32 or float32; or 32 or 64 bytes, to be split with `part`."""
+    """16 values of one type: bytes, int32 or float32; or 32 or 64 bytes, to be split with `part`; or 32 int16."""
 
     def __init__(self, builder: ir.IRBuilder, value: ir.Value, *, signed: bool = False) -> None:
         self.builder, self.value, self.signed = builder, value, signed
@@ -91,7 +92,8 @@ class Lanes:
         return self._like(sub(self.value, self._other(other)))
 
     def __mul__(self, other: Lanes) -> Lanes:
-        return self._like(self.builder.fmul(self.value, other.value))
+        multiply = self.builder.fmul if self._element == _F32 else self.builder.mul
+        return self._like(multiply(self.value, other.value))
 
     def fused(self, scale: Lanes, offset: Lanes) -> Lanes:
         """Return ``self * scale + offset``, rounded once."""
@@ -106,6 +108,10 @@ class Lanes:
             return self
         widen = self.builder.sext if self.signed else self.builder.zext
         return Lanes(self.builder, widen(self.value, _vector(_I32)), signed=True)
+
+    def words(self) -> Lanes:
+        """Convert unsigned bytes to int16."""
+        return self._like(self.builder.zext(self.value, _vector(_I16, self.value.type.count)))
 
     def float(self) -> Lanes:
         """Convert bytes or int32 to float32."""
@@ -206,7 +212,7 @@ class Lanes:
 
     def look_up(self, table: Lanes) -> Lanes:
         """Return ``table[lane & 15]``, for bytes."""
-        if _has("avx512f"):
+        if has("avx512f"):
             kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
             name = "llvm.x86.avx512.permvar.sf.512"
             permute = cgutils.get_or_insert_function(self.builder.module, kind, name)
@@ -224,7 +230,7 @@ class Lanes:
         With AVX-512, the 16 possible results are computed once and looked up by the nibbles.
         """
         parts = [self.part(i).int() for i in range(2)]
-        if not _has("avx512f"):
+        if not has("avx512f"):
             first, second = ((part >> 4 if high else part & 15).float().fused(scale, offset) for part in parts)
             return first, second
         table = constant(self.builder, list(range(16))).fused(scale, offset)

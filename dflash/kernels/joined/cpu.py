@@ -43,7 +43,7 @@ def _walk(
 ):  # fmt: skip
     """Run tasks of all stages, in turn; row 0 of `counters` counts done tasks, row 1 + i tasks taken of stage i."""
     n, before = np.int64(row_starts[-1]), 0
-    scratch = np.empty(scratch_bytes(n, 0) // 4, np.float32)
+    scratch = np.empty(scratch_bytes(plans, n, 0) // 4, np.float32)
     done = counters.ctypes.data
     for i in range(len(stages)):
         stage, taken, n_done = stages[i], done + 8 * _LINE * (1 + i), 0

@@ -4,6 +4,9 @@ A task is one tile of 16 rows, or two. For few tokens, rows are unpacked in regi
 tokens, some rows and columns are unpacked into a buffer that fits the L1 cache, and every token is multiplied with them. The
 lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in
 every batch.
+
+Products with K-quants are sums of whole numbers, for which tokens are rounded to int16: by each thread for itself if there
+are few, else by all threads before the tasks.
 """
 
 import numpy as np
@@ -12,15 +15,20 @@ from numba import get_num_threads, prange
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, prefetch, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
+from dflash.kernels.formats.integer_cpu import RECORD
+from dflash.kernels.formats.integers import BLOCK
 from dflash.kernels.formats.lanes import vector_lanes
+from dflash.kernels.linear.integer_tiles import integer_tile_1, integer_tile_2, integer_tile_3, integer_tile_6
+from dflash.kernels.linear.rounding import record_bytes, round_token
 from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1, tile_2, tile_3, tile_4, tile_5
 
 STORE, ADD, GATE, UP, GELU_GATE = range(5)
 """Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``, or with GELU."""
 
-DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, DOT = range(13)
-"""Columns of a plan, int64: a row describes a weight, its input at address X and its output. The columns from DOT on hold
-a dot function for each number of tokens up to DOT_TOKENS."""
+DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, DOT = range(15)
+"""Columns of a plan, int64: a row describes a weight, its input at address X and its output. INTEGER is 1 for products of
+whole numbers; then ROUNDED is the address of the rounded tokens, or 0 if each thread rounds them. The columns from DOT on
+hold a dot function for each number of tokens up to DOT_TOKENS."""
 
 DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS
@@ -30,21 +38,35 @@ _SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; no power of 
 _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
 _FEW = 16  # tokens for which whole rows are unpacked, four at a time,
 _FEW_INPUTS = _FEW * 1024  # if they have no more inputs in all; beyond, the inputs leave the L1 cache between four rows
+_CLOSE_INPUTS = 12 * 1024  # rounded inputs that fit the L1 cache
 _TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
 _TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
 _START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
+_INTEGER_START = 4096  # bytes of a task that are prefetched before it if rows are read one after another
 _WIDE = vector_lanes() == 16
 
 
 @inline
-def _few_tokens(weight, source, rows, sums, out):
-    row_bytes, steps, x, x_bytes, tokens = weight[ROW_BYTES], weight[STEPS], weight[X], weight[X_BYTES], weight[TOKENS]
-    dot, at_once = weight[DOT + tokens - 1], DOT_ROWS[tokens - 1]
-    step = at_once if rows >= at_once else 1
-    for start in range(0, rows, step):
-        r = min(start, rows - step)  # the last call repeats rows of the call before
-        stride = row_bytes if step == at_once else 0
-        call_dot(dot, source + r * row_bytes, stride, x, x_bytes, steps, sums + 64 * r, _SUMS_BYTES)
+def _tokens_of_a_dot(weight):
+    """Return the tokens of one call of a dot function: all, or half of many rounded ones if these then fit the L1 cache."""
+    tokens, half = weight[TOKENS], (weight[TOKENS] + 1) // 2
+    split = weight[INTEGER] > 0 and tokens > 4 and half * weight[WIDTH] <= _CLOSE_INPUTS < tokens * weight[WIDTH]
+    return half if split else tokens
+
+
+@inline
+def _few_tokens(weight, source, rows, x, x_bytes, sums, out):
+    row_bytes, steps, tokens = weight[ROW_BYTES], weight[STEPS], weight[TOKENS]
+    many = _tokens_of_a_dot(weight)
+    for first in range(0, tokens, many):
+        n = min(many, tokens - first)
+        dot, at_once = weight[DOT + n - 1], DOT_ROWS[n - 1]
+        step = at_once if rows >= at_once else 1
+        inputs, lanes = x + first * RECORD, sums + first * _SUMS_BYTES
+        for start in range(0, rows, step):
+            r = min(start, rows - step)  # the last call repeats rows of the call before
+            stride = row_bytes if step == at_once else 0
+            call_dot(dot, source + r * row_bytes, stride, inputs, x_bytes, steps, lanes + 64 * r, _SUMS_BYTES)
     for t in range(tokens):
         sum_16(sums + t * _SUMS_BYTES, out + 64 * t)
 
@@ -69,6 +91,14 @@ def _tokens_at_once(left):
 
 
 @inline
+def _integer_tokens_at_once(left):
+    """Return how many of `left` rounded tokens to multiply at a time."""
+    if _WIDE and left >= 6:
+        return 6
+    return 3 if left == 3 or left >= 5 else min(left, 2)
+
+
+@inline
 def _multiply_rows(w, w_bytes, x, x_bytes, many, n, begin, end, sums, ahead, out):
     if many == 4:
         tile_4(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
@@ -83,15 +113,31 @@ def _multiply_rows(w, w_bytes, x, x_bytes, many, n, begin, end, sums, ahead, out
 
 
 @inline
-def _multiply_unpacked(w, w_bytes, rows, x, x_bytes, tokens, n, begin, end, sums, sums_bytes, out):
+def _multiply_integer_rows(w, w_bytes, x, x_bytes, many, n, begin, end, sums, ahead, out):
+    if many == 6:
+        integer_tile_6(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    elif many == 3:
+        integer_tile_3(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    elif many == 2:
+        integer_tile_2(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+    else:
+        integer_tile_1(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
+
+
+@inline
+def _multiply_unpacked(integer, w, w_bytes, rows, x, x_bytes, tokens, columns, begin, end, sums, sums_bytes, out):
     """Multiply some columns of unpacked rows with some tokens."""
-    t = 0
+    t, one = 0, RECORD if integer else x_bytes
     while t < tokens:
-        many = _tokens_at_once(tokens - t)
-        at, ahead = x + t * x_bytes, x + (t + many) * x_bytes
+        many = _integer_tokens_at_once(tokens - t) if integer else _tokens_at_once(tokens - t)
+        at, ahead = x + t * one, x + (t + many) * one
         for r in range(0, rows, 4):
             own, to = sums + t * sums_bytes + 64 * r, out + 64 * t + 4 * r
-            _multiply_rows(w + r * w_bytes, w_bytes, at, x_bytes, many, n, begin, end, own, ahead + r // 4 * x_bytes, to)
+            row, following = w + r * w_bytes, ahead + r // 4 * one
+            if integer:
+                _multiply_integer_rows(row, w_bytes, at, x_bytes, many, columns // BLOCK, begin, end, own, following, to)
+            else:
+                _multiply_rows(row, w_bytes, at, x_bytes, many, columns // 16, begin, end, own, following, to)
         t += many
 
 
@@ -107,26 +153,30 @@ def _rows_and_columns(weight):
 
 
 @inline
-def _pitch(columns):
-    """Return the bytes of an unpacked row, no power of two, so that rows do not share cache sets."""
-    return 4 * columns + 64
+def _pitch(weight, columns):
+    """Return the bytes from an unpacked row to the next, no power of two, so that rows do not share cache sets."""
+    return 64 + (record_bytes(columns) if weight[INTEGER] else 4 * columns)
 
 
 @inline
-def _many_tokens(weight, source, rows, first, tokens, buffer, sums, out):
+def _many_tokens(weight, source, rows, inputs, x_bytes, first, tokens, buffer, sums, out):
     """Multiply the rows of a task with some tokens."""
-    x_bytes, row_bytes, width, steps = weight[X_BYTES], weight[ROW_BYTES], weight[WIDTH], weight[STEPS]
+    row_bytes, width, steps = weight[ROW_BYTES], weight[WIDTH], weight[STEPS]
     step, step_bytes = width // steps, row_bytes // steps
     at_once, columns = _rows_and_columns(weight)
-    sums_bytes, w_bytes = _SUMS_BYTES if columns < width else 0, _pitch(columns)
+    w_bytes = _pitch(weight, columns)
+    sums_bytes = _SUMS_BYTES if columns < width else 0
     for start in range(0, width, columns):
         n = min(columns, width - start)
-        x, begin, end = weight[X] + first * x_bytes + 4 * start, start == 0, start + n == width
+        begin, end = start == 0, start + n == width
+        at = first * RECORD + start // BLOCK * x_bytes if weight[INTEGER] else first * x_bytes + 4 * start
         for r in range(0, rows, at_once):
             n_rows, tile = min(at_once, rows - r), r // TILE
             _unpack(weight, source + r * row_bytes + start // step * step_bytes, n_rows, n // step, buffer, w_bytes)
             own, to = sums + tile * tokens * sums_bytes, out + 64 * tile * weight[TOKENS] + 4 * (r % TILE)
-            _multiply_unpacked(buffer, w_bytes, n_rows, x, x_bytes, tokens, n // 16, begin, end, own, sums_bytes, to)
+            integer = weight[INTEGER] > 0
+            x = inputs + at
+            _multiply_unpacked(integer, buffer, w_bytes, n_rows, x, x_bytes, tokens, n, begin, end, own, sums_bytes, to)
 
 
 @inline
@@ -150,8 +200,26 @@ def _task_rows(weight):
 
 
 @inline
-def _task(plan, i, row, scratch, most_tokens, buffer_bytes):
-    """Compute a task, whose rows begin at `row`."""
+def _inputs(weight, own, rounded):
+    """Return the address of a weight's tokens, the bytes from one to the next, and the address of those rounded at `own`.
+
+    Rounded tokens lie beside each other; then the bytes are those from a block to the next. If the weight needs rounded
+    tokens and has none, and the tokens at `own` are others, this thread rounds its tokens to there.
+    """
+    if weight[INTEGER] == 0:
+        return weight[X], weight[X_BYTES], rounded
+    n_bytes = weight[TOKENS] * RECORD
+    if weight[ROUNDED] != 0:
+        return weight[ROUNDED], n_bytes, rounded
+    if rounded != weight[X]:
+        for t in range(weight[TOKENS]):
+            round_token(weight[X] + t * weight[X_BYTES], weight[WIDTH], own + t * RECORD, n_bytes)
+    return own, n_bytes, weight[X]
+
+
+@inline
+def _task(plan, i, row, scratch, most_tokens, buffer_bytes, own, rounded):
+    """Compute a task, whose rows begin at `row`; return which tokens are at `own`, rounded."""
     sums = (scratch.ctypes.data + 63) // 64 * 64  # a vector load across two cache lines costs two loads
     buffer = sums + _TILES * min(most_tokens, _TOKENS) * _SUMS_BYTES
     products = buffer + buffer_bytes
@@ -161,10 +229,12 @@ def _task(plan, i, row, scratch, most_tokens, buffer_bytes):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + 64 * part * _TILES * tokens
+        x, x_bytes, rounded = _inputs(one, own, rounded)
         if tokens <= DOT_TOKENS:
-            _few_tokens(one, source, rows, sums, out)
+            _few_tokens(one, source, rows, x, x_bytes, sums, out)
         for first in range(0, tokens if tokens > DOT_TOKENS else 0, _TOKENS):
-            _many_tokens(one, source, rows, first, min(_TOKENS, tokens - first), buffer, sums, out + 64 * first)
+            many = min(_TOKENS, tokens - first)
+            _many_tokens(one, source, rows, x, x_bytes, first, many, buffer, sums, out + 64 * first)
     for r in range(0, rows, TILE):
         out = products + 64 * (r // TILE) * tokens
         if weight[MODE] == GATE:
@@ -174,6 +244,7 @@ def _task(plan, i, row, scratch, most_tokens, buffer_bytes):
             for at in range(out, out + 64 * tokens, 64):
                 store_f32(at, mul(gelu(load_f32(at)), load_f32(at + 64 * _TILES * tokens)))
         _write(weight, row + r, min(TILE, rows - r), out)
+    return rounded
 
 
 @inline
@@ -197,6 +268,11 @@ def _prefetch_start(plan, task):
     """Prefetch the beginning of a task's first rows, which no earlier rows prefetch."""
     i, row = _locate(plan, task)
     n_bytes = plan[i, ROW_BYTES]
+    if plan[i, INTEGER]:
+        start = plan[i, DATA] + row * n_bytes
+        for at in range(start, start + min(_INTEGER_START, (plan[i, ROWS] - row) * n_bytes), 64):
+            prefetch(at)
+        return
     for r in range(row, min(row + DOT_ROWS[0], plan[i, ROWS])):
         start = plan[i, DATA] + r * n_bytes
         for at in range(start, start + min(n_bytes, _START), 64):
@@ -210,9 +286,25 @@ def _new_counter():
 
 
 @inline
-def scratch_bytes(tokens, buffer_bytes):
+def scratch_bytes(plan, tokens, buffer_bytes):
     """Return the size of a thread's scratch memory for plans of at most `tokens` tokens."""
-    return 64 + _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
+    return 128 + _fixed_bytes(tokens, buffer_bytes) + _own_bytes(plan)
+
+
+@inline
+def _fixed_bytes(tokens, buffer_bytes):
+    """Return the bytes of sums, unpacked rows and products."""
+    return _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
+
+
+@inline
+def _own_bytes(plan):
+    """Return the bytes of tokens that a thread rounds for itself."""
+    n_bytes = 0
+    for i in range(len(plan)):
+        if plan[i, INTEGER] and plan[i, ROUNDED] == 0:
+            n_bytes = max(n_bytes, plan[i, TOKENS] * record_bytes(plan[i, WIDTH]))
+    return n_bytes
 
 
 @inline
@@ -227,7 +319,8 @@ def count_tasks(plan):
 @inline
 def take_tasks(plan, n_tasks, n_threads, counter, scratch, tokens, buffer_bytes):
     """Run tasks until the int64 at address `counter` has reached their number; return how many this thread ran."""
-    grain, n_done = max(1, n_tasks // (8 * n_threads)), 0
+    grain, n_done, rounded = max(1, n_tasks // (8 * n_threads)), 0, 0
+    own = (scratch.ctypes.data + _fixed_bytes(tokens, buffer_bytes) + 127) // 64 * 64
     first = fetch_add(counter, grain)
     while first < n_tasks:
         following = fetch_add(counter, grain)
@@ -236,10 +329,51 @@ def take_tasks(plan, n_tasks, n_threads, counter, scratch, tokens, buffer_bytes)
         last = min(first + grain, n_tasks)
         for task in range(first, last):
             i, row = _locate(plan, task)
-            _task(plan, i, row, scratch, tokens, buffer_bytes)
+            rounded = _task(plan, i, row, scratch, tokens, buffer_bytes, own, rounded)
         n_done += last - first
         first = following
     return n_done
+
+
+@inline
+def _rounded_by(plan, i):
+    """Return the first row before or at `i` that has the same input and needs it rounded."""
+    found, j = i, i - 1
+    while j >= 0 and plan[j, X] == plan[i, X]:
+        if plan[j, INTEGER]:
+            found = j
+        j -= 1
+    return found
+
+
+@inline
+def _place_rounded(plan, start):
+    """Set the addresses of rounded tokens, from `start` on, and return the first address behind them."""
+    for i in range(len(plan)):
+        if plan[i, INTEGER]:
+            j = _rounded_by(plan, i)
+            plan[i, ROUNDED] = plan[j, ROUNDED] if j < i else start
+            start += plan[i, TOKENS] * record_bytes(plan[i, WIDTH]) if j == i else 0
+    return start
+
+
+@inline
+def _round_share(plan, thread, n_threads):
+    """Round one of `n_threads` tokens of all inputs."""
+    turn = 0
+    for i in range(len(plan)):
+        if plan[i, INTEGER] and _rounded_by(plan, i) == i:
+            x, record, n_bytes = plan[i, X], plan[i, ROUNDED], plan[i, TOKENS] * RECORD
+            for t in range((thread - turn) % n_threads, plan[i, TOKENS], n_threads):
+                round_token(x + t * plan[i, X_BYTES], plan[i, WIDTH], record + t * RECORD, n_bytes)
+            turn += plan[i, TOKENS]
+
+
+@inline
+def _forget_rounded(plan, inputs):
+    """Clear the addresses of rounded tokens; numba frees the array `inputs` after this last use."""
+    for i in range(len(plan)):
+        plan[i, ROUNDED] = 0
 
 
 @kernel
@@ -250,8 +384,14 @@ def multiply(plan):
         tokens = max(tokens, plan[i, TOKENS])
         rows, columns = _rows_and_columns(plan[i])
         if plan[i, TOKENS] > DOT_TOKENS:
-            buffer_bytes = max(buffer_bytes, rows * _pitch(columns))
+            buffer_bytes = max(buffer_bytes, rows * _pitch(plan[i], columns))
+    inputs = np.empty(64 + _place_rounded(plan, 0) if tokens > DOT_TOKENS else 0, np.uint8)
+    if tokens > DOT_TOKENS:
+        _place_rounded(plan, (inputs.ctypes.data + 63) // 64 * 64)
+        for thread in prange(n_threads):
+            _round_share(plan, thread, n_threads)
     counter = _new_counter()
     for _ in prange(n_threads):
-        scratch = np.empty(scratch_bytes(tokens, buffer_bytes) // 4, np.float32)
+        scratch = np.empty(scratch_bytes(plan, tokens, buffer_bytes) // 4, np.float32)
         take_tasks(plan, n_tasks, n_threads, counter.ctypes.data, scratch, tokens, buffer_bytes)
+    _forget_rounded(plan, inputs)

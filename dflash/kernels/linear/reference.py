@@ -5,6 +5,14 @@ import numpy as np
 from dflash.kernels.gelu.reference import gelu as gelu_of
 
 
+def rounded(x):
+    """Return tokens as products with K-quants on the CPU read them: whole multiples of a 32767th of 256 values' largest."""
+    blocks = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, 256)
+    scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(32767)
+    whole = np.rint(blocks * (np.float32(1) / scale))
+    return (whole * scale.astype(np.float64)).reshape(x.shape)
+
+
 def linear(x, weights, outs, *, add=False):
     """Compute ``out = x @ W.T``, or ``out += x @ W.T``."""
     for weight, out in zip(weights, outs, strict=True):

@@ -24,9 +24,9 @@ def _tile(tokens: int) -> Any:
     """
 
     def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out):
-        ws_at = _lines(builder, w, w_stride, ROWS)
-        xs_at = _lines(builder, x, x_stride, tokens)
-        at = [builder.add(line, I64(64 * r)) for line in _lines(builder, sums, sums_stride, tokens) for r in range(ROWS)]
+        ws_at = addresses(builder, w, w_stride, ROWS)
+        xs_at = addresses(builder, x, x_stride, tokens)
+        at = [builder.add(line, I64(64 * r)) for line in addresses(builder, sums, sums_stride, tokens) for r in range(ROWS)]
         lanes = vector_lanes()
         kind = ir.VectorType(F32, lanes)
         totals: list[ir.Value] = []
@@ -47,13 +47,13 @@ def _tile(tokens: int) -> Any:
                 return after
 
             places = [builder.add(one, I64(first)) for one in at]
-            totals = loop(builder, n, _zeros_or_loaded(builder, begin, places, kind), body)
+            totals = loop(builder, n, zeros_or_loaded(builder, begin, places, kind), body)
             if lanes < LANES:
                 _store_all(builder, places, totals)
         with builder.if_else(end) as (add_lanes, keep):
             with add_lanes:
                 whole = totals if lanes == LANES else [load(builder, place, F32V) for place in at]
-                _store_sums(builder, whole, out)
+                store_sums(builder, whole, out)
             with keep:
                 if lanes == LANES:
                     _store_all(builder, at, totals)
@@ -62,7 +62,8 @@ def _tile(tokens: int) -> Any:
     return op(types.void, *(types.int64,) * 5, types.boolean, types.boolean, *(types.int64,) * 4)(emit)
 
 
-def _zeros_or_loaded(builder: ir.IRBuilder, zero: ir.Value, places: list[ir.Value], kind: ir.Type) -> list[ir.Value]:
+def zeros_or_loaded(builder: ir.IRBuilder, zero: ir.Value, places: list[ir.Value], kind: ir.Type) -> list[ir.Value]:
+    """Return vectors of zeros, or those at some addresses."""
     with builder.if_else(zero) as (no_load, some_load):
         with no_load:
             before = builder.block
@@ -81,7 +82,7 @@ def _store_all(builder: ir.IRBuilder, places: list[ir.Value], values: list[ir.Va
         store(builder, place, value)
 
 
-def _store_sums(builder: ir.IRBuilder, vectors: list[ir.Value], out: ir.Value) -> None:
+def store_sums(builder: ir.IRBuilder, vectors: list[ir.Value], out: ir.Value) -> None:
     """Store the lane sums of `ROWS` rows of each token, as many tokens at a time as fit a vector."""
     t, tokens = 0, len(vectors) // ROWS
     while t < tokens:
@@ -93,7 +94,8 @@ def _store_sums(builder: ir.IRBuilder, vectors: list[ir.Value], out: ir.Value) -
         t += many
 
 
-def _lines(builder: ir.IRBuilder, base: ir.Value, stride: ir.Value, n: int) -> list[ir.Value]:
+def addresses(builder: ir.IRBuilder, base: ir.Value, stride: ir.Value, n: int) -> list[ir.Value]:
+    """Return `n` addresses, `stride` bytes apart."""
     return [builder.add(base, builder.mul(stride, I64(i))) for i in range(n)]
 
 

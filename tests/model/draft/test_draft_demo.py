@@ -58,8 +58,8 @@ def test_rows(n):
     want -= np.log(np.exp(want - want.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) + want.max(
         axis=1, keepdims=True
     )
-    np.testing.assert_allclose(found.scores, np.take_along_axis(want, found.ids, axis=1), atol=2e-3)
-    np.testing.assert_allclose(found.scores, -np.sort(-want, axis=1)[:, :64], atol=2e-3)
+    np.testing.assert_allclose(found.scores, np.take_along_axis(want, found.ids, axis=1), atol=5e-3)
+    np.testing.assert_allclose(found.scores, -np.sort(-want, axis=1)[:, :64], atol=5e-3)
 
 
 def accepted(model, draft, prompt, n=15, new_tokens=64):

@@ -1,0 +1,162 @@
+"""Compiled functions for K-quants: multiply rows with tokens rounded to int16, or unpack rows to int16.
+
+A rounded token has a record of `RECORD` bytes for each block of 256 values: the values as int16, the sums of each 16 of them
+as float32, times their scale, and the scale as 16 float32. Unpacked rows have such records: whole numbers, minima, scale. A
+product of a block is ``(d * scale) * sum of whole numbers + minima * sums``. Lane i of 16 of an integer sum has the
+products 2 i and 2 i + 1 of each 32, so the bits of a product are the same with any instructions.
+"""
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dflash.kernels.cpu.jit import c_function
+from dflash.kernels.cpu.simd.emit import F32V, I32V, I64, LANES, call, constant, load, loop, prefetch, store
+from dflash.kernels.formats.cpu import DOT_ROWS, ROWS, step_bytes
+from dflash.kernels.formats.integers import BLOCK, INTEGER_FORMATS, WORDS
+from dflash.kernels.formats.lanes import QuantBlock, has, is_zen
+
+SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
+"""Bytes to the sums or minima in a record, to the scale, and of a record."""
+
+AHEAD = 4096
+"""Bytes from a block to the one that is prefetched: rows are read in the order of memory."""
+
+WORDSV = ir.VectorType(ir.IntType(16), WORDS)
+_CACHE_LINE = 64
+_NAMES = tuple(INTEGER_FORMATS)
+
+
+def multiply_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return int32 lanes ``a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1]`` of vectors of int16."""
+    n = a.type.count
+    kind = ir.VectorType(ir.IntType(32), n // 2)
+    name = {32: "llvm.x86.avx512.pmaddw.d.512" if has("avx512bw") else "", 16: "llvm.x86.avx2.pmadd.wd"}[n]
+    if name and has("avx2"):
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [a.type, a.type]), name)
+        return builder.call(function, [a, b])
+    if n == WORDS:
+        halves = [[_lanes(builder, x, range(i, i + LANES)) for x in (a, b)] for i in (0, LANES)]
+        low, high = (multiply_pairs(builder, *half) for half in halves)
+        return builder.shuffle_vector(low, high, constant_lanes(range(LANES)))
+    products = []
+    for first in (0, 1):
+        x, y = (builder.sext(_lanes(builder, v, range(first, n, 2)), kind) for v in (a, b))
+        products.append(builder.mul(x, y))
+    return builder.add(*products)
+
+
+def constant_lanes(lanes: range) -> ir.Constant:
+    """Return the numbers of lanes, for a shuffle."""
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+
+
+def _lanes(builder: ir.IRBuilder, value: ir.Value, lanes: range) -> ir.Value:
+    return builder.shuffle_vector(value, value, constant_lanes(lanes))
+
+
+@intrinsic(prefer_literal=True)
+def _unpack(typing_context, kind, source, stride, n, out, out_stride):
+    name = _NAMES[kind.literal_value]
+
+    def codegen(context, builder, signature, values):
+        _, source, stride, n, out, out_stride = values
+
+        def body(i, carried):
+            for r in range(ROWS):
+                row = builder.add(source, builder.mul(stride, I64(r)))
+                address = builder.add(row, builder.mul(i, I64(step_bytes(name)[1])))
+                block = INTEGER_FORMATS[name](QuantBlock(builder, address))
+                to = builder.add(builder.add(out, builder.mul(out_stride, I64(r))), builder.mul(i, I64(RECORD)))
+                for j, whole in enumerate(block.whole):
+                    store(builder, builder.add(to, I64(2 * WORDS * j)), whole.value)
+                store(builder, builder.add(to, I64(SUMS)), block.minima.value)
+                store(builder, builder.add(to, I64(SCALE)), block.scale.value)
+            return carried
+
+        loop(builder, n, [], body)
+        return context.get_dummy_value()
+
+    return types.void(kind, *(types.int64,) * 5), codegen
+
+
+@intrinsic(prefer_literal=True)
+def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_stride):
+    name, count = _NAMES[kind.literal_value], tokens.literal_value
+
+    def codegen(context, builder, signature, values):
+        source, stride, x, x_stride, n, out, out_stride = values[2:]
+        n_bytes = step_bytes(name)[1]
+
+        def row(r, carried):
+            start = builder.add(source, builder.mul(stride, r))
+
+            def body(i, sums):
+                address = builder.add(start, builder.mul(i, I64(n_bytes)))
+                for at in range(0, n_bytes, _CACHE_LINE):
+                    prefetch(builder, builder.add(address, I64(AHEAD + at)), once=is_zen())
+                block = INTEGER_FORMATS[name](QuantBlock(builder, address))
+                records = [builder.add(x, builder.add(builder.mul(i, x_stride), I64(RECORD * t))) for t in range(count)]
+                totals = [ir.Constant(I32V, [0] * LANES)] * count
+                for j, whole in enumerate(block.whole):
+                    for t, record in enumerate(records):
+                        token = load(builder, builder.add(record, I64(2 * WORDS * j)), WORDSV)
+                        totals[t] = builder.add(totals[t], multiply_pairs(builder, whole.value, token))
+                return [
+                    add_block(builder, block.scale.value, block.minima.value, total, record, so_far)
+                    for total, record, so_far in zip(totals, records, sums, strict=True)
+                ]
+
+            totals = loop(builder, n, [constant(0.0, F32V)] * count, body)
+            for t, total in enumerate(totals):
+                place = builder.add(builder.add(out, builder.mul(out_stride, I64(t))), builder.shl(r, I64(6)))
+                store(builder, place, total)
+            return carried
+
+        loop(builder, I64(DOT_ROWS[count - 1]), [], row)
+        return context.get_dummy_value()
+
+    return types.void(kind, tokens, *(types.int64,) * 7), codegen
+
+
+def add_block(
+    builder: ir.IRBuilder, scale: ir.Value, minima: ir.Value, total: ir.Value, record: ir.Value, so_far: ir.Value
+) -> ir.Value:
+    """Add the product of a block with the token at `record`, or some lanes of it, to float32 lanes."""
+    kind = scale.type
+    both = builder.fmul(scale, load(builder, builder.add(record, I64(SCALE)), kind))
+    fma = f"llvm.fma.v{kind.count}f32"
+    so_far = call(builder, fma, both, builder.sitofp(total, kind), so_far)
+    return call(builder, fma, minima, load(builder, builder.add(record, I64(SUMS)), kind), so_far)
+
+
+@functools.cache
+def integer_unpack_function(name: str) -> Any:
+    """Return the C function ``(source, row_bytes, n_blocks, out, out_bytes)`` that unpacks `ROWS` rows to records."""
+    kind = _NAMES.index(name)
+
+    @c_function(*(types.int64,) * 5)
+    def unpack(source, stride, n, out, out_stride):
+        _unpack(kind, source, stride, n, out, out_stride)
+
+    return unpack
+
+
+@functools.cache
+def integer_dot_function(name: str, tokens: int) -> Any:
+    """Return the C function ``(source, row_bytes, x, x_bytes, n_blocks, out, out_bytes)``: rows times rounded tokens.
+
+    As `dflash.kernels.formats.cpu.dot_function`, but it reads one row after another, and `x_bytes` are those from a block of
+    the tokens to the next: the records of a block lie beside each other.
+    """
+    kind, count = _NAMES.index(name), tokens
+
+    @c_function(*(types.int64,) * 7)
+    def dot(source, stride, x, x_stride, n, out, out_stride):
+        _dot(kind, count, source, stride, x, x_stride, n, out, out_stride)
+
+    return dot

@@ -1,0 +1,130 @@
+"""Decoders of K-quants to whole numbers: a block is ``d * whole``, less minima, and ``whole`` is int16 ``scale * q``."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from dflash.kernels.formats.blocks import scales_then_minima
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, constant, of_unknown_origin, vector_lanes
+
+BLOCK = 256
+"""Weights of a block of these formats; the rounded tokens have blocks of the same size."""
+
+WORDS = 32
+"""Whole numbers of a vector."""
+
+_I32 = ir.IntType(32)
+
+
+class IntegerBlock(NamedTuple):
+    """The parts of a block.
+
+    Parameters
+    ----------
+    scale : Lanes
+        d as float32, in all lanes.
+    minima : Lanes
+        float32; lane i is added to each of the weights 16 i to 16 i + 15.
+    whole : iterator of Lanes
+        Eight vectors of 32 int16. The largest sums of a lane, 16 products with int16, fit int32 in all formats.
+    """
+
+    scale: Lanes
+    minima: Lanes
+    whole: Iterator[Lanes]
+
+
+class _Scales:
+    """Up to 16 scales in memory, each as a pair of equal int16, from which instructions can broadcast."""
+
+    def __init__(self, scales: Lanes) -> None:
+        self._builder = builder = scales.builder
+        whole = scales.int()
+        pairs = (whole & 0xFFFF) | (whole << 16)
+        memory = cgutils.alloca_once(builder, pairs.value.type)
+        builder.store(pairs.value, memory)
+        self._in_register = pairs
+        # then LLVM does not keep the pairs in a register and move them between lanes
+        self._pairs = builder.bitcast(of_unknown_origin(builder, memory), _I32.as_pointer())
+
+    def _all_lanes(self, i: int) -> ir.Value:
+        kind = ir.VectorType(_I32, LANES)
+        value = self._builder.load(self._builder.gep(self._pairs, [_I32(i)]))
+        first = self._builder.insert_element(kind(ir.Undefined), value, _I32(0))
+        return self._builder.shuffle_vector(first, first, kind([0] * LANES))
+
+    def words(self, first: int, second: int) -> Lanes:
+        """Return 32 int16: 16 times scale `first`, and 16 times scale `second`."""
+        if first == second:
+            pairs = self._all_lanes(first)
+        elif vector_lanes() == LANES:
+            pairs = self._in_register.pick(*[first] * 8, *[second] * 8).value
+        else:
+            order = ir.Constant(ir.VectorType(_I32, LANES), [*range(8), *range(24, 32)])
+            pairs = self._builder.shuffle_vector(self._all_lanes(first), self._all_lanes(second), order)
+        return Lanes(self._builder, self._builder.bitcast(pairs, ir.VectorType(ir.IntType(16), WORDS)))
+
+
+def _with_minima(block: QuantBlock, low_and_high: Callable[[int], tuple[Lanes, Lanes]]) -> IntegerBlock:
+    """Return the parts of a block of Q4_K or Q5_K; `low_and_high` yields the q of sub-blocks 2 j and 2 j + 1."""
+    packed = scales_then_minima(block)
+    scales = _Scales(packed)
+    minima = packed.pick(*(8 + i // 2 for i in range(LANES))).float()
+
+    def whole() -> Iterator[Lanes]:
+        for j in range(4):
+            for i, q in enumerate(low_and_high(j), 2 * j):
+                yield q * scales.words(i, i)
+
+    return IntegerBlock(block.each_f16(0), minima * (block.each_f16(2) * constant(block.builder, [-1] * LANES)), whole())
+
+
+def q4_k(block: QuantBlock) -> IntegerBlock:
+    """Decode ``d * (scale * q) - dmin * minimum``: eight sub-blocks of 32."""
+
+    def low_and_high(j: int) -> tuple[Lanes, Lanes]:
+        q = block.u8(16 + 32 * j, 32).words()
+        return q & 15, q >> 4
+
+    return _with_minima(block, low_and_high)
+
+
+def q5_k(block: QuantBlock) -> IntegerBlock:
+    """Decode the formula of Q4_K with a fifth bit."""
+    fifths = block.u8(16, 32).words()
+
+    def low_and_high(j: int) -> tuple[Lanes, Lanes]:
+        q = block.u8(48 + 32 * j, 32).words()
+        return (q & 15) | (_moved(fifths, 4 - 2 * j) & 16), (q >> 4) | (_moved(fifths, 3 - 2 * j) & 16)
+
+    return _with_minima(block, low_and_high)
+
+
+def q6_k(block: QuantBlock) -> IntegerBlock:
+    """Decode ``d * (scale * (q - 32))``: sixteen sub-blocks of 16."""
+    scales = _Scales(block.i8(192))
+
+    def whole() -> Iterator[Lanes]:
+        for n in range(2):
+            lows = [block.u8(64 * n + 32 * i, 32).words() for i in range(2)]
+            high = block.u8(128 + 32 * n, 32).words()
+            for p in range(4):
+                low = lows[p % 2]
+                q = (low >> 4 if p > 1 else low & 15) | (_moved(high, 4 - 2 * p) & 48)
+                first = 8 * n + 2 * p
+                yield (q - 32) * scales.words(first, first + 1)
+
+    return IntegerBlock(block.each_f16(208), constant(block.builder, [0] * LANES), whole())
+
+
+def _moved(words: Lanes, left: int) -> Lanes:
+    """Return words shifted left, or right if `left` is negative."""
+    return words << left if left >= 0 else words >> -left
+
+
+INTEGER_FORMATS: dict[str, Callable[[QuantBlock], IntegerBlock]] = {
+    decoder.__name__.upper(): decoder for decoder in (q4_k, q5_k, q6_k)
+}
+"""Formats whose products are sums of whole numbers."""

@@ -1,0 +1,71 @@
+"""Tokens rounded to int16, 256 values at a time, for products with K-quants."""
+
+from llvmlite import ir
+from numba import types
+
+from dflash.kernels.cpu.jit import inline
+from dflash.kernels.cpu.simd.emit import (
+    F32,
+    F32V,
+    I32V,
+    I64,
+    LANES,
+    call,
+    constant,
+    fold,
+    load,
+    op,
+    spread,
+    store,
+    sum_lanes,
+)
+from dflash.kernels.formats.integer_cpu import RECORD, SCALE, SUMS
+from dflash.kernels.formats.integers import BLOCK
+
+_LARGEST = 32767.0
+_MAGIC = 1.5 * 2**23
+"""Added to a float32 below 2 ** 22, it leaves the nearest whole number in the last bits; ties go to the even one."""
+
+_SMALLEST = 2.0**-126
+
+
+@op(types.void, types.int64, types.int64)
+def _round_block(builder, x, record):
+    """Round 256 float32 at `x` to a record; a value that is no finite number makes the scale NaN."""
+    values = [load(builder, builder.add(x, I64(4 * LANES * i)), F32V) for i in range(BLOCK // LANES)]
+    zero = constant(0.0, F32V)
+    largest = not_finite = zero
+    for value in values:
+        size = call(builder, "llvm.fabs.v16f32", value)
+        largest = builder.select(builder.fcmp_ordered(">", size, largest), size, largest)
+        not_finite = call(builder, "llvm.fma.v16f32", value, zero, not_finite)
+
+    def larger(low: ir.Value, high: ir.Value) -> ir.Value:
+        return builder.select(builder.fcmp_ordered(">", low, high), low, high)
+
+    scale = builder.fdiv(fold(builder, largest, larger), ir.Constant(F32, _LARGEST))
+    tiny = builder.fcmp_ordered("<", scale, ir.Constant(F32, _SMALLEST))
+    none = ir.Constant(F32, 0.0)
+    inverse = spread(builder, builder.select(tiny, none, builder.fdiv(ir.Constant(F32, 1.0), scale)))
+    scale = builder.fadd(builder.select(tiny, none, scale), fold(builder, not_finite, builder.fadd))
+    scales, magic, rounded = spread(builder, scale), constant(_MAGIC, F32V), []
+    for i, value in enumerate(values):
+        moved = builder.fadd(builder.fmul(value, inverse), magic)
+        rounded.append(builder.fsub(moved, magic))
+        whole = builder.trunc(builder.bitcast(moved, I32V), ir.VectorType(ir.IntType(16), LANES))
+        store(builder, builder.add(record, I64(2 * LANES * i)), whole)
+    store(builder, builder.add(record, I64(SUMS)), builder.fmul(sum_lanes(builder, rounded), scales))
+    store(builder, builder.add(record, I64(SCALE)), scales)
+
+
+@inline
+def record_bytes(width):
+    """Return the bytes of a rounded token of `width` values."""
+    return width // BLOCK * RECORD
+
+
+@inline
+def round_token(x, width, record, n_bytes):
+    """Round `width` float32 at address `x` to records, `n_bytes` from one to the next."""
+    for block in range(width // BLOCK):
+        _round_block(x + 4 * BLOCK * block, record + n_bytes * block)
