@@ -36,9 +36,10 @@ COLUMNS = DOT + DOT_TOKENS
 TILE = 16
 _SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; no power of two, so that tokens do not share cache sets
 _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
-_FEW = 16  # tokens for which whole rows are unpacked, four at a time,
+_FEW = 16  # tokens for which a task is one tile, with dot functions or with whole rows that are unpacked, four at a time,
 _FEW_INPUTS = _FEW * 1024  # if they have no more inputs in all; beyond, the inputs leave the L1 cache between four rows
-_CLOSE_INPUTS = 12 * 1024  # rounded inputs that fit the L1 cache
+_CLOSE_INPUTS = 12 * 1024  # rounded inputs that fit the L1 cache,
+_LEAST = 4  # and least tokens of a call whose inputs may not
 _TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
 _TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
 _START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
@@ -48,10 +49,13 @@ _WIDE = vector_lanes() == 16
 
 @inline
 def _tokens_of_a_dot(weight):
-    """Return the tokens of one call of a dot function: all, or half of many rounded ones if these then fit the L1 cache."""
-    tokens, half = weight[TOKENS], (weight[TOKENS] + 1) // 2
-    split = weight[INTEGER] > 0 and tokens > 4 and half * weight[WIDTH] <= _CLOSE_INPUTS < tokens * weight[WIDTH]
-    return half if split else tokens
+    """Return the tokens of one call of a dot function: all, or equal shares of rounded ones, which fit the L1 cache."""
+    tokens = weight[TOKENS]
+    if weight[INTEGER] == 0:
+        return tokens
+    most = min(max(_CLOSE_INPUTS // weight[WIDTH], _LEAST), DOT_TOKENS)
+    n_calls = (tokens + most - 1) // most
+    return (tokens + n_calls - 1) // n_calls
 
 
 @inline
@@ -230,9 +234,10 @@ def _task(plan, i, row, scratch, most_tokens, buffer_bytes, own, rounded):
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + 64 * part * _TILES * tokens
         x, x_bytes, rounded = _inputs(one, own, rounded)
-        if tokens <= DOT_TOKENS:
+        few = tokens <= (_FEW if one[INTEGER] else DOT_TOKENS)
+        if few:
             _few_tokens(one, source, rows, x, x_bytes, sums, out)
-        for first in range(0, tokens if tokens > DOT_TOKENS else 0, _TOKENS):
+        for first in range(0, 0 if few else tokens, _TOKENS):
             many = min(_TOKENS, tokens - first)
             _many_tokens(one, source, rows, x, x_bytes, first, many, buffer, sums, out + 64 * first)
     for r in range(0, rows, TILE):
