@@ -370,11 +370,11 @@ class LM:
 
     def info(self) -> dict[str, Any]:
         """Return a description of the model, its memory and its device; see `dflash.model.describe`."""
-        pools = self.model.pools
-        about = describe.overview(self.file, kv=pools.kv, threads=self.model.threads, device=self.model.device)
+        model, pools = self.model, self.model.pools
+        about = describe.overview(self.file, kv=pools.kv, pending=pools.pending, threads=model.threads, device=model.device)
         about["device"] |= self._device
-        if self.model.device == "cuda":
-            about["device"]["launches"] = {str(n): launches for n, launches in self.model.launches.items()}
+        if model.device == "cuda":
+            about["device"]["launches"] = {str(n): launches for n, launches in model.launches.items()}
         about["pools"] = {
             "pages": pools.pages,
             "free_pages": pools.free_pages,

@@ -72,6 +72,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
         context=arguments.context,
         sequences=sequences,
         kv=kv_type(arguments),
+        pending=arguments.pending,
         prefix_cache=prefix_cache,
         progress=has_terminal(),
     )

@@ -63,9 +63,13 @@ def main(arguments: argparse.Namespace) -> int:
             context=arguments.context,
             sequences=2,
             kv=kv_type(arguments),
+            pending=arguments.pending,
             progress=report,
         )
-    about = overview(loaded.file, kv=kv_type(arguments), threads=loaded.model.threads, device=loaded.model.device)
+    model = loaded.model
+    about = overview(
+        loaded.file, kv=model.pools.kv, pending=model.config.pending, threads=model.threads, device=model.device
+    )
     bench = Bench(loaded.model, repeat=arguments.repeat or 5)
     try:
         results = measure(bench, loaded, arguments)

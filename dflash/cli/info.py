@@ -38,10 +38,11 @@ def main(arguments: argparse.Namespace) -> int:
         about = draft_overview(path)
     else:
         with GGUFFile.open(path) as file:
-            kv, device = kv_type(arguments), "cuda" if arguments.devices else arguments.device
-            about = overview(file, kv=kv, threads=arguments.threads, device=device) | _names() | _parsers(file.metadata)
+            device = "cuda" if arguments.devices else arguments.device
+            sizes = {"kv": kv_type(arguments), "pending": arguments.pending}
+            about = overview(file, **sizes, threads=arguments.threads, device=device) | _names() | _parsers(file.metadata)
             if arguments.devices:
-                about["plan"] = split_overview(file, kv=kv, **device_settings(arguments))
+                about["plan"] = split_overview(file, **sizes, **device_settings(arguments))
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
@@ -115,7 +116,7 @@ def as_text(about: dict[str, Any]) -> str:
         From `dflash.model.describe.overview`, and names of strategies and recoveries if they are to be listed.
     """
     model, memory, tokenizer, device = (about[name] for name in ("model", "memory", "tokenizer", "device"))
-    layers, pending = model["layers"], size(memory["pending_per_sequence"])
+    layers, pending = model["layers"], f"{size(memory['pending_per_sequence'])} for {memory['pending_rows']} pending tokens"
     lines = [
         ("model", model["name"]),
         ("file", model["files"][0] + (f" and {len(model['files']) - 1} more" if len(model["files"]) > 1 else "")),
@@ -127,7 +128,7 @@ def as_text(about: dict[str, Any]) -> str:
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
         ("KV cache", _cache(memory)),
         *([("", _quality(memory["kv_on_the_demo"]))] if "kv_on_the_demo" in memory else []),
-        ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
+        ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending}"),
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
         ("chat template", _template(about["template"])),

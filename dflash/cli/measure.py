@@ -91,7 +91,7 @@ class Bench:
         return perf_counter() - start
 
     def forward_costs(self, sizes: Sequence[int] = FORWARDS) -> list[dict[str, Any]]:
-        """Measure a forward of pending tokens with their logits, for several numbers of tokens.
+        """Measure a forward of pending tokens with their logits, for those numbers of tokens that may be pending.
 
         Returns
         -------
@@ -100,7 +100,7 @@ class Bench:
         """
         with closing(self.model.state()) as state:
             self._chunks(state, DEPTH)
-            costs = [(n, *self._forward(state, n)) for n in sizes]
+            costs = [(n, *self._forward(state, n)) for n in sizes if n <= self.model.config.pending]
         launches = getattr(self.model, "launches", {})
         found = []
         for n, took, host in costs:

@@ -21,6 +21,13 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     add_devices(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
+    parser.add_argument(
+        "--pending",
+        type=int,
+        default=64,
+        metavar="N",
+        help="most rows of a sequence in a step, its last token and draft tokens, 1 to 64; fewer take less memory (64)",
+    )
     for option, part in (("k", "keys"), ("v", "values")):
         names = f"-ct{option}", f"--cache-type-{option}"
         parser.add_argument(*names, choices=KV_NAMES, help=f"type of the {part} in the KV cache (default: --kv)")

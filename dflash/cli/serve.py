@@ -151,6 +151,7 @@ def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_pref
         sequences=arguments.sequences,
         kv=arguments.kv,
         kv_bytes=arguments.kv_bytes,
+        pending=arguments.pending,
         swap_bytes=arguments.swap_bytes,
         max_waiting=MAX_WAITING,
         max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from dflash.decode.drafting.drafter import Drafter, Nothing, Strategy, is_prepared, prepare_in_parts
 from dflash.decode.engine import Engine
+from dflash.decode.scheduling.admission import check_drafts
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.generation.refusals import Refused, anew
 
@@ -104,8 +105,11 @@ class Preparation:
         ------
         PoolExhausted
             If too many strategies are being prepared.
+        RequestError
+            If the model has no pending row for a draft token.
         """
         drafter = strategy.drafter
+        check_drafts(self._engine.model, strategy)
         if type(drafter) is Nothing or is_prepared(drafter, self._engine.model):
             return PreparationJob.done()
         refusal = self._refused.error_of(drafter)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.ragged import Ragged
 
 _FLOAT32 = np.dtype(np.float32)
 _LINE = 16  # float32 in a cache line
@@ -42,20 +42,20 @@ def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) 
         )
 
 
-def check_rows(batch: Ragged, n: int) -> None:
-    """Check that a batch describes `n` rows, and that no sequence has more than `PENDING` pending rows.
+def check_rows(batch: Ragged, n: int, n_pending: int) -> None:
+    """Check that a batch describes `n` rows, and that no sequence has more than `n_pending` pending rows.
 
     Raises
     ------
     KernelError
-        If the batch has another number of rows, or a sequence that is not `prefill` has more than `PENDING` rows.
+        If the batch has another number of rows, or a sequence that is not `prefill` has more than `n_pending` rows.
     """
     if batch.row_starts[-1] != n:
         raise KernelError(f"batch: describes {batch.row_starts[-1]} rows, but the arrays have {n}")
-    if n > PENDING:
+    if n > n_pending:
         most = int(np.max(np.diff(batch.row_starts) * (batch.prefill == 0)))
-        if most > PENDING:
-            raise KernelError(f"batch: a sequence has {most} pending rows, at most {PENDING} are allowed")
+        if most > n_pending:
+            raise KernelError(f"batch: a sequence has {most} pending rows, at most {n_pending} are allowed")
 
 
 def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:

@@ -229,11 +229,11 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     RequestError
         If a parent does not come before its token.
     KernelError
-        If a decode span has more than `PENDING` tokens, or a prefill span is not a chain.
+        If a decode span has more tokens than its model has pending rows, or a prefill span is not a chain.
     """
     states = states_of(spans)
     sizes = [len(span.tokens) for span in spans]
-    depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
+    depth = [_depths(span, n, state.pools.pending) for span, n, state in zip(spans, sizes, states, strict=True)]
     columns = [
         (state.length, state.slot, span.prefill, len(state.accepted), _buffer(span, state, n, len(spans)))
         for span, state, n in zip(spans, states, sizes, strict=True)
@@ -290,8 +290,12 @@ def _pages(states: Sequence[State], sizes: Sequence[int]) -> Ints:
     return pages
 
 
-def _depths(span: Span, n: int) -> Ints:
+def _depths(span: Span, n: int, pending: int) -> Ints:
     chain = is_chain(span.parents)
-    if (span.prefill and not chain) or (n > PENDING and not span.prefill):
-        raise KernelError(f"forward: more than {PENDING} pending tokens or a prefill that forks: {n} tokens")
+    if span.prefill and not chain:
+        raise KernelError(f"forward: a prefill of {n} tokens forks, must be a chain")
+    if n > pending and not span.prefill:
+        raise KernelError(
+            f"forward: {n} pending tokens of a sequence, at most {pending} fit; load the model with pending=1 to {PENDING}"
+        )
     return np.arange(n, dtype=np.int32) if chain else depths(span.parents)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from dflash.errors import FormatError, Unsupported
+from dflash.errors import FormatError, RequestError, Unsupported
 from dflash.kernels.delta.memory import DeltaMemory, GroupedDeltaMemory
+from dflash.kernels.ragged import PENDING
 from dflash.model.config_sizes import (
     MAX_BLOCKS,
     MAX_WIDTH,
@@ -80,6 +81,9 @@ class Config:
         Sum of the shares of a token's experts.
     suppressed : tuple of int
         Tokens of the file that the model never chooses: their logits are minus infinity.
+    pending : int
+        Most pending rows of a sequence, for which each slot has memory in every linear layer. Not in the file, but a setting
+        of loading.
     """
 
     architecture: str
@@ -113,6 +117,7 @@ class Config:
     per_layer: int = 0
     expert_scale: float = 1.0
     suppressed: tuple[int, ...] = ()
+    pending: int = PENDING
 
     @property
     def kv_shapes(self) -> dict[int, tuple[int, int]]:
@@ -139,13 +144,15 @@ class Config:
         return GroupedDeltaMemory if self.blocks.grouped else DeltaMemory
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> Self:
+    def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo], *, pending: int = PENDING) -> Self:
         """Read the configuration of a model.
 
         Parameters
         ----------
         tensors : Mapping of str to TensorInfo
             Determine the vocabulary size, whether the LM head is tied, and which MTP blocks exist.
+        pending : int
+            Most pending rows of a sequence.
 
         Raises
         ------
@@ -153,7 +160,10 @@ class Config:
             If a key is missing or has an invalid value; the message names the key.
         Unsupported
             If dflash does not run the architecture or one of its settings.
+        RequestError
+            If `pending` is out of range.
         """
+        check_pending(pending)
         name = _architecture(metadata)
         keys, architecture = Keys(metadata, name), ARCHITECTURES[name]
         refuse_other_mathematics(keys, architecture)
@@ -171,6 +181,7 @@ class Config:
             recurrent=recurrent[:n_layers],
             tied="output.weight" not in tensors,
             suppressed=_suppressed(metadata, tensors) if architecture.layered else (),
+            pending=pending,
             **delta_sizes(keys, architecture),
             **expert_sizes(keys, architecture),
             **(
@@ -179,6 +190,12 @@ class Config:
                 else attention_sizes(keys, architecture, recurrent) | ffn_size(keys, architecture, n_blocks)
             ),
         )
+
+
+def check_pending(pending: int) -> None:
+    """Raise a `RequestError` if sequences can't have this many pending rows."""
+    if not 1 <= pending <= PENDING:
+        raise RequestError(f"pending is {pending}, must be 1 to {PENDING}")
 
 
 def _architecture(metadata: Mapping[str, Value]) -> str:

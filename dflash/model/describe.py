@@ -7,7 +7,7 @@ from typing import Any
 from dflash.errors import TemplateError
 from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.gpu import device as gpu
-from dflash.kernels.ragged import PAGE
+from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.config import Config
 from dflash.model.draft.vocabulary import n_common
 from dflash.model.gguf.file import GGUFFile
@@ -31,7 +31,9 @@ KV_QUALITY = {
 was not trained on; measured by ``benchmarks/kv_types.py`` on a CPU."""
 
 
-def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, device: str = "cpu") -> dict[str, Any]:
+def overview(
+    file: GGUFFile, *, kv: str = "f16", pending: int = PENDING, threads: int | None = None, device: str = "cpu"
+) -> dict[str, Any]:
     """Describe a model without reading a weight.
 
     Parameters
@@ -40,6 +42,8 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
         An open model.
     kv : str
         Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+    pending : int
+        Most pending rows of a sequence.
     threads : int, optional
         Threads that the kernels would use; by default every core that this process may run on.
     device : str
@@ -55,9 +59,11 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     ------
     FormatError, Unsupported
         If the file is damaged or dflash can't run it.
+    RequestError
+        If `pending` is out of range.
     """
     place = describe(device, threads)
-    config = Config.from_gguf(file.metadata, file.tensors)
+    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
     vocabulary = TokenizerVocabulary.from_gguf(file.metadata)
     about = {
         "model": _model(file, config) | _draft_vocabularies(config.n_vocab, place["kind"]),
@@ -144,6 +150,7 @@ def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, Any]:
         "kv_per_token": need.page // PAGE,
         "kv_per_1000_tokens": 1000 * need.page // PAGE,
         "state_per_sequence": need.state,
+        "pending_rows": config.pending,
         "pending_per_sequence": need.pending,
     }
 

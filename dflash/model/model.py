@@ -148,7 +148,8 @@ class Model:
         Parameters
         ----------
         spans : sequence of Span
-            At most one per sequence and `max_rows` tokens in all; a span that is not `prefill` has at most `PENDING` tokens.
+            At most one per sequence and `max_rows` tokens in all; a span that is not `prefill` has at most
+            ``config.pending`` tokens.
         capture : tuple of int
             Layers, counted from 0, whose output to return.
 

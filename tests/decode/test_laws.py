@@ -69,6 +69,21 @@ def test_a_draft_beyond_the_room_is_cut():
     assert [sum(rows for rows, _ in spans) for spans in toy.forwards][-1] == 1 + session.steps[-1].drafted
 
 
+@pytest.mark.parametrize("pending", [2, 8])
+def test_a_draft_beyond_the_pending_rows_is_cut(pending):
+    """Forced rows of a grammar or recovery and long drafts take no more rows than are stored; prompts may."""
+    toy = Toy(pending=pending)
+    prompt = [i % 13 for i in range(30)]
+    truth = naive(toy, prompt, Sampling(), N)
+    sessions = [
+        Session(prompt, max_tokens=N, strategy=Strategy(Oracle(((*prompt, *truth),), kind, size=20)))
+        for kind in ("right", "tree", "chain")
+    ]
+    assert all_of(Engine(toy), sessions) == [truth] * 3
+    assert max(step.drafted for session in sessions for step in session.steps) == pending - 1
+    assert max(rows for spans in toy.forwards for rows, _ in spans) > pending
+
+
 @given(st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_sessions_get_what_each_gets_alone(number):

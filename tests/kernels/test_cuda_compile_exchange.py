@@ -36,7 +36,16 @@ def test_combine(arch, peers):
 @pytest.mark.parametrize("peers", [PEERS, DATA], ids=["signals", "data"])
 @pytest.mark.parametrize("rows", [2, 4])
 def test_delta_step(rows, peers):
-    heads = {"KEY_HEADS": 8, "VALUE_HEADS": 24, "KEY_DIM": 128, "VALUE_DIM": 128, "HEAD_RUN": 1, "TAPS": 4, "SPLIT": 2}
+    heads = {
+        "KEY_HEADS": 8,
+        "VALUE_HEADS": 24,
+        "KEY_DIM": 128,
+        "VALUE_DIM": 128,
+        "HEAD_RUN": 1,
+        "STORED_ROWS": 64,
+        "TAPS": 4,
+        "SPLIT": 2,
+    }
     assert compiled("delta/step.cu", **heads, FUSE_NORM=1, ROWS_PER_THREAD=rows, STAGE_INPUTS=1, **peers) == 0
 
 

@@ -18,6 +18,7 @@ DELTA = {
     "KEY_DIM": 32,
     "VALUE_DIM": 32,
     "HEAD_RUN": 1,
+    "STORED_ROWS": 64,
     "BLOCK_V": 32,
     "TAPS": 4,
     "ROWS_PER_THREAD": 2,

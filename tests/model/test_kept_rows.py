@@ -13,9 +13,9 @@ from dflash.model.state.sequence_state import State
 N = LEAST_SEQUENCES
 
 
-@pytest.fixture
-def states():
-    model = load(PRIMARY[0])
+@pytest.fixture(params=[PENDING, 16, 5])
+def states(request):
+    model = load(PRIMARY[0], pending=request.param)
     made = [State(model.pools, model._flush, keeps_rows=True) for _ in range(N)]
     for state in made:
         state.reserve(100)
@@ -31,8 +31,8 @@ def one(state, *parents):
 class Device:
     """Pending buffers and recurrent states that list the names of the rows they include."""
 
-    def __init__(self, n):
-        self.buffers, self.states, self.written = [np.full((2, PENDING), -1) for _ in range(n)], [[] for _ in range(n)], 0
+    def __init__(self, n, pending):
+        self.buffers, self.states, self.written = [np.full((2, pending), -1) for _ in range(n)], [[] for _ in range(n)], 0
 
     def run(self, rows, names):
         """Run a pass as `Ragged.buffer` says; return the rows that each state would include after its accepted rows."""
@@ -44,14 +44,15 @@ class Device:
             if first == 0:
                 self.states[s], self.written = applied, self.written + (rows.n_accepted[s] > 0)
             to = self.buffers[s][buffer if first else 1 - buffer]
-            assert first + len(name) <= PENDING
+            assert first + len(name) <= len(to)
             to[first : first + len(name)] = name
         return read
 
 
 def test_every_row_is_applied_once(states):
     """Steps of one row, of drafts and of rejected rows: each pass reads all committed rows, in order."""
-    device, texts, random = Device(N), [[] for _ in range(N)], np.random.default_rng(0)
+    pending = states[0].pools.pending
+    device, texts, random = Device(N, pending), [[] for _ in range(N)], np.random.default_rng(0)
     for i in range(60):
         drafts = [(-1, 0, 0, 2) if random.random() < 0.1 else (-1,) for _ in states]
         _, _, rows = ragged([one(state, *above) for state, above in zip(states, drafts, strict=True)])
@@ -62,7 +63,7 @@ def test_every_row_is_applied_once(states):
             path = [] if random.random() < 0.05 else [0, 2, 3] if len(above) > 1 else [0]
             state.commit(path)
             texts[s] += [names[s][row] for row in path]
-    assert device.written < 60 * N / 4, "most passes write no state"
+    assert device.written < 60 * N / (4 if pending > MOST_KEPT else 2), "most passes write no state"
 
 
 def test_a_row_ahead_is_the_next_row(states):
@@ -82,7 +83,7 @@ def test_a_row_ahead_is_the_next_row(states):
         for state in states:
             state.mark_read((-1,), prefill=False)
         seen |= set(ahead.n_accepted.tolist())
-    assert seen == set(range(1, MOST_KEPT + 1))
+    assert seen == set(range(1, min(MOST_KEPT, states[0].pools.pending) + 1))
 
 
 def test_what_writes_the_state(states):
@@ -96,8 +97,9 @@ def test_what_writes_the_state(states):
     spans[some[0]] = Span(states[some[0]], np.ones(2, np.int32), chain(2))
     spans[some[1]] = Span(states[some[1]], np.ones(1, np.int32), chain(1), prefill=True)
     assert not ragged(spans)[2].buffer[some[:2]].any()
-    assert first_row([PENDING - 1], 1, 0, N) == 0
-    assert first_row(list(range(MOST_KEPT)), 1, 0, N) == 0
+    for pending in (PENDING, 16, 1):
+        assert first_row([pending - 1], 1, 0, N, pending) == 0
+    assert first_row(list(range(MOST_KEPT)), 1, 0, N, PENDING) == 0
     for state in states:
         state.close()
     plain = [load(PRIMARY[0]).state() for _ in range(N)]

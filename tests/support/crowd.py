@@ -11,7 +11,7 @@ from toy import ToyPools
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.recoveries.base import DONE, HOLD, PASS, Inject, Restart
-from dflash.decode.scheduling import admission, batch_plan, memory
+from dflash.decode.scheduling import admission, memory
 
 SMALL = 8
 
@@ -22,7 +22,7 @@ def small_pages():
     with pytest.MonkeyPatch.context() as patch:
         for module in (toy, memory, admission):
             patch.setattr(module, "PAGE", SMALL)
-        for module in (toy, memory, batch_plan):
+        for module in (toy, memory):
             patch.setattr(module, "PENDING", SMALL)
         yield
 

@@ -33,9 +33,9 @@ def truth_of(want):
 
 
 @cache
-def load(name, kv="f32", threads=1, device="cpu"):
+def load(name, kv="f32", threads=1, device="cpu", pending=64):
     file = GGUFFile.open(path_of(name))
-    config = Config.from_gguf(file.metadata, file.tensors)
+    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
     if device == "cuda":
         from dflash.model.cuda.model import DeviceModel
 

@@ -39,8 +39,8 @@ class Clock:
 class Timed(Toy):
     """Advance the clock by the latency of the curve, with noise."""
 
-    def __init__(self, clock, curve):
-        super().__init__(slots=4)
+    def __init__(self, clock, curve, **sizes):
+        super().__init__(slots=4, **sizes)
         self.clock, self.curve = clock, curve
         self.rng = np.random.default_rng(3)
 

@@ -140,11 +140,13 @@ class Toy:
 
     device = "cpu"
 
-    def __init__(self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, sharp=2.0, law=None, rounds=False):
+    def __init__(
+        self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, pending=None, sharp=2.0, law=None, rounds=False
+    ):
         self.n_vocab, self.max_rows, self.sharp, self.law, self.rounds = n_vocab, rows, sharp, law, rounds
         self.chunk_alignment, self.can_overlap = 1, False
         self.attachments = Attachments()
-        self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2)
+        self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2, pending=pending or PENDING)
         self.pools = ToyPools(pages, slots)
         self.forwards = []
         self.before_forward = lambda spans: None
@@ -187,7 +189,7 @@ class Toy:
             state = span.state
             assert state.length + len(span.tokens) <= len(state.pages) * PAGE, "more than was reserved"
             assert (state.pools.read(state.pages, state.length) == state.text).all(), "the pages hold another text"
-            assert span.prefill or len(span.tokens) <= PENDING
+            assert span.prefill or len(span.tokens) <= self.config.pending
             rows, texts = [], []
             for token, parent in zip(span.tokens.tolist(), span.parents.tolist(), strict=True):
                 assert 0 <= token < self.n_vocab

@@ -17,7 +17,6 @@ from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.decode.shared_prefix import n_shared
 from dflash.decode.warmup import warm
-from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
 from dflash.model.loading.draft_model import Small, load_small
@@ -147,7 +146,7 @@ class _DraftModelState(ModelDrafterState):
         session = self.session
         self.count_rows(rows)
         stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
-        if stop - self.state.length > PENDING:
+        if stop - self.state.length > self.draft_model.config.pending:
             self.commit_accepted()
             self.read(stop)
 
@@ -167,9 +166,9 @@ class _DraftModelState(ModelDrafterState):
             self.draft_model.forward([Span.chain(self.state, tokens, prefill=True, logits=False)])
 
     def fresh(self) -> Span:
-        """Return a span of all tokens not read yet: at least the last one, at most `PENDING`."""
+        """Return a span of all tokens not read yet: at least the last one, at most as many as may be pending."""
         self.commit_accepted()
-        if len(self.session.token_ids) - self.state.length > PENDING:
+        if len(self.session.token_ids) - self.state.length > self.draft_model.config.pending:
             self.read(len(self.session.token_ids) - 1)
         return Span.chain(self.state, self.session.token_ids[self.state.length :])
 

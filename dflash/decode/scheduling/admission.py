@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
-from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, Nothing, Strategy
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.scheduling.memory import headroom_pages, n_pages, reserve, step_length
@@ -22,8 +22,8 @@ def check(model: TargetModel, session: Session) -> None:
     Raises
     ------
     RequestError
-        If an id is not in the vocabulary, a recovery has no method ``start``, or the strategy uses a draft model more often
-        than that has slots.
+        If an id is not in the vocabulary, a recovery has no method ``start``, the strategy uses a draft model more often
+        than that has slots, or the model has no pending row for its draft tokens.
     ContextOverflow
         If prompt and one more token do not fit the context.
     PoolExhausted
@@ -37,6 +37,7 @@ def check(model: TargetModel, session: Session) -> None:
                 f"strategy: {recovery!r} is not a recovery; add an object with start(session), such as LoopGuard()"
             )
     _check_ids(model.n_vocab, session)
+    check_drafts(model, session.strategy)
     _check_drafters(model, session.strategy.drafter)
     context, capacity, n_prompt = model.config.context, model.pools.pages * PAGE, session.n_prompt
     if n_prompt > context or (n_prompt == context and session.max_tokens != 0):
@@ -49,6 +50,15 @@ def check(model: TargetModel, session: Session) -> None:
         raise PoolExhausted(
             f"a prompt of {n_prompt} tokens and {session.max_length - n_prompt} new ones never fit {capacity} KV positions; "
             "ask for fewer tokens or load the model with more pages"
+        )
+
+
+def check_drafts(model: TargetModel, strategy: Strategy) -> None:
+    """Raise a `RequestError` if a strategy drafts and the model has no pending row for a draft token."""
+    if model.config.pending == 1 and type(strategy.drafter) is not Nothing:
+        raise RequestError(
+            f"strategy: {strategy!r} drafts, but the model was loaded with pending=1, a row for the last token only; "
+            "load it with one more for each draft token, such as pending=16, or use plain decoding"
         )
 
 

@@ -11,7 +11,6 @@ from dflash.decode.session import Session
 from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
 from dflash.errors import DFlashError
-from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.protocols.target import TargetModel
 
@@ -57,7 +56,8 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int],
     Parameters
     ----------
     model : TargetModel
-        Its `max_rows` bounds the forward, `n_vocab` the draft tokens; chunks end at multiples of its `chunk_alignment`.
+        Its `max_rows` bounds the forward, ``config.pending`` the drafts, `n_vocab` their tokens; chunks end at multiples of
+        its `chunk_alignment`.
     sessions : sequence of Session
         Admitted, the oldest first.
     chunk : callable
@@ -131,7 +131,7 @@ def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) 
     alone = [session for session in decoding if session.grammar is not None and type(session.drafter) is Nothing]
     if not groups and not forced and not alone:
         return [(session, EMPTY) for session in decoding]
-    share = max(min(PENDING, rows // len(decoding)) - 1, 0)
+    share = max(min(model.config.pending, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
     failed: set[Session] = set()
 

@@ -60,7 +60,8 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: ConvMemory, *, o
     Raises
     ------
     KernelError
-        If an array is strided or of another shape, or a sequence that is not `prefill` has more than `PENDING` rows.
+        If an array is strided or of another shape, or a sequence that is not `prefill` has more rows than the memory's
+        `n_pending`.
 
     Notes
     -----
@@ -72,7 +73,7 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: ConvMemory, *, o
     check("x", x, (n, width))
     check("taps", taps, (rows + 1, width))
     check("out", out, (n, width))
-    check_rows(batch, n)
+    check_rows(batch, n, memory.n_pending)
     run = cpu.causal_conv if x.size <= _PARALLEL_SIZE else cpu.causal_conv_parallel
     run(
         x, taps, batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,

@@ -16,8 +16,8 @@ class ConvMemory:
     ----------
     tail : float32 (slots, K - 1, C)
         Last inputs of the committed tokens, oldest first; zeros for an empty sequence.
-    inputs : float32 (2, slots, PENDING, C)
-        Inputs of the last pass, in the pending buffer that the pass wrote.
+    inputs : float32 (2, slots, P, C)
+        Inputs of the last pass, in the pending buffer that the pass wrote. P is the most pending rows of a sequence.
 
     Raises
     ------
@@ -30,15 +30,22 @@ class ConvMemory:
 
     def __post_init__(self) -> None:
         slots, rows, n_channels = self.tail.shape
-        for name, shape in self.shapes(slots, rows + 1, n_channels).items():
+        for name, shape in self.shapes(slots, rows + 1, n_channels, self.n_pending).items():
             check(name, getattr(self, name), shape)
 
+    @property
+    def n_pending(self) -> int:
+        """Most pending rows of a sequence."""
+        return self.inputs.shape[2]
+
     @staticmethod
-    def shapes(slots: int, n_taps: int, n_channels: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each array; the sizes are K and C."""
-        return {"tail": (slots, n_taps - 1, n_channels), "inputs": (2, slots, PENDING, n_channels)}
+    def shapes(slots: int, n_taps: int, n_channels: int, pending: int = PENDING) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array; the sizes are K, C and P."""
+        return {"tail": (slots, n_taps - 1, n_channels), "inputs": (2, slots, pending, n_channels)}
 
     @classmethod
-    def empty(cls, slots: int, n_taps: int, n_channels: int, zeros: Callable[..., Any] = zeros) -> Self:
+    def empty(
+        cls, slots: int, n_taps: int, n_channels: int, zeros: Callable[..., Any] = zeros, *, pending: int = PENDING
+    ) -> Self:
         """Allocate the inputs of `slots` empty sequences with ``zeros(*shape)``, by default on the CPU."""
-        return cls(**{name: zeros(*shape) for name, shape in cls.shapes(slots, n_taps, n_channels).items()})
+        return cls(**{name: zeros(*shape) for name, shape in cls.shapes(slots, n_taps, n_channels, pending).items()})

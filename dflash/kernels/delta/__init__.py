@@ -46,7 +46,8 @@ def gated_delta(
     Raises
     ------
     KernelError
-        If an array is strided or of another shape, or a sequence that is not `prefill` has more than `PENDING` rows.
+        If an array is strided or of another shape, or a sequence that is not `prefill` has more rows than the memory's
+        `n_pending`.
 
     Notes
     -----
@@ -68,7 +69,7 @@ def gated_delta(
     check("ssm_a", ssm_a, (n_heads,))
     check("dt_bias", dt_bias, (n_heads,))
     check("out", out, (n, n_heads, n_values))
-    check_rows(batch, n)
+    check_rows(batch, n, memory.n_pending)
     cpu.gated_delta(
         *task_shape(memory, len(batch.slot)),
         y, alpha, beta, ssm_a, dt_bias,

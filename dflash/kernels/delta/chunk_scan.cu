@@ -9,7 +9,7 @@
 // the end the conv state is updated.
 //
 // Grid (VALUE_DIM / BLOCK_V, VALUE_HEADS, sequences or fewer), block 2 * BLOCK_V, shared memory STAGES * STAGE bytes.
-// Macros: those of shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block;
+// Macros: those of stored_rows.cuh; TAPS of the conv; BLOCK_V, value rows of a block;
 // STAGES, chunks in flight, 1 or 2. Bytes: CHUNK * (4 * KEY_DIM + 8 * CHUNK + 6 * BLOCK_V) a chunk and block, mostly from
 // the L2 cache.
 #include "../gpu/include/clear.cuh"
@@ -18,6 +18,7 @@
 #include "../gpu/include/pdl.cuh"
 #include "chunk.cuh"
 #include "conv_context.cuh"
+#include "stored_rows.cuh"
 
 #if !defined(BLOCK_V) || !defined(STAGES)
 #error "BLOCK_V and STAGES must be defined"
@@ -123,7 +124,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
         const int at = before;
         before += n_chunks;
         if (s % gridDim.z != blockIdx.z || n_chunks == 0) continue;
-        const size_t old = (size_t)(buffer[s] * slots + slot[s]) * PENDING;
+        const size_t old = (size_t)(buffer[s] * slots + slot[s]) * STORED_ROWS;
         float* const committed = state + ((size_t)slot[s] * VALUE_HEADS * VALUE_DIM + value) * KEY_DIM + t2;
         const size_t of_chunk = (size_t)VALUE_HEADS * N_MATRICES * MATRIX_SIZE,
                      gates_of_chunk = (size_t)VALUE_HEADS * N_GATES * CHUNK;

@@ -4,11 +4,12 @@
 // `arrays`: for each layer the addresses of tail, inputs, state, k, u and decay.
 // Grid (VALUE_HEADS * VALUE_DIM / BLOCK_V, sequences or fewer, layers), block STATE_THREADS, shared memory APPLY_ROWS *
 // (KEY_DIM + BLOCK_V + 1) floats.
-// Macros: those of shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
+// Macros: those of stored_rows.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
 // Bytes: 8 * VALUE_HEADS * VALUE_DIM * KEY_DIM for each layer and sequence with accepted rows.
 #define ROWS_PER_THREAD 2
 #include "apply_accepted.cuh"
 #include "conv_context.cuh"
+#include "stored_rows.cuh"
 
 static_assert(VALUE_DIM % BLOCK_V == 0 && BLOCK_V % 8 == 0, "a warp has 8 value rows");
 
@@ -23,7 +24,7 @@ commit(const unsigned long long* arrays, const int* counts, const int* slot, con
     for (int s = blockIdx.y; s < counts[1]; s += gridDim.y) {
         const int here = slot[s], n = n_accepted[s];
         if (n == 0) continue;
-        const size_t old = (size_t)(buffer[s] * slots + here) * PENDING;
+        const size_t old = (size_t)(buffer[s] * slots + here) * STORED_ROWS;
         const size_t own_row = (size_t)here * VALUE_HEADS * VALUE_DIM + row + threadIdx.x / LANES * ROWS_PER_THREAD;
         float* const committed = (float*)layer[2] + own_row * KEY_DIM;
         State own;

@@ -12,7 +12,7 @@ static_assert(TAPS >= 2 && TAPS <= 8, "2 to 8 taps");
 
 struct ConvContext {
     const float* tail;    // (TAPS - 1, C) of the slot, the oldest first
-    const float* inputs;  // (PENDING, C) of the slot, of the previous pass
+    const float* inputs;  // (STORED_ROWS, C) of the slot, of the previous pass
     const int* accepted;
     int n_accepted;
 

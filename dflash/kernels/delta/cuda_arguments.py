@@ -62,8 +62,9 @@ def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, Any]:
     _, _, width, n_values = memory.sizes
     if max(width, n_values) > _WIDEST:
         raise KernelError(f"delta: key and value size must be at most {_WIDEST} on a GPU, got {width} and {n_values}")
-    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "HEAD_RUN", "TAPS"
-    return dict(zip(names, (*memory.sizes, memory.head_run, conv_memory.tail.shape[1] + 1), strict=True))
+    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "HEAD_RUN", "STORED_ROWS", "TAPS"
+    sizes = *memory.sizes, memory.head_run, memory.n_pending, conv_memory.tail.shape[1] + 1
+    return dict(zip(names, sizes, strict=True))
 
 
 def rows_of(inputs: Inputs, weights: MixerWeights, conv_memory: ConvMemory, memory: DeltaMemory) -> int:
@@ -82,6 +83,8 @@ def rows_of(inputs: Inputs, weights: MixerWeights, conv_memory: ConvMemory, memo
         raise KernelError(f"out: wanted {(n, n_heads * n_values)}, got {inputs.out.shape}")
     if len(conv_memory.tail) != len(memory.state):
         raise KernelError(f"delta: {len(memory.state)} slots, but the convolution has {len(conv_memory.tail)}")
+    if conv_memory.n_pending != memory.n_pending:
+        raise KernelError(f"delta: {memory.n_pending} pending rows, but the convolution has {conv_memory.n_pending}")
     return n
 
 

@@ -128,7 +128,7 @@ class Prompt:
         if len(scratch.read) < self._rows:
             raise KernelError(f"delta: scratch for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
         names = constants(conv_memory, memory)
-        of_heads = {name: value for name, value in names.items() if name != "TAPS"}
+        of_heads = {name: value for name, value in names.items() if name not in ("TAPS", "STORED_ROWS")}
         ragged = batch.slot, batch.accepted, batch.n_accepted, batch.buffer
         slots = len(memory.state)
         prepare = kernel(_FOLDER / "prefill_conv.cu", "prefill_conv", dependent=True, **names)

@@ -20,11 +20,11 @@ class DeltaMemory:
     ----------
     state : float32 (slots, H, V, K)
         State after the committed tokens, without accepted rows of the last pass; zeros for an empty sequence.
-    k : float32 (2, slots, PENDING, G, K)
-        Unit keys of the last pass, in the pending buffer that the pass wrote.
-    u : float32 (2, slots, PENDING, H, V)
+    k : float32 (2, slots, P, G, K)
+        Unit keys of the last pass, in the pending buffer that the pass wrote. P is the most pending rows of a sequence.
+    u : float32 (2, slots, P, H, V)
         Update that each of its rows adds along its key.
-    decay : float32 (2, slots, PENDING, H)
+    decay : float32 (2, slots, P, H)
         Decay factor of each of its rows, 0 to 1.
 
     Raises
@@ -45,7 +45,7 @@ class DeltaMemory:
         for name, size in (("key", width), ("value", n_values)):
             if size % LANES or not 0 < size <= _WIDEST:
                 raise KernelError(f"delta: {name} size {size} is no multiple of {LANES} up to {_WIDEST}")
-        for name, shape in self.shapes(len(self.state), *self.sizes).items():
+        for name, shape in self.shapes(len(self.state), *self.sizes, self.n_pending).items():
             check(name, getattr(self, name), shape)
 
     @property
@@ -54,27 +54,43 @@ class DeltaMemory:
         return 1
 
     @property
+    def n_pending(self) -> int:
+        """Most pending rows of a sequence."""
+        return self.k.shape[2]
+
+    @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Key heads G, value heads H, key size K and value size V."""
         _, n_heads, n_values, width = self.state.shape
         return self.k.shape[3], n_heads, width, n_values
 
     @staticmethod
-    def shapes(slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each array; the sizes are G, H, K and V."""
+    def shapes(
+        slots: int, n_groups: int, n_heads: int, width: int, n_values: int, pending: int = PENDING
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array; the sizes are G, H, K, V and P."""
         return {
             "state": (slots, n_heads, n_values, width),
-            "k": (2, slots, PENDING, n_groups, width),
-            "u": (2, slots, PENDING, n_heads, n_values),
-            "decay": (2, slots, PENDING, n_heads),
+            "k": (2, slots, pending, n_groups, width),
+            "u": (2, slots, pending, n_heads, n_values),
+            "decay": (2, slots, pending, n_heads),
         }
 
     @classmethod
     def empty(
-        cls, slots: int, n_groups: int, n_heads: int, width: int, n_values: int, zeros: Callable[..., Any] = zeros
+        cls,
+        slots: int,
+        n_groups: int,
+        n_heads: int,
+        width: int,
+        n_values: int,
+        zeros: Callable[..., Any] = zeros,
+        *,
+        pending: int = PENDING,
     ) -> Self:
         """Allocate the states of `slots` empty sequences with ``zeros(*shape)``, by default on the CPU."""
-        return cls(**{name: zeros(*shape) for name, shape in cls.shapes(slots, n_groups, n_heads, width, n_values).items()})
+        shapes = cls.shapes(slots, n_groups, n_heads, width, n_values, pending)
+        return cls(**{name: zeros(*shape) for name, shape in shapes.items()})
 
 
 class GroupedDeltaMemory(DeltaMemory):

@@ -1,6 +1,9 @@
 // Parameters of the parts of step.cu: the arrays, the block, and the sequence that the block is processing.
+//
+// Macros: those of smem.cuh and stored_rows.cuh.
 #pragma once
 #include "../gpu/include/peers.cuh"
+#include "stored_rows.cuh"
 #include "tree_order.cuh"
 
 struct Arrays {
@@ -58,8 +61,8 @@ struct Sequence {
           n_stages((of.end - of.start + STAGE_ROWS - 1) / STAGE_ROWS),
           n_accepted(of.n_accepted),
           slot(of.slot),
-          prev((size_t)((of.buffer & 1) * slots + of.slot) * PENDING),
-          curr(of.buffer >> 1 ? prev + (of.buffer >> 1) : (size_t)((1 - of.buffer) * slots + of.slot) * PENDING),
+          prev((size_t)((of.buffer & 1) * slots + of.slot) * STORED_ROWS),
+          curr(of.buffer >> 1 ? prev + (of.buffer >> 1) : (size_t)((1 - of.buffer) * slots + of.slot) * STORED_ROWS),
           accepted(of.accepted),
           phases(phases),
           kept(of.buffer >> 1) {}

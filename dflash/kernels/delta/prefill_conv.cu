@@ -3,12 +3,13 @@
 //
 // A warp handles the channels of one head of q, k or v for ROWS_PER_WARP consecutive rows. Grid (rows / ROWS_PER_WARP, heads
 // / 8, both rounded up), block 256, no shared memory.
-// Macros: those of shape.cuh; TAPS of the conv. Bytes: 6 * C a row.
+// Macros: those of stored_rows.cuh; TAPS of the conv. Bytes: 6 * C a row.
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 #include "conv_context.cuh"
+#include "stored_rows.cuh"
 
 constexpr int ROWS_PER_WARP = 16, IN_FLIGHT = 4;  // rows of a warp; rows that are loaded at a time
 
@@ -98,7 +99,7 @@ prefill_conv(const float* mixed, const float* taps, const int* counts, const int
     if (head >= 2 * KEY_HEADS + VALUE_HEADS) return;
     for (int row = blockIdx.x * ROWS_PER_WARP; row < end;) {
         const int s = sequence[row], here = slot[s], stop = min(end, first[s + 1]);
-        const size_t old = (size_t)(buffer[s] * slots + here) * PENDING;
+        const size_t old = (size_t)(buffer[s] * slots + here) * STORED_ROWS;
         const float* const slot_tail = tail + (size_t)here * (TAPS - 1) * CHANNELS;
         const ConvContext context{slot_tail, inputs + old * CHANNELS, accepted + s * PENDING, n_accepted[s]};
         if (head < 2 * KEY_HEADS) {

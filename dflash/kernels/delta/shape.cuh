@@ -16,4 +16,4 @@ __device__ constexpr int key_head(int head) { return head / HEAD_RUN % KEY_HEADS
 __device__ constexpr bool is_first_of_group(int head) { return head % HEAD_RUN == 0 && head / HEAD_RUN < KEY_HEADS; }
 
 constexpr int CHANNELS = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
-constexpr int PENDING = 64, MAX_ROWS = PENDING;  // pending rows of a slot; rows of a sequence in a pass
+constexpr int PENDING = 64, MAX_ROWS = PENDING;  // accepted rows of a sequence in a batch; rows of a sequence in a pass

@@ -1,11 +1,12 @@
 // Packets of step_single.cu: a task's row and accepted rows in shared memory, made by a producer warp for the consumers.
 //
-// Macros: those of single_row.cuh; NORM_PARTS, parts of a head whose sums of squares are added in order.
+// Macros: those of single_row.cuh and stored_rows.cuh; NORM_PARTS, parts of a head whose sums of squares are added in order.
 #pragma once
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/mbarrier.cuh"
 #include "gates.cuh"
 #include "single_row.cuh"
+#include "stored_rows.cuh"
 
 constexpr int PRODUCER_WARPS = 4, PACKETS = 2 * PRODUCER_WARPS;
 constexpr int ACCEPTED_HERE = 8;  // accepted rows in a packet; consumers read further ones from memory
@@ -37,9 +38,9 @@ struct SingleInfo {
         ids.load(rows + s * PENDING);
     }
     // First pending row of the slot in the previous pass, and the row of this pass; both count over all slots.
-    __device__ __forceinline__ size_t previous(int slots) const { return (size_t)((buffer & 1) * slots + slot) * PENDING; }
+    __device__ __forceinline__ size_t previous(int slots) const { return (size_t)((buffer & 1) * slots + slot) * STORED_ROWS; }
     __device__ __forceinline__ size_t current(int slots) const {
-        return kept() ? previous(slots) + (buffer >> 1) : (size_t)((1 - buffer) * slots + slot) * PENDING;
+        return kept() ? previous(slots) + (buffer >> 1) : (size_t)((1 - buffer) * slots + slot) * STORED_ROWS;
     }
     __device__ __forceinline__ bool kept() const { return buffer >> 1; }
 };

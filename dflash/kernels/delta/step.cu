@@ -14,7 +14,7 @@
 //
 // Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS, shared memory: `Smem` for row_capacity rows and
 // saved_capacity states.
-// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
+// Macros: those of stored_rows.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
 // change no bit of a result. In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals`
 // signals unless PEER_DATA.

@@ -9,8 +9,9 @@
 // The SPLIT blocks of a head form a cluster and exchange the sums of squares of the norm.
 //
 // Grid (SPLIT, VALUE_HEADS, sequences), block THREADS, shared memory static.
-// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; NORM_PARTS, blocks of a head in step.cu, whose norm
-// adds one sum of squares for each; SEPARATE_NORM, 1 if there the norm is left to gated_norm.cu, then NORM_PARTS is 1.
+// Macros: those of stored_rows.cuh; TAPS of the conv; SPLIT, blocks of a head; NORM_PARTS, blocks of a head in step.cu,
+// whose norm adds one sum of squares for each; SEPARATE_NORM, 1 if there the norm is left to gated_norm.cu, then NORM_PARTS
+// is 1.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted and are not kept.
 #if !defined(SPLIT) || !defined(NORM_PARTS) || !defined(SEPARATE_NORM) || !defined(TAPS)
 #error "SPLIT, NORM_PARTS, SEPARATE_NORM and TAPS must be defined"
@@ -24,6 +25,7 @@
 #include "apply_accepted.cuh"
 #include "cluster_sum.cuh"
 #include "gates.cuh"
+#include "stored_rows.cuh"
 
 static_assert(VALUE_DIM % SPLIT == 0 && BLOCK_V % 16 == 0 && KEY_DIM <= 128, "whole warps hold the state");
 static_assert(NORM_PARTS % SPLIT == 0 && VALUE_DIM % NORM_PARTS == 0 && (SPLIT == 1 || SPLIT == NORM_PARTS),
@@ -50,10 +52,10 @@ struct Sequence {
 
     __device__ __forceinline__ bool kept() const { return buffer >> 1; }
     __device__ __forceinline__ size_t previous(int slots) const {
-        return (size_t)((buffer & 1) * slots + slot) * PENDING;
+        return (size_t)((buffer & 1) * slots + slot) * STORED_ROWS;
     }
     __device__ __forceinline__ size_t current(int slots) const {
-        return kept() ? previous(slots) + (buffer >> 1) : (size_t)((1 - buffer) * slots + slot) * PENDING;
+        return kept() ? previous(slots) + (buffer >> 1) : (size_t)((1 - buffer) * slots + slot) * STORED_ROWS;
     }
 };
 

@@ -9,7 +9,7 @@
 // Before it waits for earlier kernels, a block reads the batch and the states; no other kernel of a pass accesses these.
 //
 // Grid: any number of blocks, one a multiprocessor. Block THREADS, shared memory: STATES states and PACKETS packets.
-// Macros: those of shape.cuh; TAPS of the conv; NORM_PARTS, blocks of a head in step.cu.
+// Macros: those of stored_rows.cuh; TAPS of the conv; NORM_PARTS, blocks of a head in step.cu.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if it is written.
 #define ROWS_PER_THREAD 4
 #define BLOCK_V VALUE_DIM
@@ -40,7 +40,7 @@ __device__ __forceinline__ void consume(State& own, Packet& packet, const Single
     }
 #pragma unroll 1
     for (int i = ACCEPTED_HERE; i < n; ++i) {
-        const size_t row = (size_t)((buffers[task.sequence] & 1) * arrays.slots + slot) * PENDING +
+        const size_t row = (size_t)((buffers[task.sequence] & 1) * arrays.slots + slot) * STORED_ROWS +
                            accepted[task.sequence * PENDING + i];
         load_columns(arrays.k + (row * KEY_HEADS + key_head(task.head)) * KEY_DIM, lane, key);
         update.load(arrays.u + (row * VALUE_HEADS + task.head) * VALUE_DIM + value);

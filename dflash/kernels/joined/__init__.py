@@ -83,7 +83,8 @@ class Joined:
 
     def causal_conv(self, x: Floats, taps: Floats, memory: ConvMemory, out: Floats) -> None:
         """Add `dflash.kernels.conv.causal_conv`."""
-        self._add(table.CONV, x, out, taps.shape[1], taps, memory.tail, memory.inputs, len(memory.tail), len(taps))
+        sizes = len(memory.tail), memory.n_pending, len(taps)
+        self._add(table.CONV, x, out, taps.shape[1], taps, memory.tail, memory.inputs, *sizes)
 
     def gated_delta(
         self, y: Floats, alpha: Floats, beta: Floats, ssm_a: Floats, dt_bias: Floats, memory: DeltaMemory, out: Floats
@@ -92,7 +93,7 @@ class Joined:
         groups, heads, width, values = memory.sizes
         _, size = task_shape(memory, 1)
         arrays = alpha, beta, ssm_a, dt_bias, memory.state, memory.k, memory.u, memory.decay
-        sizes = len(memory.state), groups, heads, values, memory.head_run, size
+        sizes = len(memory.state), memory.n_pending, groups, heads, values, memory.head_run, size
         self._add(table.DELTA, y, out, width, delta_function(width).address, *arrays, *sizes)
 
     def rotate(

@@ -15,7 +15,8 @@ from dflash.kernels.ragged import PENDING
 @inline
 def _delta(lanes, stage, task, batch):
     n, n_sequences = batch[table.ROWS], batch[table.SEQUENCES]
-    width, slots, size = stage[table.WIDTH], stage[table.DELTA_SLOTS], stage[table.SIZE]
+    width, slots, pending = stage[table.WIDTH], stage[table.DELTA_SLOTS], stage[table.DELTA_PENDING]
+    size = stage[table.SIZE]
     groups, heads, values = stage[table.GROUPS], stage[table.VALUE_HEADS], stage[table.VALUES]
     s, part = task % n_sequences, task // n_sequences
     head, v = part % heads, part // heads * size
@@ -28,8 +29,8 @@ def _delta(lanes, stage, task, batch):
         ints(batch[table.ACCEPTED], (n_sequences, PENDING)), ints(batch[table.N_ACCEPTED], (n_sequences,)),
         ints(batch[table.BUFFER], (n_sequences,)),
         floats(stage[table.STATE], (slots, heads, values, width)),
-        floats(stage[table.K], (2, slots, PENDING, groups, width)),
-        floats(stage[table.U], (2, slots, PENDING, heads, values)), floats(stage[table.DECAY], (2, slots, PENDING, heads)),
+        floats(stage[table.K], (2, slots, pending, groups, width)),
+        floats(stage[table.U], (2, slots, pending, heads, values)), floats(stage[table.DECAY], (2, slots, pending, heads)),
         stage[table.RUN], floats(stage[table.OUT], (n, heads, values)),
     )  # fmt: skip
 

@@ -21,15 +21,17 @@ WEIGHT, HEADS, GATE = range(4, 7)
 FIRST, STOP = 4, 5
 """Further columns of a multiply: its rows in the table of plans."""
 
-TAPS, TAIL, INPUTS, SLOTS, N_TAPS = range(4, 9)
-"""Further columns of a convolution: its weight, its memory, the slots of the memory and the rows of the weight."""
+TAPS, TAIL, INPUTS, SLOTS, CONV_PENDING, N_TAPS = range(4, 10)
+"""Further columns of a convolution: its weight, its memory with slots and pending rows, and the rows of the weight."""
 
 FUNCTION = 4
 """Further column of the kinds from DELTA on: the C function ``(stage, task, batch)`` that runs a task."""
 
-ALPHA, BETA, RATE, SHIFT, STATE, K, U, DECAY, DELTA_SLOTS, GROUPS, VALUE_HEADS, VALUES, RUN, SIZE = range(5, 19)
-"""Further columns of the delta rule: weights and memory, slots, key heads, value heads, value size, value heads that share
-a key head, and value rows of a task."""
+ALPHA, BETA, RATE, SHIFT, STATE, K, U, DECAY, DELTA_SLOTS, DELTA_PENDING = range(5, 15)
+"""Further columns of the delta rule: its weights, its memory with slots and pending rows."""
+
+GROUPS, VALUE_HEADS, VALUES, RUN, SIZE = range(15, 20)
+"""Further ones of it: key heads, value heads, value size, value heads that share a key head, and value rows of a task."""
 
 K_CACHE, V_CACHE, CACHE_PAGES, KV_HEADS, K_STORED, V_STORED, Q_HEADS = range(5, 12)
 """Further columns of rotation and attention: the caches, their pages, heads and stored elements of a head; query heads."""

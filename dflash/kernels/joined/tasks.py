@@ -9,7 +9,6 @@ from dflash.kernels.joined.arrays import floats
 from dflash.kernels.linear.cpu import count_tasks
 from dflash.kernels.linear.tiles import call_unpack
 from dflash.kernels.norm.cpu import gated_norm_row, norm_row
-from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope.cpu import angles_of_row
 
 _HEADS = 8  # heads of a task of a gated norm
@@ -67,10 +66,11 @@ def gated_norm(stage, task, eps, n):
 def conv(stage, task, n, row_starts, parent, slot, prefill, accepted, n_accepted, buffer):
     """Convolve some channels of one sequence."""
     n_sequences, width, taps, slots = slot.shape[0], stage[table.WIDTH], stage[table.N_TAPS], stage[table.SLOTS]
+    pending = stage[table.CONV_PENDING]
     s, start = task % n_sequences, task // n_sequences * CHANNELS
     convolve(
         s, start, min(start + CHANNELS, width), floats(stage[table.X], (n, width)), floats(stage[table.TAPS], (taps, width)),
         row_starts, parent, slot, prefill, accepted, n_accepted, buffer,
-        floats(stage[table.TAIL], (slots, taps - 1, width)), floats(stage[table.INPUTS], (2, slots, PENDING, width)),
+        floats(stage[table.TAIL], (slots, taps - 1, width)), floats(stage[table.INPUTS], (2, slots, pending, width)),
         floats(stage[table.OUT], (n, width)),
     )  # fmt: skip

@@ -101,7 +101,7 @@ class DeviceModel:
     ) -> None:
         self.config, self.threads, self.prefill_chunk = config, threads, chunk
         self.metadata, self.attachments = file.metadata, Attachments()
-        self.max_rows = chunk + PENDING * slots
+        self.max_rows = chunk + config.pending * slots
         self._load(file, pages=pages, slots=slots, kv=kv)
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._gather = Gather(config, self._decode)
@@ -171,8 +171,9 @@ class DeviceModel:
     def _try_a_tree(self) -> None:
         state = self.state()
         try:
-            self.forward([Span(state, np.zeros(3, np.int32), np.array([-1, 0, 0], np.int32))])
-            state.commit([0, 2])
+            n = min(3, self.config.pending)
+            self.forward([Span(state, np.zeros(n, np.int32), np.array([-1, 0, 0], np.int32)[:n])])
+            state.commit(sorted({0, n - 1}))
             snapshot = state.snapshot()
             state.close()
             state = self.state()

@@ -42,7 +42,8 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
     Parameters
     ----------
     large : Model or DeviceModel
-        The target model; the small model gets its number of sequences, its context and its type of KV cache.
+        The target model; the small model gets its numbers of sequences and pending rows, its context and its type of
+        KV cache.
     name : str or path
         See `load_model`.
     device : str, optional
@@ -69,6 +70,7 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
         context=min(config.context, large.config.context),
         sequences=max(large.pools.slots - 1, 1),
         kv=large.pools.kv,
+        pending=large.config.pending,
     )
     return Small(loaded)
 

@@ -13,7 +13,7 @@ from dflash.errors import RequestError, Unsupported
 from dflash.kernels.gpu import device as gpu
 from dflash.kernels.kv_types import check_kv, kv_types
 from dflash.kernels.ragged import PENDING
-from dflash.model.config import Config
+from dflash.model.config import Config, check_pending
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.loading.hub import resolve
@@ -86,6 +86,7 @@ def load_model(
     sequences: int = 8,
     kv: str = "f16",
     kv_bytes: int | None = None,
+    pending: int = PENDING,
     progress: Tell | None = None,
 ) -> Loaded:
     """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
@@ -106,18 +107,19 @@ def load_model(
         If the weights do not fit the GPU, or the machine has too little memory.
     """
     _check(device, threads, context, sequences, kv)
+    check_pending(pending)
     numbers = _numbers(device, devices, split)
     device = "cuda" if numbers else device
     trouble, tell = _trouble(device), progress or (lambda _: None)
     on_host = bool(trouble) or device == "cpu"
     settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
     settings["threads"] = threads or n_cores()
-    with memory_errors(name, "ask for fewer sequences or a smaller context"):
+    with memory_errors(name, "ask for fewer sequences, fewer pending rows or a smaller context"):
         path = resolve(name, progress=tqdm if progress else _Silent)
         tell("header")
         file = GGUFFile.open(path)
         try:
-            config = Config.from_gguf(file.metadata, file.tensors)
+            config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
             refuse_sizes(config, "cpu" if on_host else "cuda")
             for size in {config.head_size, *(size for _, size in config.kv_shapes.values())}:
                 check_kv(kv, size, "cpu" if on_host else "cuda")
@@ -140,6 +142,7 @@ def split_overview(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
+    pending: int = PENDING,
 ) -> dict[str, Any]:
     """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
 
@@ -157,7 +160,7 @@ def split_overview(
     _trouble("cuda")
     from dflash.model.cuda.split.load import gpu_plan
 
-    config = Config.from_gguf(file.metadata, file.tensors)
+    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
     refuse_sizes(config, "cuda")
     check_kv(kv, config.head_size, "cuda")
     plan = gpu_plan(file, config, numbers, split or SPLITS[0], context=context, sequences=sequences, kv=kv)
@@ -210,7 +213,7 @@ def _on_host(
 ) -> Model:
     tell("memory")
     pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, kv_bytes=kv_bytes)
-    rows = CHUNK + PENDING * sequences
+    rows = CHUNK + config.pending * sequences
     config = replace(config, context=fits)
     return Model(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, rows=rows)
 

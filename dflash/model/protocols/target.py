@@ -18,6 +18,10 @@ class ModelSizes(Protocol):
         """Most tokens of a sequence. Read at admission, and by drafters that bound their drafts."""
 
     @property
+    def pending(self) -> int:
+        """Most pending rows of a sequence: its last token and draft tokens. The engine never plans more; never changes."""
+
+    @property
     def width(self) -> int:
         """Elements of a hidden state. Read by `warm`, which chooses a prompt length that uses all cores."""
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dflash.errors import RequestError
 from dflash.kernels.kv_types import kv_types
-from dflash.kernels.ragged import PAGE, PENDING
+from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.loading.free_memory import free_memory
 
@@ -20,7 +20,8 @@ class Need(NamedTuple):
     state : int
         Recurrent and convolution state of a sequence.
     pending : int
-        Inputs of a sequence's pending rows, stored until the next forward applies the accepted ones.
+        Inputs of a sequence's pending rows, stored until the next forward applies the accepted ones; in proportion to
+        ``config.pending``.
     unpacked : int
         Values of a quantized page of one layer in float16, which prefill passes on a GPU read; 0 if nothing is quantized.
     """
@@ -39,7 +40,7 @@ class Need(NamedTuple):
         values = config.delta_value_heads * config.delta_size
         channels = 2 * keys + values
         state = values * config.delta_size + (config.conv_width - 1) * channels
-        pending = 2 * PENDING * (channels + keys + values + config.delta_value_heads)
+        pending = 2 * config.pending * (channels + keys + values + config.delta_value_heads)
         return cls(
             page=PAGE * sum(rows),
             state=4 * n_recurrent * state,

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from dflash.kernels.ragged import PENDING
-
 MOST_KEPT = 8
 """Steps after which a sequence of a large batch writes its state. Each step applies the kept rows.
 
@@ -14,7 +12,7 @@ LEAST_SEQUENCES = 8
 """Fewest sequences of a pass that keeps rows: with fewer, states are written while the GPU waits for other launches."""
 
 
-def first_row(accepted: Sequence[int], length: int, slot: int, sequences: int) -> int:
+def first_row(accepted: Sequence[int], length: int, slot: int, sequences: int, pending: int) -> int:
     """Return the row of the same pending buffer at which the next pass of one row writes.
 
     Parameters
@@ -27,6 +25,8 @@ def first_row(accepted: Sequence[int], length: int, slot: int, sequences: int) -
         Slot of the sequence. Sequences of different slots write their states in different passes.
     sequences : int
         Sequences of the pass.
+    pending : int
+        Rows of the buffer. With fewer than `MOST_KEPT`, states are written more often.
 
     Returns
     -------
@@ -35,4 +35,4 @@ def first_row(accepted: Sequence[int], length: int, slot: int, sequences: int) -
     """
     if not accepted or sequences < LEAST_SEQUENCES or len(accepted) >= MOST_KEPT or (length + slot) % MOST_KEPT == 0:
         return 0
-    return (accepted[-1] + 1) % PENDING
+    return (accepted[-1] + 1) % pending

@@ -41,6 +41,8 @@ class Pools:
     conv : list of ConvMemory
     delta : list of DeltaMemory
         State of the convolution and of the delta rule of each linear-attention layer.
+    pending : int
+        Most pending rows of a sequence.
     free_pages, free_slots : int
         Numbers of free pages and slots.
     layout : str
@@ -53,7 +55,7 @@ class Pools:
         self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "PoolBackend | None" = None
     ) -> None:
         backend = backend or HOST
-        self.pages, self.slots, self.kv = pages, slots, kv
+        self.pages, self.slots, self.kv, self.pending = pages, slots, kv, config.pending
         self._shapes = config.kv_shapes
         self._caches = {
             shape: self._allocate_cache(backend, n, *shape)
@@ -80,8 +82,8 @@ class Pools:
         if n == 0:
             return []
         heads, size = (config.delta_key_heads, config.delta_value_heads), config.delta_size
-        conv = ConvMemory.shapes(self.slots, config.conv_width, (2 * heads[0] + heads[1]) * size)
-        delta = DeltaMemory.shapes(self.slots, *heads, size, size)
+        conv = ConvMemory.shapes(self.slots, config.conv_width, (2 * heads[0] + heads[1]) * size, self.pending)
+        delta = DeltaMemory.shapes(self.slots, *heads, size, size, self.pending)
         arrays = {name: zeros(n, *shape) for name, shape in (conv | delta).items()}
         for i in range(n):
             self.conv.append(ConvMemory(**{name: arrays[name][i] for name in conv}))

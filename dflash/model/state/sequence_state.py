@@ -162,7 +162,7 @@ class State:
         Called for each forward, before `mark_read`. `single`: the sequence has one row, that is not of a prompt.
         """
         keeps = self._keeps_rows and single
-        self._next_first = first_row(accepted, length, self.slot, sequences) if keeps else 0
+        self._next_first = first_row(accepted, length, self.slot, sequences, self.pools.pending) if keeps else 0
         return self.buffer + 2 * self._next_first
 
     def mark_read(self, parents: Parents, *, prefill: bool) -> None:

@@ -42,7 +42,7 @@ def config_of(path):
 )
 def test_sizes_that_no_kernel_takes(monkeypatch, changes, message):
     config = config_of(MTP)
-    monkeypatch.setattr(target_model.Config, "from_gguf", lambda *_: replace(config, **changes))
+    monkeypatch.setattr(target_model.Config, "from_gguf", lambda *_, **__: replace(config, **changes))
     with pytest.raises(Unsupported, match=message):
         load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
 

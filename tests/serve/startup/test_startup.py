@@ -166,6 +166,8 @@ def test_the_process_ends_its_start_with_a_command_that_works():
         (["--kv-bytes", "4G"], "kv_bytes", 4 << 30),
         (["--kv-bytes", "1.5 MiB"], "kv_bytes", 3 << 19),
         (["--kv-bytes", "1048576"], "kv_bytes", 1 << 20),
+        (["--pending", "16"], "pending", 16),
+        ([], "pending", 64),
         (["--no-context-shift", "-kvu", "--cache-prompt"], "kv", "f16"),
     ],
 )
@@ -199,6 +201,19 @@ def test_refused_options_are_one_sentence(capsys, words, message):
     errors = capsys.readouterr().err
     assert errors.startswith(f"dflash: {message}")
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pending", "65"], "pending is 65, must be 1 to 64"),
+        (["--pending", "1", "--strategy", "lookup"], "strategy: Strategy(PromptLookup()) drafts, but the model was loaded"),
+    ],
+)
+def test_pending_rows_that_do_not_serve_are_an_error_at_start(capsys, words, message):
+    assert serve.main(["--port", "0", "--threads", "1", *words]) == 1
+    errors = capsys.readouterr().err
+    assert errors.splitlines()[-1].startswith(f"dflash: {message}")
 
 
 def test_defaults_hold_the_given_parameters_only():

@@ -93,10 +93,10 @@ class ObservedRatio:
 class Variant:
     """A drafter, its largest shape and acceptance rates, and `extra` times `pace`: milliseconds beside a forward by size."""
 
-    def __init__(self, strategy: Strategy, part: int) -> None:
+    def __init__(self, strategy: Strategy, part: int, pending: int = PENDING) -> None:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
         most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or DEPTH
-        self.most = min(most, PENDING - 1)
+        self.most = min(most, pending - 1)
         self.rates, self.extra, self.pace = AcceptanceRates(self.most), [0.0] * (self.most + 1), ObservedRatio()
 
     def shape_of(self, n: int) -> Shape:
@@ -107,9 +107,11 @@ class Variant:
 class CostModel:
     """Milliseconds of a step: of its forward by the rows of all sessions, and of all else by drafter and draft size."""
 
-    def __init__(self, strategies: Sequence[Strategy], forwards: Sequence[float], *, on_host: bool) -> None:
+    def __init__(
+        self, strategies: Sequence[Strategy], forwards: Sequence[float], *, on_host: bool, pending: int = PENDING
+    ) -> None:
         self.drafters = list(dict.fromkeys(each.drafter for each in strategies))
-        self.options = [Variant(each, self.drafters.index(each.drafter)) for each in strategies]
+        self.options = [Variant(each, self.drafters.index(each.drafter), pending) for each in strategies]
         self.asked = [option for option in self.options if not option.drafter.instant]
         self.instant = [option for option in self.options if option.drafter.instant]
         self.forwards, self.plain, self.on_host, self.n_steps = forwards, 0.0, on_host, 0

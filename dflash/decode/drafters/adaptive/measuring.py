@@ -1,7 +1,7 @@
 """Measure latencies once for a model, in its thread, in short parts between which other sessions run."""
 
 from collections.abc import Generator, Hashable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice
 from math import inf
 from time import perf_counter
@@ -41,7 +41,7 @@ def measured_costs(strategies: Sequence[Strategy], model: TargetModel) -> Genera
     if forwards is None:
         forwards = yield from measured_forwards(model, key[1:])
         measures.keep(key, forwards)
-    costs = CostModel(strategies, forwards, on_host=model.device == "cpu")
+    costs = CostModel(strategies, forwards, on_host=model.device == "cpu", pending=model.config.pending)
     _, costs.plain = yield from _step_ms(model, Strategy(), 0, forwards)
     for option in costs.options:
         yield from measure(option, model, forwards)
@@ -50,19 +50,21 @@ def measured_costs(strategies: Sequence[Strategy], model: TargetModel) -> Genera
 
 def measured_forwards(model: TargetModel, capture: tuple[int, ...] = ()) -> Generator[None, None, list[float]]:
     """Return the milliseconds of forwards by rows, from 0. Beyond the measured rows they grow in proportion."""
-    rows = [n for n in ROWS if n <= min(model.max_rows, PENDING)]
+    most = model.config.pending * max(model.pools.free_slots, 1)
+    rows = [n for n in ROWS if n <= min(model.max_rows, most)]
     times = [inf] * len(rows)
     try:
         # in turns, so that other work affects all alike; small forwards more often, since it affects them most
         for i in (i for turn in range(16 * REPEATS) for i, n in enumerate(rows) if turn % min(n, 16) == 0):
-            with closing(model.state()) as state:
-                state.reserve(rows[i])
+            with ExitStack() as states:
+                spans = _new_spans(model, rows[i], states)
                 model.finish()
                 began = perf_counter()
-                model.forward([Span.chain(state, np.zeros(rows[i], np.int32))], capture=capture)
+                model.forward(spans, capture=capture)
                 model.finish()
                 times[i] = min(times[i], 1e3 * (perf_counter() - began))
-                state.commit([])
+                for span in spans:
+                    span.state.commit([])
             yield
     except PoolExhausted:
         times = [1.0 + n / 16 for n in rows]  # typical values, since all memory is in use
@@ -70,6 +72,16 @@ def measured_forwards(model: TargetModel, capture: tuple[int, ...] = ()) -> Gene
     times = [min(-(-n // m) * each for m, each in zip(rows, times, strict=True)) for n in rows]
     known = np.interp(np.arange(rows[-1]), rows, times).tolist()
     return known + [times[-1] / rows[-1] * n for n in range(rows[-1], model.max_rows + PENDING + 1)]
+
+
+def _new_spans(model: TargetModel, n_rows: int, states: ExitStack) -> list[Span]:
+    """Return spans of new sequences with `n_rows` pending rows in all; closing `states` closes the sequences."""
+    spans = list[Span]()
+    for start in range(0, n_rows, model.config.pending):
+        state, n = states.enter_context(closing(model.state())), min(model.config.pending, n_rows - start)
+        state.reserve(n)
+        spans.append(Span.chain(state, np.zeros(n, np.int32)))
+    return spans
 
 
 def measure(option: Variant, model: TargetModel, forwards: Sequence[float]) -> Generator[None, None, None]:

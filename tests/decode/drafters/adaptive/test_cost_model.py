@@ -44,6 +44,19 @@ def test_drafts_are_measured_small_and_large(clock, slower):
         assert costs.asked[0].extra[n] == pytest.approx(GOOD.base + GOOD.each * n, rel=0.1)
 
 
+@pytest.mark.parametrize("pending", [5, 16])
+def test_forwards_of_more_rows_than_a_sequence_may_have(clock, pending):
+    """They are measured with several sequences, as far as there are slots; no draft is larger than what fits."""
+    model = Timed(clock, FLAT, pending=pending)
+    costs = finished(measured_costs([Strategy(GOOD, Chain(30)), Strategy(GOOD, Chain(9))], model))
+    assert [option.most for option in costs.options] == [min(30, pending - 1), min(9, pending - 1)]
+    rows = [[n for n, _ in spans] for spans in model.forwards]
+    assert max(map(max, rows)) <= pending
+    assert max(map(sum, rows)) == max(n for n in measuring.ROWS if n <= model.pools.slots * pending)
+    assert costs.forwards[16] == pytest.approx(FLAT[4], rel=0.2)
+    assert model.leaked == (0, 0, 0)
+
+
 def test_a_step_shares_its_forward_with_other_sessions():
     costs = CostModel([Strategy(GOOD, Chain(3))], [10.0 + rows for rows in range(100)], on_host=True)
     option = costs.asked[0]
