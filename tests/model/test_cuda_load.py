@@ -1,5 +1,7 @@
 """Loading on a GPU, tested without one: reasons not to use a GPU, and models that do not fit."""
 
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +87,48 @@ def test_too_little_memory(monkeypatch, file, free, sequences, context, error, w
     settings = {"context": context, "sequences": sequences, "kv": "f32", "threads": 1, "tell": lambda _: None}
     with pytest.raises(error, match=words):
         load_on_gpu(file, config_of(file), **settings)
+
+
+def advice(file, sequences, free, pending=64):
+    """Return the end of the message for a GPU with these free bytes."""
+    from dflash.model.cuda.load import load_on_gpu
+
+    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfMemory) as raised:
+        patch.setattr(device, "free_memory", lambda: free)
+        load_on_gpu(file, config, context=None, sequences=sequences, kv="f16", threads=1, tell=lambda _: None)
+    return str(raised.value).rpartition("; ")[2]
+
+
+def test_an_error_counts_the_sequences_that_fit(file, monkeypatch):
+    """The numbers are those of loading: as many load, and one more does not."""
+    pytest.importorskip("cupy")
+    from dflash.model.cuda import load
+
+    words = advice(file, 500, 2 * GIB)
+    assert words.startswith("set sequences or pending: ")
+    found = {int(rows): int(n) for n, rows in re.findall(r"(\d+) sequences fit with pending=(\d+)", words)}
+    assert list(found) == [64, 16, 8, 1]
+    assert 0 < found[64] < found[16] < found[8] < found[1] < 500
+    monkeypatch.setattr(device, "free_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(load, "DeviceModel", lambda *_, slots, **__: slots - 1)
+    for rows, n in found.items():
+        config = Config.from_gguf(file.metadata, file.tensors, pending=rows)
+        settings = {"context": None, "kv": "f16", "threads": 1, "tell": lambda _: None}
+        assert load.load_on_gpu(file, config, sequences=n, **settings) == n
+        with pytest.raises(OutOfMemory):
+            load.load_on_gpu(file, config, sequences=n + 1, **settings)
+    assert advice(file, 500, 2 * GIB, pending=8).count("sequences fit") == 2
+    assert advice(file, 500, GIB // 2) == "no sequence fits beside them, with any number of pending rows"
+
+
+@pytest.mark.parametrize("pending", [1, 16, 64])
+def test_memory_of_pending_rows(file, pending):
+    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
+    need, one = Need.of(config, "f16"), Need.of(replace(config, pending=1), "f16")
+    assert need.pending == pending * one.pending
+    assert (need.page, need.state) == (one.page, one.state)
+    assert overview(file, pending=pending)["memory"]["pending_per_sequence"] == need.pending
 
 
 def test_pages_of_a_gpu(file):

@@ -1,5 +1,6 @@
 """Divide the memory of a GPU among weights, KV pages and scratch, and load the model into it."""
 
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,9 @@ RESERVE = 3 << 28
 
 LARGE_CHUNK = 2 * CHUNK
 """Prompt tokens in one prefill forward where memory is plentiful: prompts are 3 % faster on a 27B, 9 % on a 35B-A3B."""
+
+_FEWER_PENDING = 16, 8, 1
+"""Pending rows that an error suggests: for a chain of 15 draft tokens, for one of 7, and for plain decoding."""
 
 WIDE_BYTES = 1 << 19
 """Bytes a row for partial sums and arranged tokens of multiplies with one read of the weights (0.4 MB for the 27B)."""
@@ -61,14 +65,35 @@ def load_on_gpu(
     texts = (sequences + 1) * (need.state + need.pending)
     room = free - weights - work - texts
     if room < need.page + need.unpacked:
+        advice = _advice(config, kv, sequences, chunk, free - weights)
         raise OutOfMemory(
             f"{file.path.name}: its weights take {weights >> 20} MiB, {sequences} sequences {texts >> 20} MiB, the work on "
-            f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free"
+            f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free; {advice}"
         )
     pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, room=room, kv_bytes=kv_bytes)
     tell("weights")
     config = replace(config, context=fits)
     return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, chunk=chunk)
+
+
+def _advice(config: Config, kv: str, sequences: int, chunk: int, room: int) -> str:
+    """Return how many sequences fit `room` bytes, also with fewer pending rows, and which settings to change."""
+    choices = dict.fromkeys(n for n in (config.pending, *_FEWER_PENDING) if n <= config.pending)
+    found = {n: _most_sequences(replace(config, pending=n), kv, sequences, chunk, room) for n in choices}
+    if not any(found.values()):
+        return "no sequence fits beside them, with any number of pending rows"
+    return f"set sequences or pending: {', '.join(f'{n} sequences fit with pending={rows}' for rows, n in found.items())}"
+
+
+def _most_sequences(config: Config, kv: str, sequences: int, chunk: int, room: int) -> int:
+    """Return how many sequences, of at most `sequences`, fit `room` bytes with their work and a page."""
+    need = Need.of(config, kv)
+
+    def is_too_many(n: int) -> bool:
+        texts = (n + 1) * (need.state + need.pending)
+        return work_bytes(config, kv, n, chunk) + RESERVE + texts + need.page + need.unpacked > room
+
+    return bisect(range(1, sequences + 1), False, key=is_too_many)
 
 
 def chunk_for(config: Config, kv: str, room: int) -> int:

@@ -142,7 +142,7 @@ def plan_split(
         if room < need.page:
             raise OutOfMemory(
                 f"{name}: its weights take {w >> 20} MiB, {sequences} sequences {s >> 20} MiB, the work on them "
-                f"{used >> 20} MiB; it has {n >> 20} MiB free"
+                f"{used >> 20} MiB; it has {n >> 20} MiB free; set fewer sequences or a smaller pending"
             )
     whole = Need.of(config, kv)
     pages_of = [need.page and need.page + need.unpacked for need in needs]
@@ -188,7 +188,8 @@ def _assign(
             need = sum(costs) + beside
             raise OutOfMemory(
                 f"the weights and {texts - 1} sequences take {need >> 20} MiB; {', '.join(names)} have "
-                f"{', '.join(str(max(0, each) >> 20) for each in room)} MiB beside their scratch memory"
+                f"{', '.join(str(max(0, each) >> 20) for each in room)} MiB beside their scratch memory; set fewer "
+                "sequences or a smaller pending"
             )
         wanted = -(-wanted // 2)
     for _ in range(_STEPS):
