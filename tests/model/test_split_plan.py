@@ -1,5 +1,7 @@
 """Plans of a model on several devices: every row, layer and byte has its place, and what does not fit is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from golden import path_of
@@ -48,12 +50,13 @@ def test_a_fuller_device_gets_fewer_layers(demo):
         assert all(part.total <= part.free for part in plan.devices)
 
 
-def test_memory_is_as_planned(demo):
+@pytest.mark.parametrize("pending", [64, 16])
+def test_memory_is_as_planned(demo, pending):
     """The pools of every device take the planned bytes."""
     from contextlib import nullcontext
 
     for kind in ("layer", "tensor"):
-        plan = plan_of(*demo, kind, 2, sequences=3, pages=None, free=1 << 30)
+        plan = plan_of(demo[0], replace(demo[1], pending=pending), kind, 2, sequences=3, pages=None, free=1 << 30)
         pools = SplitPools(plan, [nullcontext()] * 2, slots=4)
         for part, planned in zip(pools.parts, plan.devices, strict=True):
             assert part.k.nbytes + part.v.nbytes == planned.pages

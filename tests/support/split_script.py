@@ -9,6 +9,9 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.state.sequence_state import Snapshot
 
+MOST_ROWS = 6
+"""Most pending rows of a sequence in `outputs`."""
+
 _ONE_KV_HEAD = "qwen35-r2-untied-F32", "qwen35moe-r2-F16"
 
 
