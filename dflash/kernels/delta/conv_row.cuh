@@ -4,11 +4,10 @@
 // Macros: those of smem.cuh.
 #pragma once
 #include "../gpu/include/activation.cuh"
-#include "../gpu/include/warp.cuh"
 #include "smem.cuh"
+#include "unit_keys.cuh"
 
-constexpr int KEYS_PER_LANE = (KEY_DIM + 31) / 32, VALUES_PER_LANE = (BLOCK_V + 31) / 32,
-              CHANNELS_PER_LANE = 2 * KEYS_PER_LANE + VALUES_PER_LANE;
+constexpr int VALUES_PER_LANE = (BLOCK_V + 31) / 32, CHANNELS_PER_LANE = 2 * KEYS_PER_LANE + VALUES_PER_LANE;
 
 // Channels of a block that a lane handles: KEYS_PER_LANE of q, KEYS_PER_LANE of k, VALUES_PER_LANE of v. Some may be past
 // the end (`exists`).
@@ -67,21 +66,15 @@ __device__ __forceinline__ void conv_row(const Taps& taps, const Smem& smem, con
         if (to && channels.exists(i)) to[channels.offset(i)] = input[i];
     }
     UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) x[i] = silu_fast(x[i]);
-    float qq = 0.0f, kk = 0.0f, qk = 0.0f;
-    UNROLL for (int i = 0; i < KEYS_PER_LANE; ++i) {
-        const float q = x[i], k = x[KEYS_PER_LANE + i];
-        qq = __fmaf_rn(q, q, qq), kk = __fmaf_rn(k, k, kk), qk = __fmaf_rn(q, k, qk);
-    }
-    qq = warp_sum(qq), kk = warp_sum(kk), qk = warp_sum(qk);
-    const float of_q = __fmul_rn(rsqrtf((float)KEY_DIM), rsqrtf(qq + 1e-6f)), of_k = rsqrtf(kk + 1e-6f);
+    const UnitKeys unit(x, x + KEYS_PER_LANE);
     float* const line = smem.rows + position * BLOCK_CHANNELS;
     UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
         if (!channels.exists(i)) continue;
-        const float result = i < KEYS_PER_LANE       ? __fmul_rn(x[i], of_q)
-                             : i < 2 * KEYS_PER_LANE ? __fmul_rn(x[i], of_k)
+        const float result = i < KEYS_PER_LANE       ? __fmul_rn(x[i], unit.of_q)
+                             : i < 2 * KEYS_PER_LANE ? __fmul_rn(x[i], unit.of_k)
                                                      : x[i];
         line[channels.at(i)] = result;
         if (i >= KEYS_PER_LANE && i < 2 * KEYS_PER_LANE && outputs.key) outputs.key[channels.offset(i)] = result;
     }
-    if (channels.lane == 0) smem.gates[4 * position + 2] = __fmul_rn(__fmul_rn(qk, of_q), of_k);
+    if (channels.lane == 0) smem.gates[4 * position + 2] = unit.product();
 }

@@ -3,12 +3,12 @@
 // Macros: TAPS of the conv; those of shape.cuh.
 #pragma once
 #include "../gpu/include/activation.cuh"
-#include "../gpu/include/warp.cuh"
 #include "apply_accepted.cuh"
 #include "shape.cuh"
+#include "unit_keys.cuh"
 
 static_assert(KEY_DIM % 32 == 0 && VALUE_DIM % 32 == 0, "each lane has as many channels");
-constexpr int KEYS_PER_LANE = KEY_DIM / 32, CHANNELS_PER_LANE = 2 * KEYS_PER_LANE + VALUE_DIM / 32;
+constexpr int CHANNELS_PER_LANE = 2 * KEYS_PER_LANE + VALUE_DIM / 32;
 
 // Channels of a head that a lane handles: first those of q, then of k, then of v.
 struct HeadChannels {
@@ -50,18 +50,12 @@ struct ConvolvedRow {
             UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i)
                 x[i] = __fmaf_rn(taps[t * CHANNELS + channels.at(i)], inputs.of[t][i], x[i]);
         UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) x[i] = silu_fast(x[i]);
-        float qq = 0.0f, kk = 0.0f, qk = 0.0f;
-        UNROLL for (int i = 0; i < KEYS_PER_LANE; ++i) {
-            const float q = x[i], k = x[KEYS_PER_LANE + i];
-            qq = __fmaf_rn(q, q, qq), kk = __fmaf_rn(k, k, kk), qk = __fmaf_rn(q, k, qk);
-        }
-        qq = warp_sum(qq), kk = warp_sum(kk), qk = warp_sum(qk);
-        const float of_q = __fmul_rn(rsqrtf((float)KEY_DIM), rsqrtf(qq + 1e-6f)), of_k = rsqrtf(kk + 1e-6f);
+        const UnitKeys unit(x, x + KEYS_PER_LANE);
         UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
-            of[i] = i < KEYS_PER_LANE       ? __fmul_rn(x[i], of_q)
-                    : i < 2 * KEYS_PER_LANE ? __fmul_rn(x[i], of_k)
+            of[i] = i < KEYS_PER_LANE       ? __fmul_rn(x[i], unit.of_q)
+                    : i < 2 * KEYS_PER_LANE ? __fmul_rn(x[i], unit.of_k)
                                             : x[i];
         }
-        product = __fmul_rn(__fmul_rn(qk, of_q), of_k);
+        product = unit.product();
     }
 };

@@ -26,6 +26,7 @@
 #include "cluster_sum.cuh"
 #include "gates.cuh"
 #include "stored_rows.cuh"
+#include "unit_keys.cuh"
 
 static_assert(VALUE_DIM % SPLIT == 0 && BLOCK_V % 16 == 0 && KEY_DIM <= 128, "whole warps hold the state");
 static_assert(NORM_PARTS % SPLIT == 0 && VALUE_DIM % NORM_PARTS == 0 && (SPLIT == 1 || SPLIT == NORM_PARTS),
@@ -41,7 +42,6 @@ constexpr int BLOCK_CHANNELS = 2 * KEY_DIM + BLOCK_V;  // channels of a block: t
 constexpr int CONV_THREADS = STATE_THREADS + (BLOCK_CHANNELS > STATE_THREADS ? (BLOCK_V + 31) / 32 * 32 : 0);
 constexpr int THREADS = CONV_THREADS + 32;
 constexpr int CHANNELS_PER_THREAD = (BLOCK_CHANNELS + CONV_THREADS - 1) / CONV_THREADS;
-constexpr int KEYS_PER_LANE = (KEY_DIM + 31) / 32;
 using NormSum = ClusterSum<1>;
 enum { APPLIED = 1, CONVOLVED, GATES, TAIL };  // named barriers
 
@@ -70,24 +70,16 @@ struct Channel {
     }
 };
 
-// Factors that give k unit length and q length KEY_DIM^-0.5, and q . k, from the channels of q and k after SiLU. Each warp
-// computes them for itself.
-struct UnitKeys {
-    float of_q, of_k, product;
-
-    __device__ __forceinline__ UnitKeys(const float* row, int lane) {
-        float qq = 0.0f, kk = 0.0f, qk = 0.0f;
-        UNROLL for (int i = 0; i < KEYS_PER_LANE; ++i) {
-            const int c = 32 * i + lane;
-            const bool exists = KEY_DIM % 32 == 0 || c < KEY_DIM;
-            const float q = exists ? row[c] : 0.0f, k = exists ? row[KEY_DIM + c] : 0.0f;
-            qq = __fmaf_rn(q, q, qq), kk = __fmaf_rn(k, k, kk), qk = __fmaf_rn(q, k, qk);
-        }
-        qq = warp_sum(qq), kk = warp_sum(kk), qk = warp_sum(qk);
-        of_q = __fmul_rn(rsqrtf((float)KEY_DIM), rsqrtf(qq + 1e-6f)), of_k = rsqrtf(kk + 1e-6f);
-        product = __fmul_rn(__fmul_rn(qk, of_q), of_k);
+// The unit keys of a row in shared memory: q and k after SiLU. Each warp computes them for itself.
+__device__ __forceinline__ UnitKeys unit_keys(const float* row, int lane) {
+    float q[KEYS_PER_LANE], k[KEYS_PER_LANE];
+    UNROLL for (int i = 0; i < KEYS_PER_LANE; ++i) {
+        const int c = 32 * i + lane;
+        const bool exists = KEY_DIM % 32 == 0 || c < KEY_DIM;
+        q[i] = exists ? row[c] : 0.0f, k[i] = exists ? row[KEY_DIM + c] : 0.0f;
     }
-};
+    return {q, k};
+}
 
 __device__ __forceinline__ void load_scaled(const float* from, float factor, int lane, float (&to)[COLUMNS]) {
     load_columns(from, lane, to);
@@ -219,7 +211,7 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
         if (moves_all) readers[s * KEY_HEADS + group] = 0;
     }
     if (holds_state) {
-        const UnitKeys unit(row, lane);
+        const UnitKeys unit = unit_keys(row, lane);
         float key[COLUMNS], query[COLUMNS];
         load_scaled(row + KEY_DIM, unit.of_k, column, key);
         load_scaled(row, unit.of_q, column, query);
@@ -230,7 +222,7 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
         named_barrier_sync<GATES, STATE_THREADS + 32>();
         const float change = __fmul_rn(gates[1], __fmaf_rn(-gates[0], predicted, target));
         if (column % LANES_PER_ROW == 0) {
-            reads[at] = __fmaf_rn(change, unit.product, __fmul_rn(gates[0], read));
+            reads[at] = __fmaf_rn(change, unit.product(), __fmul_rn(gates[0], read));
             u[current * VALUE_HEADS * VALUE_DIM + value + at] = change;
         }
         __syncwarp();  // the warp's values are stored
