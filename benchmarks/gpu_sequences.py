@@ -1,6 +1,6 @@
 """Tokens a second of many plain sequences together, and the time of their steps on the GPU and on the host.
 
-    python benchmarks/gpu_sequences.py FILE [--sequences 16 64 128] [--tokens 48]
+    python benchmarks/gpu_sequences.py FILE [--sequences 16 64 128] [--tokens 48] [--pending 8]
 
 Prompts are 16 random tokens. The rate is that of the steps in which all sequences decode, without the first and last ones. A
 run of each number before it captures the graphs. Passes are timed as they run: one replayed later would have another batch.
@@ -79,9 +79,10 @@ def main():
     parser.add_argument("file", type=Path)
     parser.add_argument("--sequences", type=int, nargs="+", default=[16, 64, 128])
     parser.add_argument("--tokens", type=int, default=48, help="tokens of a sequence, at least 16")
+    parser.add_argument("--pending", type=int, default=64, help="most pending rows of a sequence")
     options = parser.parse_args()
-    file = GGUFFile.open(options.file)
-    config, most = Config.from_gguf(file.metadata, file.tensors), max(options.sequences)
+    file, most = GGUFFile.open(options.file), max(options.sequences)
+    config = Config.from_gguf(file.metadata, file.tensors, pending=options.pending)
     model = load_on_gpu(file, config, context=CONTEXT, sequences=most, kv="f16", threads=16, tell=lambda _: None)
     graphs, waits = TimedGraphs(model._decode.graphs), Waits()
     model._decode.graphs = graphs
