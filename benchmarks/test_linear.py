@@ -24,7 +24,7 @@ def test_linear(benchmark, capsys, shape, kind, tokens):
     launch = PackedLinear(x, [weight], [out])
     launch(tokens)
     unpacked = weight.unpacked()
-    assert_close(kind, out, x @ unpacked.T, 1e-5)
+    assert_close(kind, out, x @ unpacked.T, 5e-5)
     benchmark.pedantic(launch, (tokens,), rounds=30 if tokens < 512 else 5, warmup_rounds=3)
     seconds = benchmark.stats.stats.median
     numpy_seconds = median(timed(lambda: x @ unpacked.T) for _ in range(5))

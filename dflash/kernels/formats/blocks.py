@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, has_vbmi, is_avx2
+from dflash.kernels.formats.lanes import Lanes, QuantBlock, Spread, constant
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -133,48 +133,13 @@ def q5_k(block: QuantBlock) -> Iterator[Lanes]:
 
 def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
-    products = block.i8(192).float() * block.each_f16(208)
-    if block.summed and is_avx2():
-        return _q6_k_of_halves(block, products)
-    scales, offsets = products.spread(), None
-    if block.summed and has_vbmi():
-        offsets = _offsets_of_128(products)
-
-    def weights() -> Iterator[Lanes]:
-        for n in range(2):
-            low, high = block.u8(64 * n, 64), block.u8(128 + 32 * n, 32).pick(*range(32), *range(32))
-            for p in range(2):
-                q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p, 2 - 4 * p) & 48)
-                for i in range(4):
-                    j = 8 * n + 4 * p + i
-                    if offsets is None:
-                        yield q.minus(32, i) * scales[j]
-                    else:
-                        yield q.part_above_128(i).fused(scales[j], offsets[j])
-
-    return weights()
-
-
-def _offsets_of_128(products: Lanes) -> Spread:
-    """Return ``-160 * (d * scale)``, which is exact: with ``(128 + q) * (d * scale)`` only the sign of a zero may differ."""
-    return (products * constant(products.builder, [-160] * LANES)).spread()
-
-
-def _q6_k_of_halves(block: QuantBlock, products: Lanes) -> Iterator[Lanes]:
-    """Decode Q6_K as ``(128 + q) * (d * scale) - 160 * (d * scale)``."""
-    scales, offsets = products.spread(), _offsets_of_128(products)
-
-    def weights() -> Iterator[Lanes]:
-        for n in range(2):
-            lows = [block.u8(64 * n + 32 * i, 32).halves_in_turn() for i in range(2)]
-            high = block.u8(128 + 32 * n, 32).halves_in_turn()
-            for p in range(2):
-                for i, low in enumerate(lows):
-                    q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p - 2 * i) & 48)
-                    for j, above in enumerate(q.above_128(), 8 * n + 4 * p + 2 * i):
-                        yield above.fused(scales[j], offsets[j])
-
-    return weights()
+    scales = (block.i8(192).float() * block.each_f16(208)).spread()
+    for n in range(2):
+        low, high = block.u8(64 * n, 64), block.u8(128 + 32 * n, 32).pick(*range(32), *range(32))
+        for p in range(2):
+            q = ((low >> 4) if p else low & 15) | (high.shifted(4 - 4 * p, 2 - 4 * p) & 48)
+            for i in range(4):
+                yield (q - 32).as_signed().part(i).float() * scales[8 * n + 4 * p + i]
 
 
 def q2_k(block: QuantBlock) -> Iterator[Lanes]:

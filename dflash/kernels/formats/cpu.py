@@ -29,7 +29,7 @@ DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if _WIDE else (4, 2, 1, 1)
 """Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
 _CACHE_LINE, _AHEAD = 64, 1024  # bytes; least distance of the prefetch in each row: that of eight rows fits the L1 cache
-_IN_TURN = 4  # vectors of a row before those of the next one: Q4_K takes them from the same bytes
+_IN_TURN = 4  # vectors of a row before those of the next one
 
 _NAMES = tuple(FORMATS)
 
@@ -66,7 +66,7 @@ def _blocks(
         block = builder.add(row, builder.mul(i, I64(n_bytes)))
         for at in range(0, n_bytes, _CACHE_LINE):
             prefetch(builder, builder.add(builder.add(block, ahead), I64(at)), once=once and is_zen())
-        found.append(FORMATS[name](QuantBlock(builder, block, summed=once)))
+        found.append(FORMATS[name](QuantBlock(builder, block)))
     return found
 
 

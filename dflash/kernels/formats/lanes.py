@@ -36,16 +36,6 @@ def vector_lanes() -> int:
     return LANES if has("avx512f") else LANES // 2
 
 
-def is_avx2() -> bool:
-    """Return whether vectors have the registers and instructions of AVX2, without AVX-512."""
-    return has("avx2") and vector_lanes() < LANES
-
-
-def has_vbmi() -> bool:
-    """Return whether one instruction of AVX-512 permutes 64 bytes."""
-    return has("avx512vbmi")
-
-
 def is_zen() -> bool:
     """Return whether the processor is one of AMD's Zen family."""
     return (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith("znver")
@@ -139,65 +129,6 @@ class Lanes:
         shift = self.builder.shl if max(left) > 0 else self.builder.lshr
         return self._like(self.builder.bitcast(shift(pairs, ir.Constant(pairs.type, each)), self.value.type))
 
-    def minus(self, bias: builtins.int, i: builtins.int) -> Lanes:
-        """Return part `i` of unsigned bytes, less `bias`, as float32."""
-        if not has_vbmi():
-            return (self - bias).as_signed().part(i).float()
-        return self._in_mantissas(i, 0) - constant(self.builder, [2**23 + bias] * LANES)
-
-    def part_above_128(self, i: builtins.int) -> Lanes:
-        """Return ``128 + byte`` as float32 for part `i` of 64 bytes below 128; only with `has_vbmi`."""
-        return self._in_mantissas(i, 2)
-
-    def _in_mantissas(self, i: builtins.int, place: builtins.int) -> Lanes:
-        """Return part `i` of 64 bytes as byte `place` of float32 whose other bits are those of ``2 ** (23 - 8 * place)``.
-
-        One permutation does it, which leaves the other bytes as they are.
-        """
-        builder, kind, bits = self.builder, self.value.type, _I64(0x1111111111111111 << place)
-        # a mask that LLVM does not know, else it permutes two vectors, which takes more instructions
-        unknown = builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", [bits], side_effect=False)
-        unknown.attributes.add("readnone")
-        mask = builder.bitcast(unknown, _vector(ir.IntType(1), kind.count))
-        permute = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind, kind]), "llvm.x86.avx512.permvar.qi.512"
-        )
-        moved = builder.call(permute, [self.value, kind([k for k in range(i * LANES, (i + 1) * LANES) for _ in range(4)])])
-        whole = builder.select(mask, moved, kind([0, 0, 0, 0x4B - 4 * place] * LANES))
-        return Lanes(builder, builder.bitcast(whole, _vector(_F32)))
-
-    def halves_in_turn(self) -> Lanes:
-        """Return 32 bytes in the order that `above_128` takes: even groups of four, then odd groups; only for AVX2."""
-        kind = _vector(_I32, LANES // 2)
-        # an order that LLVM does not know, else it takes two instructions in place of one
-        same, both = ir.FunctionType(kind, [kind]), ir.FunctionType(kind, [kind, kind])
-        order = self.builder.asm(same, "", "=x,0", [kind([0, 2, 4, 6, 1, 3, 5, 7])], side_effect=False)
-        permute = cgutils.get_or_insert_function(self.builder.module, both, "llvm.x86.avx2.permd")
-        groups = self.builder.call(permute, [self.builder.bitcast(self.value, kind), order])
-        return self._like(self.builder.bitcast(groups, self.value.type))
-
-    def above_128(self) -> tuple[Lanes, Lanes]:
-        """Return ``128 + byte`` as float32 for 32 bytes below 128 in the order of `halves_in_turn`.
-
-        A byte becomes the upper bits of a mantissa. Interleaving takes fewer instructions than conversion, and in this order
-        the lanes do not cross the halves of a register.
-        """
-        exponent = self.value.type([0x43] * 32)
-        zero = ir.Constant(_vector(_I16), [0] * LANES)
-        vectors = []
-        for first in (0, 8):
-            order = [lane for i in (*range(first, first + 8), *range(first + 16, first + 24)) for lane in (i, 32)]
-            words = self.builder.shuffle_vector(self.value, exponent, _vector(_I32, 32)(order))
-            words = self.builder.bitcast(words, zero.type)
-            parts = []
-            for start in (0, 4):
-                order = [lane for i in (*range(start, start + 4), *range(start + 8, start + 12)) for lane in (LANES, i)]
-                part = self.builder.shuffle_vector(words, zero, _vector(_I32)(order))
-                parts.append(self.builder.bitcast(part, _vector(_F32, LANES // 2)))
-            whole = self.builder.shuffle_vector(*parts, _vector(_I32)(list(range(LANES))))
-            vectors.append(Lanes(self.builder, whole))
-        return vectors[0], vectors[1]
-
     def spread(self) -> Spread:
         """Return the 16 lanes of float32, each of which can be read into all lanes."""
         return Spread(self)
@@ -225,18 +156,9 @@ class Lanes:
         return Lanes(self.builder, out)
 
     def nibbles(self, high: builtins.int, scale: Lanes, offset: Lanes) -> tuple[Lanes, Lanes]:
-        """Return ``q * scale + offset`` for the low (0) or high (1) nibbles of 32 bytes.
-
-        With AVX-512, the 16 possible results are computed once and looked up by the nibbles.
-        """
-        parts = [self.part(i).int() for i in range(2)]
-        if not has("avx512f"):
-            first, second = ((part >> 4 if high else part & 15).float().fused(scale, offset) for part in parts)
-            return first, second
-        table = constant(self.builder, list(range(16))).fused(scale, offset)
-        # the look-up uses four bits of an index, so low nibbles need no mask; high nibbles are shifted within their lane
-        first, second = ((part >> 4 if high else part).look_up(table) for part in parts)
-        return first, second
+        """Return ``q * scale + offset`` for the low (0) or high (1) nibbles of 32 bytes."""
+        q = self >> 4 if high else self & 15
+        return q.part(0).float().fused(scale, offset), q.part(1).float().fused(scale, offset)
 
 
 class Spread:
@@ -279,12 +201,10 @@ class QuantBlock:
     ----------
     builder : IRBuilder
     address : ir.Value
-    summed : bool
-        The weights are only multiplied and added, so that the sign of a zero does not matter.
     """
 
-    def __init__(self, builder: ir.IRBuilder, address: ir.Value, *, summed: bool = False) -> None:
-        self.builder, self.address, self.summed = builder, address, summed
+    def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
+        self.builder, self.address = builder, address
 
     def _load(self, offset: int, kind: ir.Type) -> ir.Value:
         address = self.builder.add(self.address, _I64(offset))
