@@ -157,6 +157,7 @@ struct Block {
     Rescale* rescale;  // of both places of weights
     Pipeline pipeline;
     WeightPipeline weights;
+    u32 totals_ready, totals_phase;  // barrier of the totals of an item with one ring, and its phase
 
     __device__ __forceinline__ u32 queries() const { return smem_address(memory + Layout::QUERIES); }
     __device__ __forceinline__ u8* tile() const { return rings + (pipeline.tile() - smem_address(rings)); }
@@ -239,7 +240,8 @@ __device__ __forceinline__ void weigh_keys(Block& block) {
         }
         store_totals(softmax, *block.of_warps, (*block.totals)[half]);
     }
-    consumers_sync();  // the totals are stored
+    __syncwarp();  // the totals of this warp are stored
+    if (EVERY_LANE_ARRIVES || threadIdx.x % 32 == 0) mbarrier_arrive(block.totals_ready);
 }
 
 // Add the values of a split, times the weights of the other warpgroup, and store the results.
@@ -268,7 +270,8 @@ __device__ __forceinline__ void add_values(Block& block, float* partial, float* 
             UNROLL for (int n = 0; n < FRAGMENTS; ++n) store_sums(acc, n, block.sums());
             continue;
         }
-        consumers_sync();  // the totals are stored
+        mbarrier_wait(block.totals_ready, block.totals_phase);
+        block.totals_phase ^= 1;
         UNROLL for (int n = 0; n < FRAGMENTS; ++n)
             store(*block.item, *block.totals, acc, n, half, block.sums(), partial, stats);
     }
@@ -279,7 +282,7 @@ decode_quantized_hopper(const unsigned short* q, const __grid_constant__ TensorM
                         const int* counts, const int* first, const int* parent, const int* depth, const int* length,
                         const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
     extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barriers[RINGS][2][STAGES], weight_barriers[2][2];
+    __shared__ __align__(8) u64 barriers[RINGS][2][STAGES], weight_barriers[2][2], totals_ready;
     __shared__ Batch batch;
     __shared__ Item items[2];
     __shared__ Masks masks;
@@ -298,6 +301,7 @@ decode_quantized_hopper(const unsigned short* q, const __grid_constant__ TensorM
     };
     const u32 weights_full = smem_address(weight_barriers[0]);
     block.weights = {smem_address(block.place(0)), weights_full, weights_full + 16, 0, 0};
+    block.totals_ready = smem_address(&totals_ready), block.totals_phase = 0;
     if (threadIdx.x == CONSUMERS) prefetch_map(k), prefetch_map(v);
     if (threadIdx.x < RINGS * STAGES) {
         const int ring = threadIdx.x / STAGES, i = threadIdx.x % STAGES;
@@ -305,6 +309,7 @@ decode_quantized_hopper(const unsigned short* q, const __grid_constant__ TensorM
         mbarrier_init(smem_address(&barriers[ring][1][i]), 4 * WARP_ARRIVALS);
     }
     if (threadIdx.x < 4) mbarrier_init(weights_full + 8 * threadIdx.x, 4 * WARP_ARRIVALS);
+    if (threadIdx.x == 0) mbarrier_init(block.totals_ready, 4 * WARP_ARRIVALS);
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     __syncthreads();  // barriers and batch are ready
     const auto for_each_item = [&](const auto& work) {
