@@ -5,21 +5,32 @@ import pytest
 from compare import assert_close
 from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, short_logits, tail
 
+from dflash.kernels.formats.integers import INTEGER_FORMATS
+
 LOGITS, LOGITS_RMS = 5e-4, 5e-5
 INTERMEDIATE, STATE = 2e-4, 5e-5
+ROUNDED = 8
+"""How much further logits may be where products round tokens to 16 bits; to 11, as float16, it would be 100."""
+
+
+def allowed(name):
+    """Return the largest difference of a logit, and the RMS of all relative to theirs."""
+    times = ROUNDED if name.rpartition("-")[2] in INTEGER_FORMATS else 1
+    return times * LOGITS, times * LOGITS_RMS
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_logits(name):
     got, truth = tail(load(name), recorded(name))
-    assert np.abs(got - truth).max() < LOGITS
-    assert_close(name, got, truth, LOGITS_RMS)
+    largest, rms = allowed(name)
+    assert np.abs(got - truth).max() < largest
+    assert_close(name, got, truth, rms)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_greedy(name):
     """The same tokens."""
-    assert_greedy(load(name), recorded(name), LOGITS)
+    assert_greedy(load(name), recorded(name), allowed(name)[0])
 
 
 @pytest.mark.parametrize("name", PRIMARY)
@@ -49,7 +60,7 @@ def test_layers_and_state(name):
 @pytest.mark.parametrize("name", [name for name in FILES if "short.tokens" in recorded(name).files])
 def test_a_prompt_shorter_than_the_conv(name):
     want = recorded(name)
-    assert np.abs(short_logits(load(name), want) - want["short.logits"]).max() < LOGITS
+    assert np.abs(short_logits(load(name), want) - want["short.logits"]).max() < allowed(name)[0]
 
 
 @pytest.mark.parametrize("name", FILES)

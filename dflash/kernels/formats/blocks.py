@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import Lanes, QuantBlock, Spread, constant
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, vector_lanes
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -29,18 +29,31 @@ def bf16(block: QuantBlock) -> Iterator[Lanes]:
     yield (block.u16(0) << 16).as_float()
 
 
+def _entries(q: Lanes, weights: Lanes) -> Iterator[Lanes]:
+    """Return the entries of a table of the 16 weights of a block that the low, then the high nibbles of 16 bytes name."""
+    numbers = q.int()
+    yield numbers.look_up(weights)
+    yield (numbers >> 4).look_up(weights)
+
+
 def q4_0(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(q - 8) * d``."""
     d, q = block.each_f16(0), block.u8(2)
-    yield ((q & 15) - 8).as_signed().float() * d
-    yield ((q >> 4) - 8).as_signed().float() * d
+    if vector_lanes() == LANES:
+        yield from _entries(q, constant(block.builder, list(range(-8, 8))) * d)
+    else:
+        yield ((q & 15) - 8).as_signed().float() * d
+        yield ((q >> 4) - 8).as_signed().float() * d
 
 
 def q4_1(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``q * d + m``."""
     d, m, q = block.each_f16(0), block.each_f16(2), block.u8(4)
-    yield (q & 15).float() * d + m
-    yield (q >> 4).float() * d + m
+    if vector_lanes() == LANES:
+        yield from _entries(q, constant(block.builder, list(range(16))) * d + m)
+    else:
+        yield (q & 15).float() * d + m
+        yield (q >> 4).float() * d + m
 
 
 def _fifth_bits(block: QuantBlock, offset: int) -> tuple[Lanes, Lanes]:
@@ -73,21 +86,17 @@ def q8_0(block: QuantBlock) -> Iterator[Lanes]:
 
 def iq4_nl(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``d * table[q]``."""
-    d, q, table = block.each_f16(0), block.u8(2), constant(block.builder, IQ4_TABLE)
-    yield (q & 15).look_up(table) * d
-    yield (q >> 4).look_up(table) * d
+    yield from _entries(block.u8(2), constant(block.builder, IQ4_TABLE) * block.each_f16(0))
 
 
 def mxfp4(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``2 ** (x - 128) * table[q]``; x of 0 and 1 give subnormals, whose bits are 1 << 21 and 1 << 22."""
-    x, q, table = block.each_int(0, 1), block.u8(1), constant(block.builder, FP4_TABLE)
-    builder = block.builder
+    x, builder = block.each_int(0, 1), block.builder
     small = builder.icmp_unsigned("<", x.value, (x & 0).value.type([2] * 16))
     normal = ((x - 1) << 23).value
     subnormal = builder.shl(x.value.type([1 << 21] * 16), x.value)
     d = Lanes(builder, builder.select(small, subnormal, normal)).as_float()
-    yield (q & 15).look_up(table) * d
-    yield (q >> 4).look_up(table) * d
+    yield from _entries(block.u8(1), constant(builder, FP4_TABLE) * d)
 
 
 def scales_then_minima(block: QuantBlock) -> Lanes:
@@ -153,12 +162,17 @@ def q2_k(block: QuantBlock) -> Iterator[Lanes]:
         yield q.float() * scales[j] - minima[j]
 
 
-def q3_k(block: QuantBlock) -> Iterator[Lanes]:
-    """Decode ``(d * scale) * (q - 4)``: sixteen sub-blocks of 16; the third bits are in a separate mask."""
+def q3_k_scales(block: QuantBlock) -> Lanes:
+    """Return 16 signed bytes: the scales of Q3_K."""
     words = block.words(92)  # the last three are a, b and c
     low = (words.pick(1, 2, 1, 2) >> [0, 0, 4, 4]) & _LOW4
     high = ((words.pick(3, 3, 3, 3) >> [0, 2, 4, 6]) & _LOW2) << 4
-    scales = (((low | high).bytes() - 32).as_signed().float() * block.each_f16(108)).spread()
+    return ((low | high).bytes() - 32).as_signed()
+
+
+def q3_k(block: QuantBlock) -> Iterator[Lanes]:
+    """Decode ``(d * scale) * (q - 4)``: sixteen sub-blocks of 16; the third bits are in a separate mask."""
+    scales = (q3_k_scales(block).float() * block.each_f16(108)).spread()
     for j in range(16):
         n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
         low = (block.u8(32 + 32 * n + i) >> (2 * p)) & 3
@@ -166,16 +180,19 @@ def q3_k(block: QuantBlock) -> Iterator[Lanes]:
         yield ((low | third) - 4).as_signed().float() * scales[j]
 
 
-def iq4_xs(block: QuantBlock) -> Iterator[Lanes]:
-    """Decode ``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
+def iq4_xs_scales(block: QuantBlock) -> Lanes:
+    """Return 16 int32: the eight scales of IQ4_XS, twice."""
     low = (block.each_int(4, 4) >> [4 * (b % 8) for b in range(16)]) & 15
     high = (block.each_int(2, 2) >> [2 * (b % 8) for b in range(16)]) & 3
-    scales = (((low | (high << 4)) - 32).float() * block.each_f16(0)).spread()
+    return (low | (high << 4)) - 32
+
+
+def iq4_xs(block: QuantBlock) -> Iterator[Lanes]:
+    """Decode ``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
+    scales = (iq4_xs_scales(block).float() * block.each_f16(0)).spread()
     table = constant(block.builder, IQ4_TABLE)
     for j in range(8):
-        q, s = block.u8(8 + 16 * j), scales[j]
-        yield (q & 15).look_up(table) * s
-        yield (q >> 4).look_up(table) * s
+        yield from _entries(block.u8(8 + 16 * j), table * scales[j])
 
 
 FORMATS: dict[str, Callable[[QuantBlock], Iterator[Lanes]]] = {

@@ -1,4 +1,4 @@
-"""Compiled functions for K-quants: multiply rows with tokens rounded to int16, or unpack rows to int16.
+"""Compiled functions for K-quants and IQ4_XS: multiply rows with tokens rounded to int16, or unpack rows to int16.
 
 A rounded token has a record of `RECORD` bytes for each block of 256 values: the values as int16, the sums of each 16 of them
 as float32, times their scale, and the scale as 16 float32. Unpacked rows have such records: whole numbers, minima, scale. A

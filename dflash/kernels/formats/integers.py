@@ -1,4 +1,4 @@
-"""Decoders of K-quants to whole numbers: a block is ``d * whole``, less minima, and ``whole`` is int16 ``scale * q``."""
+"""Decoders of blocks of 256 weights to whole numbers: ``d * whole`` less minima, where ``whole`` is int16 ``scale * q``."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.formats.blocks import scales_then_minima
+from dflash.kernels.formats.blocks import IQ4_TABLE, iq4_xs_scales, q3_k_scales, scales_then_minima
 from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, constant, of_unknown_origin, vector_lanes
 
 BLOCK = 256
@@ -119,12 +119,55 @@ def q6_k(block: QuantBlock) -> IntegerBlock:
     return IntegerBlock(block.each_f16(208), constant(block.builder, [0] * LANES), whole())
 
 
+def q2_k(block: QuantBlock) -> IntegerBlock:
+    """Decode ``d * (scale * q) - dmin * minimum``: sixteen sub-blocks of 16."""
+    packed = block.u8(0)
+    scales = _Scales(packed & 15)
+    minima = (packed >> 4).float() * (block.each_f16(82) * constant(block.builder, [-1] * LANES))
+
+    def whole() -> Iterator[Lanes]:
+        for n in range(2):
+            q = block.u8(16 + 32 * n, 32).words()
+            for p in range(4):
+                first = 8 * n + 2 * p
+                yield ((q >> 2 * p) & 3) * scales.words(first, first + 1)
+
+    return IntegerBlock(block.each_f16(80), minima, whole())
+
+
+def q3_k(block: QuantBlock) -> IntegerBlock:
+    """Decode ``d * (scale * (q - 4))``: sixteen sub-blocks of 16."""
+    scales = _Scales(q3_k_scales(block))
+
+    def whole() -> Iterator[Lanes]:
+        thirds = block.u8(0, 32).words()
+        for n in range(2):
+            q = block.u8(32 + 32 * n, 32).words()
+            for p in range(4):
+                first = 8 * n + 2 * p
+                yield (((q >> 2 * p) & 3 | _moved(thirds, 2 - 4 * n - p) & 4) - 4) * scales.words(first, first + 1)
+
+    return IntegerBlock(block.each_f16(108), constant(block.builder, [0] * LANES), whole())
+
+
+def iq4_xs(block: QuantBlock) -> IntegerBlock:
+    """Decode ``d * (scale * table[q])``: eight sub-blocks of 32."""
+    scales = _Scales(iq4_xs_scales(block))
+
+    def whole() -> Iterator[Lanes]:
+        for j in range(8):
+            q = block.u8(8 + 16 * j)
+            yield (q & 15).joined(q >> 4).look_up_bytes(IQ4_TABLE).words() * scales.words(j, j)
+
+    return IntegerBlock(block.each_f16(0), constant(block.builder, [0] * LANES), whole())
+
+
 def _moved(words: Lanes, left: int) -> Lanes:
     """Return words shifted left, or right if `left` is negative."""
     return words << left if left >= 0 else words >> -left
 
 
 INTEGER_FORMATS: dict[str, Callable[[QuantBlock], IntegerBlock]] = {
-    decoder.__name__.upper(): decoder for decoder in (q4_k, q5_k, q6_k)
+    decoder.__name__.upper(): decoder for decoder in (q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs)
 }
 """Formats whose products are sums of whole numbers."""

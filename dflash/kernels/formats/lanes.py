@@ -36,9 +36,9 @@ def vector_lanes() -> int:
     return LANES if has("avx512f") else LANES // 2
 
 
-def is_zen() -> bool:
-    """Return whether the processor is one of AMD's Zen family."""
-    return (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith("znver")
+def is_zen(generation: str = "") -> bool:
+    """Return whether the processor is one of AMD's Zen family, or of a generation of it."""
+    return (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith(f"znver{generation}")
 
 
 class Lanes:
@@ -100,8 +100,9 @@ class Lanes:
         return Lanes(self.builder, widen(self.value, _vector(_I32)), signed=True)
 
     def words(self) -> Lanes:
-        """Convert unsigned bytes to int16."""
-        return self._like(self.builder.zext(self.value, _vector(_I16, self.value.type.count)))
+        """Convert bytes to int16; signed bytes keep their sign."""
+        widen = self.builder.sext if self.signed else self.builder.zext
+        return self._like(widen(self.value, _vector(_I16, self.value.type.count)))
 
     def float(self) -> Lanes:
         """Convert bytes or int32 to float32."""
@@ -142,7 +143,7 @@ class Lanes:
         return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_I8)))
 
     def look_up(self, table: Lanes) -> Lanes:
-        """Return ``table[lane & 15]``, for bytes."""
+        """Return ``table[lane & 15]``."""
         if has("avx512f"):
             kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
             name = "llvm.x86.avx512.permvar.sf.512"
@@ -154,6 +155,24 @@ class Lanes:
             entry = self.builder.extract_element(index, _I32(i))
             out = self.builder.insert_element(out, self.builder.extract_element(table.value, entry), _I32(i))
         return Lanes(self.builder, out)
+
+    def look_up_bytes(self, table: list[builtins.int]) -> Lanes:
+        """Return ``table[lane]`` as signed bytes, for 32 bytes below 16."""
+        kind = self.value.type
+        if has("avx2"):
+            shuffle = ir.FunctionType(kind, [kind, kind])
+            function = cgutils.get_or_insert_function(self.builder.module, shuffle, "llvm.x86.avx2.pshuf.b")
+            return Lanes(self.builder, self.builder.call(function, [kind(table * 2), self.value]), signed=True)
+        out: ir.Value = kind(ir.Undefined)
+        for i in range(kind.count):
+            entry = self.builder.extract_element(self.value, _I32(i))
+            out = self.builder.insert_element(out, self.builder.extract_element(_vector(_I8)(table), entry), _I32(i))
+        return Lanes(self.builder, out, signed=True)
+
+    def joined(self, other: Lanes) -> Lanes:
+        """Return the lanes of both."""
+        order = list(range(2 * self.value.type.count))
+        return self._like(self.builder.shuffle_vector(self.value, other.value, _vector(_I32, len(order))(order)))
 
     def nibbles(self, high: builtins.int, scale: Lanes, offset: Lanes) -> tuple[Lanes, Lanes]:
         """Return ``q * scale + offset`` for the low (0) or high (1) nibbles of 32 bytes."""

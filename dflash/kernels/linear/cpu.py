@@ -5,8 +5,8 @@ tokens, some rows and columns are unpacked into a buffer that fits the L1 cache,
 lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in
 every batch.
 
-Products with K-quants are sums of whole numbers, for which tokens are rounded to int16: by each thread for itself if there
-are few, else by all threads before the tasks.
+Products with K-quants and IQ4_XS are sums of whole numbers, for which tokens are rounded to int16: by each thread for itself
+if there are few, else by all threads before the tasks.
 """
 
 import numpy as np

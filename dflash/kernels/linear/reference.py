@@ -6,7 +6,7 @@ from dflash.kernels.gelu.reference import gelu as gelu_of
 
 
 def rounded(x):
-    """Return tokens as products with K-quants on the CPU read them: whole multiples of a 32767th of 256 values' largest."""
+    """Return tokens as products of whole numbers on a CPU read them: multiples of a 32767th of 256 values' largest."""
     blocks = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, 256)
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(32767)
     whole = np.rint(blocks * (np.float32(1) / scale))

@@ -1,4 +1,4 @@
-"""Tokens rounded to int16, 256 values at a time, for products with K-quants."""
+"""Tokens rounded to int16, 256 values at a time, for products with K-quants and IQ4_XS."""
 
 from llvmlite import ir
 from numba import types
