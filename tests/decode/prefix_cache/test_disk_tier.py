@@ -13,7 +13,7 @@ from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prefix_cache.disk import DiskTier, saved_state, state_file
-from dflash.decode.prefix_cache.disk.identity import identity_of
+from dflash.decode.prefix_cache.disk.identity import identity_of, sources_hash
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import NotFound
@@ -191,6 +191,21 @@ def test_states_of_others_are_ignored(loaded, tmp_path, ids, caplog):
         assert "was saved with" in caplog.records[0].getMessage()
         assert (len(caplog.records), wrong.exists()) == (1, True)
         caplog.clear()
+
+
+def test_other_sources_have_another_hash(tmp_path):
+    hashes = set()
+    for n, (name, text) in enumerate(
+        [("kernels/a.py", "1"), ("kernels/a.py", "2"), ("model/a.py", "1"), ("kernels/b.cu", "1")]
+    ):
+        (tmp_path / str(n) / name).parent.mkdir(parents=True)
+        (tmp_path / str(n) / name).write_text(text)
+        (tmp_path / str(n) / "cli.py").write_text(str(n))
+        hashes.add(sources_hash(tmp_path / str(n)))
+    assert len(hashes) == 4
+    (tmp_path / "0" / "cli.py").write_text("of no kernel")
+    sources_hash.cache_clear()
+    assert sources_hash(tmp_path / "0") in hashes
 
 
 def test_links_and_strange_files_are_left_alone(loaded, tmp_path, ids, caplog):

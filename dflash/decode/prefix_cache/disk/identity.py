@@ -1,14 +1,29 @@
 """Identity of the states of a loaded model: all that determines their bits, beside the tokens."""
 
+import functools
+import hashlib
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from dflash.decode.prefix_cache.disk.saved_state import LAYOUT
 from dflash.model.describe import describe
 from dflash.model.loading.target import Loaded
 
+_PACKAGE = Path(__file__).parents[3]
+
+
+@functools.cache
+def sources_hash(package: Path = _PACKAGE) -> str:
+    """Return a hash of the kernels and models in a folder of dflash: two checkouts of one version may compute other bits."""
+    digest = hashlib.sha256()
+    for path in sorted(file for part in ("kernels", "model") for file in (package / part).rglob("*.*")):
+        if path.suffix in {".py", ".cu", ".cuh"}:
+            digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
 
 def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
-    """Return the identity of states: weights, KV type, device, alignment of chunks, and version of dflash.
+    """Return the identity of states: weights, KV type, device, alignment of chunks, version and sources of dflash.
 
     Parameters
     ----------
@@ -24,6 +39,7 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
     model, place = loaded.model, describe(loaded.model.device)
     parts = {
         "dflash": release,
+        "sources": sources_hash(),
         "layout": LAYOUT,
         "kv": model.pools.kv,
         "device": " ".join([place["kind"], place["processor"], *place.get("simd", [place.get("architecture", "")])]),
