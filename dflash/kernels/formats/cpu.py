@@ -83,10 +83,10 @@ def _in_order(
     """Return an iterator over the row, weights and input offset of the `n` vectors of each row; `at` is the first offset.
 
     With 16 registers, rows take turns of several vectors, and each turn has an offset of unknown origin. Otherwise
-    LLVM would read inputs and weights of all rows at once and spill them. So do blocks of two vectors with 32 registers, or
-    what both halves share would wait for the halves of the other rows.
+    LLVM would read inputs and weights of all rows at once and spill them. With 32 registers, eight rows do so if a block
+    has two vectors, or what both halves share would wait for the halves of the other rows.
     """
-    turn = (2 if n == 2 else 1) if _WIDE else _IN_TURN if n > _IN_TURN else 1
+    turn = (2 if n == 2 and len(found) == DOT_ROWS[0] else 1) if _WIDE else _IN_TURN if n > _IN_TURN else 1
     for start in range(0, n, turn):
         for r, row in enumerate(found):
             if turn > 1:

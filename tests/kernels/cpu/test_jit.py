@@ -172,7 +172,7 @@ import hashlib, numpy as np
 from matrices import random_matrix
 from dflash.kernels.linear import linear
 digest = hashlib.sha256()
-for kind in ("Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "F16"):
+for kind in ("Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "Q4_0", "Q4_1", "Q8_0", "IQ4_NL", "MXFP4", "F16"):
     weight = random_matrix(20, 768, kind)
     x = np.random.default_rng(0).standard_normal((20, 768)).astype(np.float32)
     for tokens in (1, 2, 3, 5, 20):
