@@ -47,7 +47,8 @@ CUPY, REASON = _device()
 def kernel_hash(target):
     """SHA-256 of every source that a GPU runs under `target`, and of what launches it.
 
-    Without comments, docstrings and blank lines, and without kernels of Hopper alone if `target` is another GPU.
+    Without comments, docstrings and blank lines; without kernels of Hopper alone if `target` is another GPU; and without the
+    calls of ``pdl.cuh``, which do nothing before Hopper, if it is an older one.
     """
     root = HERE.parents[1] / "dflash"
     kernels = root / "kernels"
@@ -62,6 +63,8 @@ def kernel_hash(target):
         if target != "sm_90" and path.name.endswith("_hopper.cu"):
             continue
         prose = r'"""[\s\S]*?"""|^\s*#.*$' if path.suffix == ".py" else "//.*$"
+        if path.suffix != ".py" and int(target.removeprefix("sm_")) < 90:
+            prose += r"|\b(launch_dependent_grids|wait_on_dependent_grids)\(\);"
         code = re.sub(prose, "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         lines = "\n".join(line.rstrip() for line in code.splitlines() if line.strip())
         digest.update(f"{path.relative_to(root).as_posix()}\0{lines}".encode())

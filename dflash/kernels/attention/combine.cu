@@ -10,7 +10,6 @@ extern "C" __global__ void __launch_bounds__(256)
 combine(const int* counts, const int* first, const int* sequence, const int* length, const float* gate,
         const float* partial, const float* stats, unsigned short* out, const unsigned long long* peers,
         unsigned long long signals) {
-    launch_dependent_grids();
 #if PEERS
     __shared__ PeerTable peer_table;
     load_peers(peer_table, peers);
@@ -26,6 +25,7 @@ combine(const int* counts, const int* first, const int* sequence, const int* len
         n_splits = n_splits_of(length[s] + row - first[s]);
     }
     wait_on_dependent_grids();
+    launch_dependent_grids();  // only now: faster than blocks of the next launch that load weights beside the attention
     if (n_splits > 0) combine_splits(n_splits, gate, partial, stats, out, table);
 #if PEERS && !PEER_DATA
     const u32 block_number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
