@@ -96,16 +96,31 @@ def test_the_server_says_what_it_can_not_load():
     assert errors.splitlines()[-1].startswith("dflash: /no/such.gguf")
 
 
-def test_info_compiles_nothing(tmp_path):
-    code = """
+COMPILED = """
+import sys
 from numba.core.event import install_recorder
 from dflash.__main__ import main
 with install_recorder("numba:compile") as compiled:
-    main(["info", "demo"])
+    main(sys.argv[1:])
+print()
 print(len(compiled.buffer))
 """
-    with process("-c", code, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)}) as child:
+
+
+def test_info_compiles_nothing(tmp_path):
+    with process("-c", COMPILED, "info", "demo", env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)}) as child:
         out, _ = child.communicate(timeout=GUARD)
     assert "qwen35" in out
     assert out.splitlines()[-1] == "0"
     assert not list(tmp_path.rglob("*.nbc"))
+
+
+@pytest.mark.parametrize("strategy", ["plain", "dflash"])
+def test_a_second_run_compiles_nothing(strategy):
+    """The first one may compile what no test before has."""
+    command = "run", "demo", "word " * 40, "--threads", "2", "--max-tokens", "40", "--strategy", strategy
+    for _ in range(2):
+        with process("-c", COMPILED, *command) as child:
+            out, errors = child.communicate(timeout=GUARD)
+        assert child.returncode == 0, errors
+    assert out.splitlines()[-1] == "0"

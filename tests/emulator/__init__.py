@@ -17,11 +17,10 @@ import ctypes
 import sys
 from pathlib import Path
 
-from dflash.kernels.code_folder import cache_folder
 from emulator import build
 
 sys.path.insert(0, str(Path(__file__).parent / "site"))
-library = ctypes.CDLL(str(build.runtime(cache_folder("CUPY_CACHE_DIR", "emulator"))), mode=ctypes.RTLD_GLOBAL)
+library = ctypes.CDLL(str(build.runtime()), mode=ctypes.RTLD_GLOBAL)
 """The emulator; its name is libcuda.so.1, so later requests for the driver get it, too."""
 for _name in ("emu_malloc", "emu_function", "emu_end_capture"):
     getattr(library, _name).restype = ctypes.c_void_p

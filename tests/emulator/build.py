@@ -7,12 +7,18 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
+from dflash.kernels.code_folder import cache_folder
 from emulator import translate
 
 HERE = Path(__file__).parent
+FOLDER = cache_folder("CUPY_CACHE_DIR", "emulator")
+HEADERS = "tensor_cores.h"
+"""Header that every kernel includes first."""
 _KERNEL = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fno-gnu-unique", "-mavx2", "-mf16c", "-mfma")
 _KERNEL_MEANING = ("-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fpermissive")
+_LOCK = Lock()
 _RUNTIME = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
 
 
@@ -27,18 +33,31 @@ def version():
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def runtime(folder):
-    """Return the path of the emulator's libcuda.so.1 in a folder of cached builds."""
+def runtime():
+    """Return the path of the emulator's libcuda.so.1 in the folder of cached builds."""
     sources = sorted(HERE.glob("*.cpp"))
     inputs = [*sources, HERE / "runtime.h", HERE / "include" / "thread.h", HERE / "build.py"]
     name = hashlib.sha256(b"".join(file.read_bytes() for file in inputs)).hexdigest()[:20]
-    path = Path(folder) / f"libcuda-{name}.so"
+    path = FOLDER / f"libcuda-{name}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         made = path.with_suffix(f".{os.getpid()}")
         _run(["g++", *_RUNTIME, *sources, "-o", made, "-ldl"])
         made.replace(path)
     return path
+
+
+def headers():
+    """Return the folder of the precompiled `HEADERS`, which would else take most of a kernel's compile time."""
+    place = FOLDER / f"headers-{version()[:20]}"
+    path = place / f"{HEADERS}.gch"
+    with _LOCK:
+        if not path.exists():
+            place.mkdir(parents=True, exist_ok=True)
+            made = path.with_suffix(f".{os.getpid()}")
+            _run(["g++", *_KERNEL, *_KERNEL_MEANING, "-x", "c++-header", HERE / "include" / HEADERS, "-o", made])
+            made.replace(path)
+    return place
 
 
 def kernel(text, name, options):
@@ -74,7 +93,7 @@ def kernel(text, name, options):
         source, library = Path(folder, name).with_suffix(".cpp"), Path(folder, "kernel.so")
         source.write_text(text)
         source.write_text(translate.to_cpp(_run(["g++", "-std=c++17", "-E", "-w", *translate.MACROS, *macros, source])))
-        _run(["g++", *_KERNEL, *_KERNEL_MEANING, f"-I{HERE / 'include'}", source, "-o", library])
+        _run(["g++", *_KERNEL, *_KERNEL_MEANING, f"-I{headers()}", f"-I{HERE / 'include'}", source, "-o", library])
         return library.read_bytes()
 
 

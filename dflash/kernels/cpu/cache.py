@@ -91,9 +91,14 @@ class KernelCache(caching._Cache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compiled function for a signature. Called by numba after compiling; errors are only logged."""
+        """Store the compiled function for a signature. Called by numba after compiling; errors are only logged.
+
+        Code with addresses of this process is not stored, for instance that of a kernel that calls `numba.get_num_threads`.
+        """
         try:
             if data.library.has_dynamic_globals or any(not lifted.can_cache for lifted in data.lifted):
+                name = self._function.__qualname__
+                _log.warning("%s is compiled anew in every process: its code holds addresses of this one", name)
                 return
             name = self._name(sig, data.codegen) if self._enabled else ""
             if name:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import get_num_threads
 from numpy.typing import NDArray
 
 from dflash.kernels.arrays import check
@@ -117,7 +118,7 @@ class Joined:
         assert n <= MAX_ROWS, "`MAX_ROWS` bounds the caller's rows"
         for part in self._parts:
             if isinstance(part, _Stages):
-                cpu.run(*part.tables(n), self._eps, tokens, positions, *rows)
+                cpu.run(*part.tables(n), get_num_threads(), self._eps, tokens, positions, *rows)
             else:
                 part(rows, n)
 

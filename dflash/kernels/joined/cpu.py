@@ -6,7 +6,7 @@ or not at all delays nobody, and one thread alone runs all stages.
 """
 
 import numpy as np
-from numba import get_num_threads, prange
+from numba import prange
 
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import fetch_add, load_acquire, pause, sleep
@@ -75,11 +75,11 @@ def _walk(
 
 @kernel
 def run(
-    stages, plans, eps, tokens, positions, row_starts, sequence, parent, depth, length, pages,
+    stages, plans, n_threads, eps, tokens, positions, row_starts, sequence, parent, depth, length, pages,
     slot, prefill, accepted, n_accepted, buffer,
 ):  # fmt: skip
     """Run the stages of a table for the rows of a batch."""
-    n_threads, counters, batch = get_num_threads(), _new_zeros(1 + len(stages)), np.empty(table.BATCH_COLUMNS, np.int64)
+    counters, batch = _new_zeros(1 + len(stages)), np.empty(table.BATCH_COLUMNS, np.int64)
     batch[table.ROWS], batch[table.SEQUENCES], batch[table.N_PAGES] = row_starts[-1], slot.shape[0], pages.shape[1]
     batch[table.ROW_STARTS], batch[table.SEQUENCE] = row_starts.ctypes.data, sequence.ctypes.data
     batch[table.PARENT], batch[table.DEPTH] = parent.ctypes.data, depth.ctypes.data

@@ -381,10 +381,14 @@ def _forget_rounded(plan, inputs):
         plan[i, ROUNDED] = 0
 
 
-@kernel
 def multiply(plan):
     """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
-    n_threads, n_tasks, tokens, buffer_bytes = get_num_threads(), count_tasks(plan), 0, 0
+    _multiply(plan, get_num_threads())  # asked in a kernel, numba could not cache its code
+
+
+@kernel
+def _multiply(plan, n_threads):
+    n_tasks, tokens, buffer_bytes = count_tasks(plan), 0, 0
     for i in range(len(plan)):
         tokens = max(tokens, plan[i, TOKENS])
         rows, columns = _rows_and_columns(plan[i])

@@ -65,6 +65,19 @@ def test_is_compiled_once_for_each_signature(warm, caplog):
     assert not caplog.records
 
 
+def test_code_with_addresses_of_its_process_is_not_stored(caches, caplog):
+    def fill(out):
+        for i in numba.prange(numba.get_num_threads()):
+            out[i] = i + 1
+
+    out = np.zeros(64, np.int64)
+    caches.start(kernel, fill)(out)
+    assert out[0] == 1
+    assert not caches.folder.exists()
+    [record] = caplog.records
+    assert "fill is compiled anew in every process" in record.getMessage()
+
+
 def test_a_kernel_on_all_threads(caches):
     def fill(out):
         for i in numba.prange(len(out)):
