@@ -383,7 +383,7 @@ def _forget_rounded(plan, inputs):
 
 def multiply(plan):
     """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
-    _multiply(plan, get_num_threads())  # asked in a kernel, numba could not cache its code
+    _multiply(plan, get_num_threads())  # a kernel that asks for the number itself isn't cached on disk
 
 
 @kernel
