@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -54,8 +53,6 @@ def headers():
     path = place / f"{HEADERS}.gch"
     with _LOCK:
         if not path.exists():
-            for old in {*FOLDER.glob("headers-*")} - {place}:
-                shutil.rmtree(old, ignore_errors=True)  # 40 MB each
             place.mkdir(parents=True, exist_ok=True)
             made = path.with_suffix(f".{os.getpid()}")
             _run(["g++", *_KERNEL, *_KERNEL_MEANING, "-x", "c++-header", HERE / "include" / HEADERS, "-o", made])
