@@ -15,9 +15,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
-from dflash.kernels.cpu.simd.emit import F32V, I32V, I64, LANES, call, constant, load, loop, prefetch, store
+from dflash.kernels.cpu.simd.emit import F32, I32, I64, LANES, call, load, loop, prefetch, store
 from dflash.kernels.formats.cpu import DOT_ROWS, ROWS, step_bytes
-from dflash.kernels.formats.integers import BLOCK, INTEGER_FORMATS, WORDS
+from dflash.kernels.formats.integers import BLOCK, INTEGER_FORMATS, PART, WORDS
 from dflash.kernels.formats.lanes import QuantBlock, has, is_zen
 
 SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
@@ -26,7 +26,7 @@ SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
 AHEAD = 4096
 """Bytes from a block to the one that is prefetched: rows are read in the order of memory."""
 
-WORDSV = ir.VectorType(ir.IntType(16), WORDS)
+_I16 = ir.IntType(16)
 _CACHE_LINE = 64
 _NAMES = tuple(INTEGER_FORMATS)
 
@@ -72,8 +72,9 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
                 address = builder.add(row, builder.mul(i, I64(step_bytes(name)[1])))
                 block = INTEGER_FORMATS[name](QuantBlock(builder, address))
                 to = builder.add(builder.add(out, builder.mul(out_stride, I64(r))), builder.mul(i, I64(RECORD)))
-                for j, whole in enumerate(block.whole):
-                    store(builder, builder.add(to, I64(2 * WORDS * j)), whole.value)
+                for first in range(0, WORDS, PART):
+                    for j, whole in enumerate(block.whole(first)):
+                        store(builder, builder.add(to, I64(2 * (WORDS * j + first))), whole.value)
                 store(builder, builder.add(to, I64(SUMS)), block.minima.value)
                 store(builder, builder.add(to, I64(SCALE)), block.scale.value)
             return carried
@@ -90,7 +91,8 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
 
     def codegen(context, builder, signature, values):
         source, stride, x, x_stride, n, out, out_stride = values[2:]
-        n_bytes = step_bytes(name)[1]
+        n_bytes, firsts, lanes = step_bytes(name)[1], range(0, WORDS, PART), PART // 2
+        words, floats, integers = (ir.VectorType(one, many) for one, many in ((_I16, PART), (F32, lanes), (I32, lanes)))
 
         def row(r, carried):
             start = builder.add(source, builder.mul(stride, r))
@@ -100,21 +102,25 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
                 for at in range(0, n_bytes, _CACHE_LINE):
                     prefetch(builder, builder.add(address, I64(AHEAD + at)), once=is_zen())
                 block = INTEGER_FORMATS[name](QuantBlock(builder, address))
-                records = [builder.add(x, builder.add(builder.mul(i, x_stride), I64(RECORD * t))) for t in range(count)]
-                totals = [ir.Constant(I32V, [0] * LANES)] * count
-                for j, whole in enumerate(block.whole):
-                    for t, record in enumerate(records):
-                        token = load(builder, builder.add(record, I64(2 * WORDS * j)), WORDSV)
-                        totals[t] = builder.add(totals[t], multiply_pairs(builder, whole.value, token))
-                return [
-                    add_block(builder, block.scale.value, block.minima.value, total, record, so_far)
-                    for total, record, so_far in zip(totals, records, sums, strict=True)
-                ]
+                of_tokens, after = builder.add(x, builder.mul(i, x_stride)), []
+                for first in firsts:
+                    records = [builder.add(of_tokens, I64(RECORD * t + 2 * first)) for t in range(count)]
+                    totals = [ir.Constant(integers, [0] * lanes)] * count
+                    for j, whole in enumerate(block.whole(first)):
+                        for t, record in enumerate(records):
+                            token = load(builder, builder.add(record, I64(2 * WORDS * j)), words)
+                            totals[t] = builder.add(totals[t], multiply_pairs(builder, whole.value, token))
+                    own = range(first // 2, first // 2 + lanes)
+                    scale, minima = (_lanes(builder, part.value, own) for part in (block.scale, block.minima))
+                    for total, record in zip(totals, records, strict=True):
+                        after.append(add_block(builder, scale, minima, total, record, sums[len(after)]))
+                return after
 
-            totals = loop(builder, n, [constant(0.0, F32V)] * count, body)
-            for t, total in enumerate(totals):
+            totals = loop(builder, n, [ir.Constant(floats, [0.0] * lanes)] * (count * len(firsts)), body)
+            for number, total in enumerate(totals):
+                part, t = divmod(number, count)
                 place = builder.add(builder.add(out, builder.mul(out_stride, I64(t))), builder.shl(r, I64(6)))
-                store(builder, place, total)
+                store(builder, builder.add(place, I64(4 * lanes * part)), total)
             return carried
 
         loop(builder, I64(DOT_ROWS[count - 1]), [], row)

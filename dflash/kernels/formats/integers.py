@@ -13,7 +13,10 @@ BLOCK = 256
 """Weights of a block of these formats; the rounded tokens have blocks of the same size."""
 
 WORDS = 32
-"""Whole numbers of a vector."""
+"""Weights of which each lane has two: lane i the weights 2 i and 2 i + 1."""
+
+PART = 2 * vector_lanes()
+"""How many of `WORDS` weights a register holds as int16: all, or half of them."""
 
 _I32 = ir.IntType(32)
 
@@ -27,13 +30,14 @@ class IntegerBlock(NamedTuple):
         d as float32, in all lanes.
     minima : Lanes
         float32; lane i is added to each of the weights 16 i to 16 i + 15.
-    whole : iterator of Lanes
-        Eight vectors of 32 int16. The largest sums of a lane, 16 products with int16, fit int32 in all formats.
+    whole : callable
+        ``whole(first)`` yields, for each `WORDS` weights, those from `first` on that a register holds: `PART` int16. The
+        largest sums of a lane, 16 products with int16, fit int32 in all formats.
     """
 
     scale: Lanes
     minima: Lanes
-    whole: Iterator[Lanes]
+    whole: Callable[[int], Iterator[Lanes]]
 
 
 class _Scales:
@@ -50,73 +54,79 @@ class _Scales:
         self._pairs = builder.bitcast(of_unknown_origin(builder, memory), _I32.as_pointer())
 
     def _all_lanes(self, i: int) -> ir.Value:
-        kind = ir.VectorType(_I32, LANES)
+        n = PART // 2
+        kind = ir.VectorType(_I32, n)
         value = self._builder.load(self._builder.gep(self._pairs, [_I32(i)]))
         first = self._builder.insert_element(kind(ir.Undefined), value, _I32(0))
-        return self._builder.shuffle_vector(first, first, kind([0] * LANES))
+        return self._builder.shuffle_vector(first, first, kind([0] * n))
 
-    def words(self, first: int, second: int) -> Lanes:
-        """Return 32 int16: 16 times scale `first`, and 16 times scale `second`."""
-        if first == second:
-            pairs = self._all_lanes(first)
-        elif vector_lanes() == LANES:
-            pairs = self._in_register.pick(*[first] * 8, *[second] * 8).value
+    def words(self, low: int, high: int, first: int) -> Lanes:
+        """Return the scales of a part of `WORDS` weights from `first` on: `low` for the first 16, `high` for the others."""
+        if PART < WORDS:
+            pairs = self._all_lanes(high if first else low)
+        elif low == high:
+            pairs = self._all_lanes(low)
         else:
-            order = ir.Constant(ir.VectorType(_I32, LANES), [*range(8), *range(24, 32)])
-            pairs = self._builder.shuffle_vector(self._all_lanes(first), self._all_lanes(second), order)
-        return Lanes(self._builder, self._builder.bitcast(pairs, ir.VectorType(ir.IntType(16), WORDS)))
+            pairs = self._in_register.pick(*[low] * 8, *[high] * 8).value
+        return Lanes(self._builder, self._builder.bitcast(pairs, ir.VectorType(ir.IntType(16), PART)))
 
 
-def _with_minima(block: QuantBlock, low_and_high: Callable[[int], tuple[Lanes, Lanes]]) -> IntegerBlock:
-    """Return the parts of a block of Q4_K or Q5_K; `low_and_high` yields the q of sub-blocks 2 j and 2 j + 1."""
+def _words(block: QuantBlock, offset: int, first: int) -> Lanes:
+    """Return a part of 32 bytes at `offset`, from byte `first` on, as int16."""
+    return block.u8(offset + first, PART).words()
+
+
+def _with_minima(block: QuantBlock, pairs: Callable[[int], Iterator[tuple[Lanes, Lanes]]]) -> IntegerBlock:
+    """Return the parts of a block of Q4_K or Q5_K; `pairs` yields the q of two sub-blocks at a time."""
     packed = scales_then_minima(block)
     scales = _Scales(packed)
     minima = packed.pick(*(8 + i // 2 for i in range(LANES))).float()
 
-    def whole() -> Iterator[Lanes]:
-        for j in range(4):
-            for i, q in enumerate(low_and_high(j), 2 * j):
-                yield q * scales.words(i, i)
+    def whole(first: int) -> Iterator[Lanes]:
+        for i, q in enumerate(q for pair in pairs(first) for q in pair):
+            yield q * scales.words(i, i, first)
 
-    return IntegerBlock(block.each_f16(0), minima * (block.each_f16(2) * constant(block.builder, [-1] * LANES)), whole())
+    return IntegerBlock(block.each_f16(0), minima * (block.each_f16(2) * constant(block.builder, [-1] * LANES)), whole)
 
 
 def q4_k(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * q) - dmin * minimum``: eight sub-blocks of 32."""
 
-    def low_and_high(j: int) -> tuple[Lanes, Lanes]:
-        q = block.u8(16 + 32 * j, 32).words()
-        return q & 15, q >> 4
+    def pairs(first: int) -> Iterator[tuple[Lanes, Lanes]]:
+        for j in range(4):
+            q = _words(block, 16 + 32 * j, first)
+            yield q & 15, q >> 4
 
-    return _with_minima(block, low_and_high)
+    return _with_minima(block, pairs)
 
 
 def q5_k(block: QuantBlock) -> IntegerBlock:
     """Decode the formula of Q4_K with a fifth bit."""
-    fifths = block.u8(16, 32).words()
 
-    def low_and_high(j: int) -> tuple[Lanes, Lanes]:
-        q = block.u8(48 + 32 * j, 32).words()
-        return (q & 15) | (_moved(fifths, 4 - 2 * j) & 16), (q >> 4) | (_moved(fifths, 3 - 2 * j) & 16)
+    def pairs(first: int) -> Iterator[tuple[Lanes, Lanes]]:
+        fifths = _words(block, 16, first)
+        for j in range(4):
+            q = _words(block, 48 + 32 * j, first)
+            yield (q & 15) | (_moved(fifths, 4 - 2 * j) & 16), (q >> 4) | (_moved(fifths, 3 - 2 * j) & 16)
 
-    return _with_minima(block, low_and_high)
+    return _with_minima(block, pairs)
 
 
 def q6_k(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * (q - 32))``: sixteen sub-blocks of 16."""
     scales = _Scales(block.i8(192))
 
-    def whole() -> Iterator[Lanes]:
+    def whole(first: int) -> Iterator[Lanes]:
         for n in range(2):
-            lows = [block.u8(64 * n + 32 * i, 32).words() for i in range(2)]
-            high = block.u8(128 + 32 * n, 32).words()
+            lows = [_words(block, 64 * n + 32 * i, first) for i in range(2)]
+            high = _words(block, 128 + 32 * n, first)
             for p in range(4):
                 low = lows[p % 2]
                 q = (low >> 4 if p > 1 else low & 15) | (_moved(high, 4 - 2 * p) & 48)
-                first = 8 * n + 2 * p
-                yield (q - 32) * scales.words(first, first + 1)
+                scale = 8 * n + 2 * p
+                yield (q - 32) * scales.words(scale, scale + 1, first)
 
-    return IntegerBlock(block.each_f16(208), constant(block.builder, [0] * LANES), whole())
+    return IntegerBlock(block.each_f16(208), constant(block.builder, [0] * LANES), whole)
 
 
 def q2_k(block: QuantBlock) -> IntegerBlock:
@@ -125,41 +135,49 @@ def q2_k(block: QuantBlock) -> IntegerBlock:
     scales = _Scales(packed & 15)
     minima = (packed >> 4).float() * (block.each_f16(82) * constant(block.builder, [-1] * LANES))
 
-    def whole() -> Iterator[Lanes]:
+    def whole(first: int) -> Iterator[Lanes]:
         for n in range(2):
-            q = block.u8(16 + 32 * n, 32).words()
+            q = _words(block, 16 + 32 * n, first)
             for p in range(4):
-                first = 8 * n + 2 * p
-                yield ((q >> 2 * p) & 3) * scales.words(first, first + 1)
+                scale = 8 * n + 2 * p
+                yield ((q >> 2 * p) & 3) * scales.words(scale, scale + 1, first)
 
-    return IntegerBlock(block.each_f16(80), minima, whole())
+    return IntegerBlock(block.each_f16(80), minima, whole)
 
 
 def q3_k(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * (q - 4))``: sixteen sub-blocks of 16."""
     scales = _Scales(q3_k_scales(block))
 
-    def whole() -> Iterator[Lanes]:
-        thirds = block.u8(0, 32).words()
+    def whole(first: int) -> Iterator[Lanes]:
+        thirds = _words(block, 0, first)
         for n in range(2):
-            q = block.u8(32 + 32 * n, 32).words()
+            q = _words(block, 32 + 32 * n, first)
             for p in range(4):
-                first = 8 * n + 2 * p
-                yield (((q >> 2 * p) & 3 | _moved(thirds, 2 - 4 * n - p) & 4) - 4) * scales.words(first, first + 1)
+                scale = 8 * n + 2 * p
+                three_bits = (q >> 2 * p) & 3 | _moved(thirds, 2 - 4 * n - p) & 4
+                yield (three_bits - 4) * scales.words(scale, scale + 1, first)
 
-    return IntegerBlock(block.each_f16(108), constant(block.builder, [0] * LANES), whole())
+    return IntegerBlock(block.each_f16(108), constant(block.builder, [0] * LANES), whole)
 
 
 def iq4_xs(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * table[q])``: eight sub-blocks of 32."""
     scales = _Scales(iq4_xs_scales(block))
 
-    def whole() -> Iterator[Lanes]:
+    def whole(first: int) -> Iterator[Lanes]:
         for j in range(8):
-            q = block.u8(8 + 16 * j)
-            yield (q & 15).joined(q >> 4).look_up_bytes(IQ4_TABLE).words() * scales.words(j, j)
+            q = _nibbles(block.u8(8 + 16 * j), first)
+            yield q.look_up_bytes(IQ4_TABLE).words() * scales.words(j, j, first)
 
-    return IntegerBlock(block.each_f16(0), constant(block.builder, [0] * LANES), whole())
+    return IntegerBlock(block.each_f16(0), constant(block.builder, [0] * LANES), whole)
+
+
+def _nibbles(q: Lanes, first: int) -> Lanes:
+    """Return a part, from `first` on, of the low nibbles of 16 bytes and the high ones behind them."""
+    if PART == WORDS:
+        return (q & 15).joined(q >> 4)
+    return q >> 4 if first else q & 15
 
 
 def _moved(words: Lanes, left: int) -> Lanes:

@@ -102,7 +102,12 @@ class Lanes:
     def words(self) -> Lanes:
         """Convert bytes to int16; signed bytes keep their sign."""
         widen = self.builder.sext if self.signed else self.builder.zext
-        return self._like(widen(self.value, _vector(_I16, self.value.type.count)))
+        words = widen(self.value, _vector(_I16, self.value.type.count))
+        if vector_lanes() < LANES and has("avx2") and not self.signed:
+            # else LLVM masks and shifts the bytes first, and widens each nibble of them
+            same = ir.FunctionType(words.type, [words.type])
+            words = self.builder.asm(same, "", "=x,0", [words], side_effect=False)
+        return self._like(words)
 
     def float(self) -> Lanes:
         """Convert bytes or int32 to float32."""
@@ -157,12 +162,14 @@ class Lanes:
         return Lanes(self.builder, out)
 
     def look_up_bytes(self, table: list[builtins.int]) -> Lanes:
-        """Return ``table[lane]`` as signed bytes, for 32 bytes below 16."""
+        """Return ``table[lane]`` as signed bytes, for 16 or 32 bytes below 16."""
         kind = self.value.type
         if has("avx2"):
             shuffle = ir.FunctionType(kind, [kind, kind])
-            function = cgutils.get_or_insert_function(self.builder.module, shuffle, "llvm.x86.avx2.pshuf.b")
-            return Lanes(self.builder, self.builder.call(function, [kind(table * 2), self.value]), signed=True)
+            name = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b"}[kind.count]
+            function = cgutils.get_or_insert_function(self.builder.module, shuffle, name)
+            whole = kind(table * (kind.count // len(table)))
+            return Lanes(self.builder, self.builder.call(function, [whole, self.value]), signed=True)
         out: ir.Value = kind(ir.Undefined)
         for i in range(kind.count):
             entry = self.builder.extract_element(self.value, _I32(i))

@@ -9,7 +9,7 @@ from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop,
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integer_cpu import RECORD, SCALE, SUMS, add_block, multiply_pairs
 from dflash.kernels.formats.integers import BLOCK, WORDS
-from dflash.kernels.formats.lanes import vector_lanes
+from dflash.kernels.formats.lanes import of_unknown_origin, vector_lanes
 from dflash.kernels.linear.tiles import addresses, store_sums, zeros_or_loaded
 
 
@@ -22,6 +22,8 @@ def _tile(tokens: int) -> Any:
     lanes = vector_lanes()
     words = ir.VectorType(ir.IntType(16), 2 * lanes)
     floats, integers = ir.VectorType(F32, lanes), ir.VectorType(I32, lanes)
+    # With 16 registers, LLVM would spill a sum of twelve; so the last of three tokens is read for each row, as an operand.
+    held = 2 if lanes < LANES and tokens == 3 else tokens
 
     def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out):
         ws_at = addresses(builder, w, w_stride, ROWS)
@@ -41,10 +43,13 @@ def _tile(tokens: int) -> Any:
 
                 def step(j: ir.Value, totals: list[ir.Value], own=own, records=records) -> list[ir.Value]:
                     line, after = builder.shl(j, I64(6)), list(totals)
-                    xs = [load(builder, builder.add(record, line), words) for record in records]
+                    xs = [load(builder, builder.add(record, line), words) for record in records[:held]]
                     for r, row in enumerate(own):
+                        if held < tokens:
+                            line = of_unknown_origin(builder, line)
                         whole = load(builder, builder.add(row, line), words)
-                        for t, token in enumerate(xs):
+                        read = [load(builder, builder.add(record, line), words) for record in records[held:]]
+                        for t, token in enumerate(xs + read):
                             place = t * ROWS + r
                             after[place] = builder.add(totals[place], multiply_pairs(builder, whole, token))
                     return after
