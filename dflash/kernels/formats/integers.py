@@ -76,6 +76,28 @@ def _words(block: QuantBlock, offset: int, first: int) -> Lanes:
     return block.u8(offset + first, PART).words()
 
 
+class _Bytes:
+    """Signed bytes of a block, in vectors of `WORDS`, made with half of the instructions that int16 take.
+
+    If a register holds only a part of `WORDS` int16, the bytes are stored: one instruction loads and widens a part.
+    """
+
+    def __init__(self, vectors: list[Lanes]) -> None:
+        self._vectors = vectors
+        if PART == WORDS:
+            return
+        builder = vectors[0].builder
+        memory = cgutils.alloca_once(builder, ir.ArrayType(vectors[0].value.type, len(vectors)))
+        for i, vector in enumerate(vectors):
+            builder.store(vector.value, builder.gep(memory, [_I32(0), _I32(i)]))
+        self._stored = QuantBlock(builder, builder.ptrtoint(of_unknown_origin(builder, memory), ir.IntType(64)))
+
+    def words(self, i: int, first: int) -> Lanes:
+        """Return a part of vector `i`, from `first` on, as int16."""
+        part = self._vectors[i].as_signed() if PART == WORDS else self._stored.i8(WORDS * i + first)
+        return part.words()
+
+
 def _with_minima(block: QuantBlock, pairs: Callable[[int], Iterator[tuple[Lanes, Lanes]]]) -> IntegerBlock:
     """Return the parts of a block of Q4_K or Q5_K; `pairs` yields the q of two sub-blocks at a time."""
     packed = scales_then_minima(block)
@@ -114,17 +136,17 @@ def q5_k(block: QuantBlock) -> IntegerBlock:
 
 def q6_k(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * (q - 32))``: sixteen sub-blocks of 16."""
-    scales = _Scales(block.i8(192))
+    scales, vectors = _Scales(block.i8(192)), []
+    for n in range(2):
+        lows = [block.u8(64 * n + 32 * i, 32) for i in range(2)]
+        high = block.u8(128 + 32 * n, 32)
+        nibbles = *(low & 15 for low in lows), *(low.shifted(-4) & 15 for low in lows)
+        vectors += [(low | (high.shifted(4 - 2 * p) & 48)) - 32 for p, low in enumerate(nibbles)]
+    quants = _Bytes(vectors)
 
     def whole(first: int) -> Iterator[Lanes]:
-        for n in range(2):
-            lows = [_words(block, 64 * n + 32 * i, first) for i in range(2)]
-            high = _words(block, 128 + 32 * n, first)
-            for p in range(4):
-                low = lows[p % 2]
-                q = (low >> 4 if p > 1 else low & 15) | (_moved(high, 4 - 2 * p) & 48)
-                scale = 8 * n + 2 * p
-                yield (q - 32) * scales.words(scale, scale + 1, first)
+        for i in range(len(vectors)):
+            yield quants.words(i, first) * scales.words(2 * i, 2 * i + 1, first)
 
     return IntegerBlock(block.each_f16(208), constant(block.builder, [0] * LANES), whole)
 
