@@ -77,7 +77,7 @@ def _words(block: QuantBlock, offset: int, first: int) -> Lanes:
 
 
 class _Bytes:
-    """Signed bytes of a block, in vectors of `WORDS`, made with half of the instructions that int16 take.
+    """Signed bytes of a block, in vectors of `WORDS`, made with fewer instructions than int16.
 
     If a register holds only a part of `WORDS` int16, the bytes are stored: one instruction loads and widens a part.
     """
@@ -98,14 +98,14 @@ class _Bytes:
         return part.words()
 
 
-def _with_minima(block: QuantBlock, pairs: Callable[[int], Iterator[tuple[Lanes, Lanes]]]) -> IntegerBlock:
-    """Return the parts of a block of Q4_K or Q5_K; `pairs` yields the q of two sub-blocks at a time."""
+def _with_minima(block: QuantBlock, quants: Callable[[int], Iterator[Lanes]]) -> IntegerBlock:
+    """Return the parts of a block of Q4_K or Q5_K; `quants` yields the q of each sub-block, a part of them."""
     packed = scales_then_minima(block)
     scales = _Scales(packed)
     minima = packed.pick(*(8 + i // 2 for i in range(LANES))).float()
 
     def whole(first: int) -> Iterator[Lanes]:
-        for i, q in enumerate(q for pair in pairs(first) for q in pair):
+        for i, q in enumerate(quants(first)):
             yield q * scales.words(i, i, first)
 
     return IntegerBlock(block.each_f16(0), minima * (block.each_f16(2) * constant(block.builder, [-1] * LANES)), whole)
@@ -114,24 +114,26 @@ def _with_minima(block: QuantBlock, pairs: Callable[[int], Iterator[tuple[Lanes,
 def q4_k(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * q) - dmin * minimum``: eight sub-blocks of 32."""
 
-    def pairs(first: int) -> Iterator[tuple[Lanes, Lanes]]:
+    def quants(first: int) -> Iterator[Lanes]:
         for j in range(4):
             q = _words(block, 16 + 32 * j, first)
-            yield q & 15, q >> 4
+            yield q & 15
+            yield q >> 4
 
-    return _with_minima(block, pairs)
+    return _with_minima(block, quants)
 
 
 def q5_k(block: QuantBlock) -> IntegerBlock:
     """Decode the formula of Q4_K with a fifth bit."""
 
-    def pairs(first: int) -> Iterator[tuple[Lanes, Lanes]]:
+    def quants(first: int) -> Iterator[Lanes]:
         fifths = _words(block, 16, first)
         for j in range(4):
             q = _words(block, 48 + 32 * j, first)
-            yield (q & 15) | (_moved(fifths, 4 - 2 * j) & 16), (q >> 4) | (_moved(fifths, 3 - 2 * j) & 16)
+            yield (q & 15) | (_moved(fifths, 4 - 2 * j) & 16)
+            yield (q >> 4) | (_moved(fifths, 3 - 2 * j) & 16)
 
-    return _with_minima(block, pairs)
+    return _with_minima(block, quants)
 
 
 def q6_k(block: QuantBlock) -> IntegerBlock:
