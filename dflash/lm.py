@@ -334,10 +334,10 @@ class LM:
             If the model has no prefix cache, the name is not valid, the state does not fit the cache or the file can't be
             written. Other errors are those of `generate`.
         """
-        path = self._saved_sessions.check(name)
+        path, chosen = self._saved_sessions.check(name), Strategy.of(strategy)
         ids = self.encode(prompt, **(chat_template_kwargs or {}))
-        self.generate(ids, max_tokens=1, strategy=strategy)
-        return self._saved_sessions.save(path, ids)
+        self.generate(ids, max_tokens=1, strategy=chosen)
+        return self._saved_sessions.save(path, ids, chosen.drafter)
 
     def load_session(self, name: str | os.PathLike[str], *, strategy: Strategy | Drafter | str | None = None) -> int:
         """Load a state that `save_session` has saved into the prefix cache. Prompts that continue it begin there.
@@ -347,7 +347,8 @@ class LM:
         name : str or path
             As in `save_session`.
         strategy : Strategy, Drafter or str, optional
-            Its drafter continues with its saved state; other drafters start at the end of the saved prompt.
+            Its drafter continues with its saved state. With other drafters that need a state, such as `DFlash` and `MTP`,
+            prompts begin with the part of the saved prompt that these can do without, often none.
 
         Returns
         -------

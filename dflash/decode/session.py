@@ -115,6 +115,8 @@ class Session:
         Steps that a recovery holds back.
     n_cached : int
         Prompt tokens that came from the prefix cache.
+    n_drafter_miss : int
+        Prompt tokens of the prefix cache that were read again, since their state lacks that of the drafter.
     snapshot_at : list of int
         Lengths in rising order at which the prefix cache saves the state.
     prompt_snapshot : SequenceSnapshot or None
@@ -184,7 +186,7 @@ class Session:
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
         self.prompt_snapshot: SequenceSnapshot | None = None
-        self.n_prefilled = self.n_cached = self.n_preempted = 0
+        self.n_prefilled = self.n_cached = self.n_drafter_miss = self.n_preempted = 0
         self.preempted_state: PreemptedState | None = None
         self.snapshot_at: list[int] = []
         self.added_at: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Protocol, Self
 
 import numpy as np
@@ -34,8 +35,12 @@ class RunningSession(Protocol):
     """Its state; None if the session does not run."""
 
 
+MAX_DRAFTERS = 4
+"""States of different drafters in one snapshot; the oldest is dropped for a fifth."""
+
+
 class SessionSnapshot:
-    """State of the target and of the drafter after the tokens that a session has in the KV cache.
+    """State of the target, and of one or more drafters, after the tokens that a session has in the KV cache.
 
     Any number of sessions may begin with it, as ``Session(prompt, prefix=...)``. The caller owns it and closes it.
 
@@ -54,10 +59,8 @@ class SessionSnapshot:
         Number of tokens of the session's prompt; it may exceed `length`.
     state : SequenceSnapshot
         Snapshot of the target's state.
-    drafter : Drafter
-        The session's drafter.
-    drafter_state : DrafterSnapshot or None
-        Snapshot of the drafter's state; None if the drafter makes none. Then it starts at the end of the prefix.
+    drafter_states : dict of Drafter to DrafterSnapshot
+        Snapshots of the states of the session's drafter, if it makes any, and of other drafters; the newest one last.
 
     Raises
     ------
@@ -74,13 +77,13 @@ class SessionSnapshot:
         self.token_ids = session.token_ids[: self.length]
         self.n_prompt = session.n_prompt
         self._prompt = session.prompt_array
-        self.drafter: Drafter = session.drafter
         self.state: SequenceSnapshot = session.state.snapshot()
         try:
-            self.drafter_state: DrafterSnapshot | None = session.drafter_state.snapshot()
+            drafter_state: DrafterSnapshot | None = session.drafter_state.snapshot()
         except BaseException:
             self.state.close()
             raise
+        self.drafter_states = {} if drafter_state is None else {session.drafter: drafter_state}
 
     @classmethod
     def restored(
@@ -95,12 +98,21 @@ class SessionSnapshot:
         found = cls.__new__(cls)
         found.length, found.token_ids, found.n_prompt = state.length, ids.tolist(), n_prompt
         found._prompt = ids[:n_prompt]
-        found.state, found.drafter, found.drafter_state = state, drafter, drafter_state
+        found.state, found.drafter_states = state, {} if drafter_state is None else {drafter: drafter_state}
         return found
 
     def of(self, drafter: Drafter) -> DrafterSnapshot | None:
-        """Return the snapshot for `Drafter.start` of `drafter`; None if it is of another drafter."""
-        return self.drafter_state if drafter == self.drafter else None
+        """Return the snapshot for `Drafter.start` of `drafter`; None if there is none."""
+        return self.drafter_states.get(drafter)
+
+    def take_drafters(self, other: Self) -> None:
+        """Take the states of other drafters from a snapshot after the same tokens, which keeps the rest."""
+        both = {**other.drafter_states, **self.drafter_states}
+        wanted = dict([*both.items()][-MAX_DRAFTERS:])
+        other.drafter_states = {
+            drafter: state for drafter, state in other.drafter_states.items() if wanted.get(drafter) is not state
+        }
+        self.drafter_states = wanted
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -109,17 +121,16 @@ class SessionSnapshot:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the copies of recurrent states, and of the drafter's state."""
-        return self.state.n_bytes + getattr(self.drafter_state, "n_bytes", 0)
+        """Bytes of the copies of recurrent states, and of the drafters' states."""
+        return self.state.n_bytes + sum(getattr(state, "n_bytes", 0) for state in self.drafter_states.values())
 
     def close(self) -> None:
         """Release the memory; harmless if done before."""
-        drafter_state, self.drafter_state = self.drafter_state, None
-        try:
-            if drafter_state is not None:
-                drafter_state.close()
-        finally:
-            self.state.close()
+        drafter_states, self.drafter_states = self.drafter_states, {}
+        with ExitStack() as parts:
+            parts.callback(self.state.close)
+            for drafter_state in drafter_states.values():
+                parts.callback(drafter_state.close)
 
     def __repr__(self) -> str:
-        return f"SessionSnapshot({self.length} tokens, {self.drafter!r})"
+        return f"SessionSnapshot({self.length} tokens, {[*self.drafter_states]!r})"

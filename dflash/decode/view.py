@@ -74,6 +74,9 @@ class SessionView(Protocol):
     n_prompt: int
     """Number of prompt ids; never changes."""
 
+    snapshot_at: list[int]
+    """Numbers of prompt tokens, rising, after which the prefix cache calls `DrafterState.snapshot`. Set before `start`."""
+
     n_prefilled: int
     """Number of prompt tokens in the target's state. At `n_prompt` - 1 prefill is complete.
 

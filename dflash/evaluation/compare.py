@@ -39,9 +39,10 @@ def compare(
 ) -> Comparison:
     """Generate the same completions with several strategies and measure each.
 
-    Requests run one at a time. The strategies take turns at every prompt, and their order rotates from prompt to prompt, so
-    that other load on the machine affects all alike. The measured time is that from the first output token to the last;
-    prefill is reported separately. Before that, each strategy runs one warm-up prompt of each kind of sampling.
+    Requests run one at a time, without the prefix cache. The strategies take turns at every prompt, and their order rotates
+    from prompt to prompt, so that other load on the machine affects all alike. The measured time is that from the first
+    output token to the last; prefill is reported separately. Before that, each strategy runs one warm-up prompt of each kind
+    of sampling.
 
     Parameters
     ----------
@@ -93,6 +94,7 @@ def compare(
 
     def write(case: Case, strategy: Strategy, n: int) -> "Generation":
         settings = {"seed": 0, **case.sampling, **sampling}
+        settings = {"prefix_cache": False, **settings}
         return lm.generate(case.prompt, strategy=strategy, recover=(), max_tokens=n, **case.options, **settings)
 
     for case in {repr(case.sampling): case for case in reversed(cases)}.values():

@@ -102,6 +102,19 @@ def test_a_row_a_strategy_for_pandas(comparison, monkeypatch):
     assert found["lookup"]["tokens_per_step"] == comparison["lookup"].tokens_per_step
 
 
+def test_a_prefix_cache_changes_nothing(lm):
+    strategies = ["plain", "dflash", "mtp:3"]
+    want = dflash.compare(lm, PROMPTS, strategies, max_tokens=16)
+    with dflash.load("demo", device="cpu", context=1024, sequences=2, prefix_cache=True) as cached:
+        for name in ("plain", "mtp:3", "dflash"):
+            cached.generate(PROMPTS[0], strategy=name, max_tokens=16)
+        before = cached.info()["prefix_cache"]
+        found = dflash.compare(cached, PROMPTS, strategies, max_tokens=16)
+        assert cached.info()["prefix_cache"] == before
+    for row in found.rows:
+        assert row.tokens_per_step == want[row.name].tokens_per_step
+
+
 def test_names_and_what_is_refused(lm):
     named = dflash.compare(lm, "import os", ["plain", dflash.PromptLookup(), Nothing() | Ends()], max_tokens=4)
     assert [row.name for row in named.rows] == ["plain", "lookup", "plain | Ends()"]

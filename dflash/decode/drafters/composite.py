@@ -8,7 +8,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows, reserve_draft, snapshot_draft
+from dflash.decode.drafting.drafter import (
+    Drafter,
+    DrafterSnapshot,
+    DrafterState,
+    Rows,
+    can_start_at,
+    reserve_draft,
+    snapshot_draft,
+)
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
@@ -138,6 +146,14 @@ def start_all(
             stack.callback(parts[-1].close)
         stack.pop_all()
     return parts
+
+
+def can_start_all_at(
+    drafters: Sequence[Drafter], model: TargetModel, n_prompt: int, length: int, snapshot: CompositeSnapshot | None
+) -> bool:
+    """Return True if all drafters can start after `length` prompt tokens; see `Drafter.can_start_at`."""
+    known = snapshot.parts if snapshot is not None else [None] * len(drafters)
+    return all(can_start_at(each, model, n_prompt, length, part) for each, part in zip(drafters, known, strict=True))
 
 
 def snapshots_from_host(drafters: Sequence[Drafter], model: TargetModel, arrays: HostArrays) -> CompositeSnapshot:

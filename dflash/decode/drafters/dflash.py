@@ -106,6 +106,11 @@ class DFlash(ModelDrafter["_DFlashState"]):
         with closing(model.attachments[self].state()) as state:
             return state.rings.snapshot_from_host(arrays)
 
+    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: DraftSnapshot | None = None) -> bool:
+        """Return True if the snapshot and the tokens after `length` hold all positions that the draft model attends to."""
+        first = max(n_prompt - 1 - model.attachments[self].reach, 0)
+        return length <= first or (snapshot is not None and snapshot.begin <= first)
+
     def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
         self.prepare(model)
@@ -143,9 +148,10 @@ class _DFlashState(ModelDrafterState):
         self.capture: tuple[int, ...] = draft.config.target_layer_ids
         self.unread: list[Features] = []
         self._n_unread = 0
-        # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
-        first = session.n_prompt - 1 - draft.reach
-        known = snapshot if first <= session.n_prefilled else None
+        # the draft model attends to `reach` positions only: it need not read what is further from the prompt's end, and from
+        # the states that the prefix cache saves
+        known = snapshot if session.n_prompt - 1 - draft.reach <= session.n_prefilled else None
+        first = min([*session.snapshot_at, session.n_prompt - 1]) - draft.reach
         with self.owned(draft.state(max(first, session.n_prefilled) if known is None else 0)):
             if known is not None:
                 self.state.restore(known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,6 +79,10 @@ class DraftModel(ModelDrafter["_DraftModelState"]):
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Snapshot:
         """See `Drafter`."""
         return Snapshot.from_host(model.attachments[self].model.pools, arrays)
+
+    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: Any = None) -> bool:  # noqa: ARG002
+        """Return True: the small model reads the tokens that its state lacks."""
+        return True
 
     def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
         """Take a sequence of the small model for the session."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, prepare_all, snapshots_from_host, start_all
+from dflash.decode.drafters.composite import (
+    CompositeSnapshot,
+    CompositeState,
+    can_start_all_at,
+    prepare_all,
+    snapshots_from_host,
+    start_all,
+)
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, LaunchDraft, NextStep, Strategy, is_prepared, planned_next
 from dflash.decode.registry import NameCall, Named, name, register
@@ -70,6 +77,12 @@ class FirstOf(Drafter[CompositeState]):
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""
         return snapshots_from_host(self.drafters, model, arrays)
+
+    def can_start_at(
+        self, model: TargetModel, n_prompt: int, length: int, snapshot: CompositeSnapshot | None = None
+    ) -> bool:
+        """Return True if all drafters can."""
+        return can_start_all_at(self.drafters, model, n_prompt, length, snapshot)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> CompositeState:
         """Start all drafters."""

@@ -82,6 +82,10 @@ class MTP(ModelDrafter["_MtpState"]):
         unread = checked(arrays, "unread", (n, head.config.width), np.float32)
         return _MtpSnapshot(Snapshot.from_host(head.pools, arrays), placed_like(unread, head.pools.k))
 
+    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: _MtpSnapshot | None = None) -> bool:  # noqa: ARG002
+        """Return True if the head has read all of these tokens, but for the hidden states in the snapshot."""
+        return snapshot is not None and snapshot.cache.length + len(snapshot.unread) == length
+
     def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
         """Take a sequence of the head for the session."""
         self.prepare(model)

@@ -163,6 +163,21 @@ class Drafter(Protocol[D]):
             Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
 
+    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: Any = None) -> bool:  # noqa: ARG002
+        """Return True if a state that starts after `length` prompt tokens drafts like one that has observed all of them.
+
+        Called by the prefix cache after `prepare`: where it is False, the session begins with a shorter prefix, so that
+        saved states never change what is accepted. By default True for an `instant` drafter and with a snapshot.
+
+        Parameters
+        ----------
+        n_prompt : int
+            Tokens of the prompt; more than `length`.
+        snapshot : DrafterSnapshot, optional
+            As in `start`.
+        """
+        return self.instant or snapshot is not None
+
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Any:  # noqa: ARG002
         """Return a snapshot for `start` from the arrays of its method ``host_arrays``; None if the drafter can't.
 
@@ -243,6 +258,14 @@ def reserve_draft(drafter_state: DrafterState, length: int) -> None:
         function(length)
 
 
+def can_start_at(drafter: Drafter, model: TargetModel, n_prompt: int, length: int, snapshot: Any) -> bool:
+    """Return `Drafter.can_start_at` of any drafter; the default if it does not define the method."""
+    function = getattr(drafter, "can_start_at", None)
+    if function is None:
+        return snapshot is not None or getattr(drafter, "instant", False)
+    return function(model, n_prompt, length, snapshot)
+
+
 def snapshot_draft(drafter_state: DrafterState) -> Any:
     """Return `DrafterState.snapshot` of any drafter's state; None if it does not define the method."""
     function = getattr(drafter_state, "snapshot", None)
@@ -263,6 +286,10 @@ class Nothing(Drafter[DrafterState]):
     def start(self, session: SessionView, model: TargetModel | None, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
         """Return the same empty state for all sessions."""
         return _NO_DRAFT_STATE
+
+    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: Any = None) -> bool:  # noqa: ARG002
+        """Return True: there is no state."""
+        return True
 
     def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """Plan `NO_DRAFT` for every session."""

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, can_start_at
 from dflash.decode.prefix_cache.disk import DiskTier, SavedState
 from dflash.decode.prefix_cache.eviction import CacheEntry, victim
 from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
@@ -39,6 +39,9 @@ class PrefixCacheStats(NamedTuple):
         Sessions that were looked up, and their prompt tokens.
     hits, hit_tokens : int
         Sessions that began with a snapshot, and the tokens that it held.
+    drafter_misses, drafter_miss_tokens : int
+        Sessions that began with a shorter snapshot or none, since the longest one lacks the state of their drafter; the
+        tokens that they read again for it.
     evictions : int
         Snapshots removed for others or for running sessions.
     aborts : int
@@ -52,12 +55,17 @@ class PrefixCacheStats(NamedTuple):
     query_tokens: int
     hits: int
     hit_tokens: int
+    drafter_misses: int
+    drafter_miss_tokens: int
     evictions: int
     aborts: int
 
 
 class PrefixCache:
     """Radix tree of session snapshots: KV pages, recurrent and convolution state, and the drafter's state.
+
+    A session begins with the longest snapshot from which its drafter drafts as it would without the cache
+    (`Drafter.can_start_at`): otherwise measured acceptance would depend on who asked before.
 
     A session takes snapshots at its boundaries: where a role begins, at the end of its prompt, and when it ends. Until its
     first visible output they are reserved only; a session that fails or is cancelled before leaves the cache as it was.
@@ -137,11 +145,11 @@ class PrefixCache:
             Stays open until the next call of a method of the cache, and while it is spared.
         """
         alignment, ids = model.chunk_alignment, session.prompt_array[: session.n_prompt - 1]
-        nodes = self._usable_prefixes(ids, alignment)
+        nodes, session.n_drafter_miss = self._usable_prefixes(model, session, ids)
         if self.disk is not None and session not in self._disk_lookups:
             self._disk_lookups.add(session)  # a session that finds no memory looks for a snapshot again
             self._load(self.disk, model, session, nodes[-1].length if nodes else 0)
-            nodes = self._usable_prefixes(ids, alignment)
+            nodes, session.n_drafter_miss = self._usable_prefixes(model, session, ids)
         session.n_cached = nodes[-1].length if nodes else 0
         session.snapshot_at = self._plan(session, alignment)
         if not nodes or nodes[-1].value is None:
@@ -151,7 +159,14 @@ class PrefixCache:
 
     def count(self, session: Session) -> None:
         """Count a session that has started after `find`."""
-        self._counts.update(queries=1, query_tokens=session.n_prompt, hits=session.n_cached > 0, hit_tokens=session.n_cached)
+        self._counts.update(
+            queries=1,
+            query_tokens=session.n_prompt,
+            hits=session.n_cached > 0,
+            hit_tokens=session.n_cached,
+            drafter_misses=session.n_drafter_miss > 0,
+            drafter_miss_tokens=session.n_drafter_miss,
+        )
         if session.conversation is not None and self._n_of[session.conversation]:
             self._turns[session.conversation] += 1
 
@@ -231,10 +246,13 @@ class PrefixCache:
             for snapshot in self._reserved.pop(session, ()):
                 others.callback(snapshot.close)
 
-    def longest(self, ids: np.ndarray) -> SessionSnapshot | None:
-        """Return the snapshot with the most tokens that is a prefix of ids (n,). The cache owns it and may close it."""
-        found = (node.value.snapshot for node in self._tree.prefixes(ids) if node.value is not None)
-        return max(found, key=lambda snapshot: snapshot.length, default=None)
+    def longest(self, ids: np.ndarray, drafter: Drafter) -> SessionSnapshot | None:
+        """Return the snapshot with the most tokens that is a prefix of ids (n,), if possible one with a state of `drafter`.
+
+        The cache owns it and may close it.
+        """
+        found = [node.value.snapshot for node in self._tree.prefixes(ids) if node.value is not None]
+        return max(found, key=lambda snapshot: (snapshot.of(drafter) is not None, snapshot.length), default=None)
 
     def restore(self, model: TargetModel, saved: SavedState, drafter: Drafter) -> bool:
         """Add a saved state to memory, where it replaces older snapshots.
@@ -286,7 +304,13 @@ class PrefixCache:
     def _load(self, disk: DiskTier, model: TargetModel, session: Session, above: int) -> None:
         """Load the longest snapshot on disk for a session's prompt, if there is memory for both."""
         ids, alignment = session.prompt_array[: session.n_prompt - 1], model.chunk_alignment
-        name = disk.find(ids, above, alignment if self.exact and alignment > 1 else None)
+        name = disk.find(
+            ids,
+            above,
+            alignment if self.exact and alignment > 1 else None,
+            lambda length: can_start_at(session.drafter, model, session.n_prompt, length, None),
+            session.drafter,
+        )
         if name is None:
             return
         n_pages = -(-name.length // PAGE) - name.length // PAGE + -(-session.n_prompt // PAGE)
@@ -302,8 +326,18 @@ class PrefixCache:
     def _saved_bytes(self, entry: CacheEntry) -> int:
         return entry.n_bytes + self._page_bytes * entry.snapshot.length // PAGE
 
-    def _usable_prefixes(self, ids: np.ndarray, alignment: int) -> list[Node[CacheEntry]]:
-        return [node for node in self._tree.prefixes(ids) if self._usable(node, alignment)]
+    def _usable_prefixes(self, model: TargetModel, session: Session, ids: np.ndarray) -> tuple[list[Node[CacheEntry]], int]:
+        """Return the nodes that a session may begin with, and how many tokens more the target alone could begin with."""
+        found = [node for node in self._tree.prefixes(ids) if self._usable(node, model.chunk_alignment)]
+        fitting = [node for node in found if self._has_drafter(node, model, session)]
+        lost = (found[-1].length if found else 0) - (fitting[-1].length if fitting else 0)
+        return fitting, lost
+
+    @staticmethod
+    def _has_drafter(node: Node[CacheEntry], model: TargetModel, session: Session) -> bool:
+        assert node.value is not None
+        own = node.value.snapshot.of(session.drafter)
+        return can_start_at(session.drafter, model, session.n_prompt, node.length, own)
 
     def _usable(self, node: Node[CacheEntry], alignment: int) -> bool:
         entry = node.value
@@ -326,8 +360,9 @@ class PrefixCache:
         """Add a snapshot, which the cache owns from now on; return False if it is too large and was closed."""
         ids = snapshot.ids
         for node in list(self._tree.prefixes(ids)):
-            if node.length == snapshot.length:
-                self._remove(node)  # the new one has the state of the drafter that is in use now
+            if node.length == snapshot.length and node.value is not None:
+                snapshot.take_drafters(node.value.snapshot)
+                self._remove(node)
         pages, n_bytes = snapshot.state.pages, snapshot.n_bytes
         while self._n_bytes + n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages) > self.capacity:
             if not self.evict_oldest():

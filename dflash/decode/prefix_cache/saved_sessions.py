@@ -63,15 +63,17 @@ class SavedSessions:
             )
         return disk.folder.path / f"session-{name}.safetensors"
 
-    def save(self, path: Path, ids: list[int]) -> int:
+    def save(self, path: Path, ids: list[int], drafter: Drafter) -> int:
         """Write the longest entry of the prefix cache that is a prefix of ids; return the number of its tokens.
+
+        The entry is written with the state of `drafter`, if it has one.
 
         Raises
         ------
         RequestError
             If there is no entry, or the file can't be written.
         """
-        saved = self._call(lambda: self._copy(np.array(ids[:-1], np.int32)))
+        saved = self._call(lambda: self._copy(np.array(ids[:-1], np.int32), drafter))
         if saved is None:
             raise RequestError(
                 f"session: the prefix cache of {self._cache.capacity} bytes holds no state for this prompt of {len(ids)} "
@@ -101,9 +103,9 @@ class SavedSessions:
             )
         return len(saved.token_ids)
 
-    def _copy(self, ids: np.ndarray) -> SavedState | None:
-        snapshot = self._cache.longest(ids)
-        return None if snapshot is None else SavedState.of(snapshot, self._identity)
+    def _copy(self, ids: np.ndarray, drafter: Drafter) -> SavedState | None:
+        snapshot = self._cache.longest(ids, drafter)
+        return None if snapshot is None else SavedState.of(snapshot, self._identity, drafter)
 
     @property
     def _cache(self) -> PrefixCache:

@@ -139,6 +139,11 @@ class ServerMetrics(Collector):
         stats = cache.stats
         yield self._counter("prefix_cache_queries", "Prompt tokens that were looked up.", stats.query_tokens)
         yield self._counter("prefix_cache_hits", "Those of them that were found.", stats.hit_tokens)
+        yield self._counter(
+            "prefix_cache_drafter_misses",
+            "Prompt tokens whose state was found, but read again since it lacked that of the drafter.",
+            stats.drafter_miss_tokens,
+        )
         yield self._counter("prefix_cache_evictions", "Snapshots removed from memory.", stats.evictions)
         yield self._gauge("prefix_cache_conversations", "Named conversations with snapshots.", cache.n_conversations)
         yield self._gauge("prefix_cache_bytes", "Bytes of the snapshots in memory.", stats.n_bytes)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from dflash.decode.drafters import Strategy
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prompt_ids import PromptIds
@@ -110,3 +112,79 @@ def test_boundaries_of_a_conversation(loaded):
     ends = [tokenizer.decode(ids[n : n + 2]) for n in found]
     assert ends == ["<|im_start|>user", "<|im_start|>user", "<|im_start|>assistant"]
     assert role_boundaries(tokenizer, PromptIds(tokenizer.encode("plain text"))) == ()
+
+
+@pytest.fixture(scope="module")
+def short_reach():
+    """The demo with a draft model that attends to 64 positions, so that prompts are longer than that."""
+    return load_model("demo", device="cpu", threads=1, context=1024, sequences=3), DFlash(context=64)
+
+
+def accepted(engine, prompt, drafter, shape=None, **settings):
+    session = Session(prompt, strategy=Strategy(drafter, shape), max_tokens=16, **settings)
+    outputs(engine, [session])
+    return [(step.drafted, step.accepted) for step in session.steps if step.tokens], session
+
+
+DRAFTERS = [
+    "dflash",
+    "mtp:2",
+    "mtp-tree:4",
+    "ddtree:8",
+    "lookup",
+    "draft-model:2",
+    "first(lookup,mtp:2)",
+    "first(dflash,mtp)",
+]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_acceptance_does_not_depend_on_who_filled_the_cache(loaded, text, name):
+    strategy = Strategy.named(name, "demo") if name.startswith("draft-model") else Strategy.of(name)
+    engine = Engine(loaded.model, prefix_cache=PrefixCache(1 << 30, loaded.model.pools.page_bytes))
+    want, _ = accepted(Engine(loaded.model), text[:150], strategy.drafter, strategy.shape)
+    others = ["plain", "mtp:3", "dflash", "lookup"]
+    for before in (*([other] for other in others), others, ["plain", name, "dflash", "mtp:2"]):
+        engine.prefix_cache.clear()
+        for other in before:
+            filler = strategy if other == name else Strategy.of(other)
+            accepted(engine, text[:150], filler.drafter, filler.shape, boundaries=(30, 64, 100))
+        for boundaries in ((), (64,), (30, 64, 100)):  # the second request begins with what the first one saved
+            got, session = accepted(engine, text[:150], strategy.drafter, strategy.shape, boundaries=boundaries)
+            assert got == want, (before, session.n_cached)
+        assert session.n_cached == 149
+    engine.prefix_cache.clear()
+
+
+def test_a_draft_model_of_short_reach_needs_no_state_before_it(short_reach, text):
+    loaded, drafter = short_reach
+    engine = Engine(loaded.model, prefix_cache=PrefixCache(1 << 30, loaded.model.pools.page_bytes))
+    drafter.prepare(loaded.model)
+    reach = loaded.model.attachments[drafter].reach
+    boundaries = (32, 64, 80)
+    accepted(engine, text[:200], Plain().drafter, boundaries=boundaries)
+    for n in (200, 150, 120, 90):  # shorter prompts come last: states near their ends lack what they need
+        want, _ = accepted(Engine(loaded.model), text[:n], drafter)
+        got, session = accepted(engine, text[:n], drafter, boundaries=boundaries)
+        assert got == want
+        without = [at for at in boundaries if at <= n - 1 - reach]
+        assert session.n_cached >= max(without, default=0)
+        again, session = accepted(engine, text[:n], drafter, boundaries=boundaries)
+        assert again == want
+        assert session.n_cached >= min(n, len(text)) - 1 - engine.prefix_cache.min_gain
+    engine.prefix_cache.clear()
+
+
+def test_states_of_several_drafters_share_one_snapshot(loaded, text):
+    engine = Engine(loaded.model, prefix_cache=PrefixCache(1 << 30, loaded.model.pools.page_bytes))
+    names = ["dflash", "mtp:2", "plain", "first(lookup,mtp:2)"]
+    found = [[accepted(engine, text[:150], *parts(name))[1].n_cached for name in names] for _ in range(2)]
+    assert found == [[0, 0, 149, 0], [149] * 4]
+    stats = engine.prefix_cache.stats
+    assert (stats.drafter_misses, stats.drafter_miss_tokens) == (2, 2 * 149)
+    engine.prefix_cache.clear()
+
+
+def parts(name):
+    strategy = Strategy.of(name)
+    return strategy.drafter, strategy.shape

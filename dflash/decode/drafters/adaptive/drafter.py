@@ -5,7 +5,14 @@ from collections.abc import Generator, Sequence
 from dflash.decode.drafters.adaptive.cost_model import DEPTH, CostModel, Variant
 from dflash.decode.drafters.adaptive.measuring import measured_costs, measures_of
 from dflash.decode.drafters.adaptive.session import PLAIN, AdaptiveState
-from dflash.decode.drafters.composite import CompositeSnapshot, prepare_all, set_shape, snapshots_from_host, start_all
+from dflash.decode.drafters.composite import (
+    CompositeSnapshot,
+    can_start_all_at,
+    prepare_all,
+    set_shape,
+    snapshots_from_host,
+    start_all,
+)
 from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
@@ -80,6 +87,12 @@ class Adaptive(Drafter[AdaptiveState]):
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""
         return snapshots_from_host(self._costs(model).drafters, model, arrays)
+
+    def can_start_at(
+        self, model: TargetModel, n_prompt: int, length: int, snapshot: CompositeSnapshot | None = None
+    ) -> bool:
+        """Return True if all drafters can."""
+        return can_start_all_at(self._costs(model).drafters, model, n_prompt, length, snapshot)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> AdaptiveState:
         """Start all drafters."""

@@ -17,7 +17,7 @@ from dflash.model.loading.target import loaded_model
 from dflash.model.protocols.target import TargetModel
 from dflash.model.state.sequence_state import Snapshot
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of names and meanings of the arrays; part of the identity of every file."""
 
 _TARGET, _DRAFTER = "target.", "drafter."
@@ -45,18 +45,21 @@ class SavedState:
     arrays: dict[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, snapshot: SessionSnapshot, identity: str) -> Self:
-        """Copy a snapshot to the host. Called in the thread that owns the model."""
+    def of(cls, snapshot: SessionSnapshot, identity: str, drafter: Drafter | None = None) -> Self:
+        """Copy a snapshot with the state of `drafter`, or of the newest one that can be saved, to the host.
+
+        Called in the thread that owns the model.
+        """
         if not isinstance(snapshot.state, Snapshot):
             raise DFlashError(f"{type(snapshot.state).__name__}: states of this model can't be saved")
         arrays: dict[str, NDArray[Any]] = {"token_ids": snapshot.ids}
         arrays |= {_TARGET + name: array for name, array in snapshot.state.host_arrays().items()}
-        drafter = ""
-        drafter_state: Any = snapshot.drafter_state
-        if hasattr(drafter_state, "host_arrays"):
-            drafter = _identity_of_drafter(snapshot.drafter)
-            arrays |= {_DRAFTER + name: array for name, array in drafter_state.host_arrays().items()}
-        return cls(identity, snapshot.n_prompt, drafter, arrays)
+        found = newest_drafter(snapshot) if drafter is None else drafter
+        drafter_state: Any = None if found is None else snapshot.of(found)
+        if found is None or not hasattr(drafter_state, "host_arrays"):
+            return cls(identity, snapshot.n_prompt, "", arrays)
+        arrays |= {_DRAFTER + name: array for name, array in drafter_state.host_arrays().items()}
+        return cls(identity, snapshot.n_prompt, identity_of_drafter(found), arrays)
 
     @classmethod
     def read(cls, path: Path, identity: str, max_bytes: int) -> Self:
@@ -108,7 +111,7 @@ class SavedState:
             if state.length != len(self.token_ids):
                 raise FormatError(f"saved state: has read {state.length} tokens and lists {len(self.token_ids)}")
             drafter_state = None
-            if self.drafter and self.drafter == _identity_of_drafter(drafter):
+            if self.drafter and self.drafter == identity_of_drafter(drafter):
                 try:
                     drafter_state = drafter.snapshot_from_host(model, self._part(_DRAFTER))
                 except FormatError:
@@ -122,7 +125,13 @@ class SavedState:
         return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
-def _identity_of_drafter(drafter: Drafter) -> str:
+def newest_drafter(snapshot: SessionSnapshot) -> Drafter | None:
+    """Return the last drafter of a snapshot whose state can be saved; None if there is none."""
+    savable = [each for each, state in snapshot.drafter_states.items() if hasattr(state, "host_arrays")]
+    return savable[-1] if savable else None
+
+
+def identity_of_drafter(drafter: Drafter) -> str:
     """Return the settings of a drafter and its parts, and names, sizes and times of their files."""
     return " ".join([repr(drafter), *(repr(stamp(source)) for source in _sources(drafter))])
 

@@ -17,9 +17,9 @@ from dflash.decode.prefix_cache.disk.state_file import TEMPORARY
 from dflash.kernels.code_folder import check_owner, prepare_folder
 
 _NAME = re.compile(
-    r"(?P<model>[0-9a-f]{16})-(?P<length>[1-9]\d{0,8})-(?P<origin>[pg])-(?P<digest>[0-9a-f]{40})\.safetensors"
+    r"(?P<model>[0-9a-f]{16})-(?P<length>[1-9]\d{0,8})-(?P<origin>[pg])(?:-(?P<drafter>[0-9a-f]{16}))?-(?P<digest>[0-9a-f]{40})\.safetensors"
 )
-"""Names of states: model, number of tokens, in a prompt or after generated tokens, hash of identity and tokens."""
+"""Names of states: model, number of tokens, in a prompt or after generated tokens, drafter, hash of identity and tokens."""
 
 _MAX_WRITING = 3600.0
 """Seconds after which a temporary file counts as left by a process that ended. Writing takes seconds; not measured."""
@@ -35,11 +35,14 @@ class StateName(NamedTuple):
     in_prompt : bool
         True if no token in the state was generated.
     digest : str
+    drafter : str
+        Hash of the drafter whose state is in the file; empty if there is none.
     """
 
     length: int
     in_prompt: bool
     digest: str
+    drafter: str = ""
 
 
 class StateFolder:
@@ -76,14 +79,14 @@ class StateFolder:
 
     def path_of(self, name: StateName) -> Path:
         """Return the path of a state."""
-        origin = "p" if name.in_prompt else "g"
-        return self.path / f"{self._model}-{name.length}-{origin}-{name.digest}.safetensors"
+        parts = [self._model, str(name.length), "p" if name.in_prompt else "g", name.drafter, name.digest]
+        return self.path / f"{'-'.join(filter(None, parts))}.safetensors"
 
-    def name_of(self, token_ids: NDArray[np.int32], *, in_prompt: bool) -> StateName:
-        """Return the name for the state after some tokens."""
+    def name_of(self, token_ids: NDArray[np.int32], *, in_prompt: bool, drafter: str = "") -> StateName:
+        """Return the name for the state after some tokens; `drafter` is the identity of its drafter."""
         digest = self._identity.copy()
         digest.update(token_ids.astype("<i4").tobytes())
-        return StateName(len(token_ids), in_prompt, digest.hexdigest()[:40])
+        return StateName(len(token_ids), in_prompt, digest.hexdigest()[:40], drafter_hash(drafter))
 
     def __contains__(self, name: StateName) -> bool:
         return name in self._index
@@ -101,8 +104,7 @@ class StateFolder:
         for length in sorted({name.length for name in index if above < name.length <= len(token_ids)}):
             digest.update(token_ids[at:length].astype("<i4").tobytes())
             at, text = length, digest.copy().hexdigest()[:40]
-            names = (StateName(length, in_prompt, text) for in_prompt in (False, True))
-            found += [name for name in names if name in index]
+            found += sorted(name for name in index if (name.length, name.digest) == (length, text))
         return found[::-1]
 
     def refresh(self) -> None:
@@ -138,5 +140,12 @@ class StateFolder:
                         (self.path / name).unlink()
                     total -= size
                 elif match["model"] == self._model:
-                    index.add(StateName(int(match["length"]), match["origin"] == "p", match["digest"]))
+                    index.add(
+                        StateName(int(match["length"]), match["origin"] == "p", match["digest"], match["drafter"] or "")
+                    )
             self._index, self._n_bytes = index, total
+
+
+def drafter_hash(identity: str) -> str:
+    """Return what file names say of a drafter: 16 digits, or nothing for the empty identity."""
+    return identity and hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -5,6 +5,7 @@ import os
 import queue
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.prefix_cache.disk.saved_state import SavedState
-from dflash.decode.prefix_cache.disk.state_folder import StateFolder, StateName
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.prefix_cache.disk.saved_state import SavedState, identity_of_drafter, newest_drafter
+from dflash.decode.prefix_cache.disk.state_folder import StateFolder, StateName, drafter_hash
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import FormatError, NotFound, RequestError
 
@@ -99,7 +101,14 @@ class DiskTier:
         counts = (self._counts[name] for name in DiskStats._fields[3:])
         return DiskStats(len(self.folder), self.folder.n_bytes, self.capacity, *counts)
 
-    def find(self, token_ids: NDArray[np.int32], above: int, alignment: int | None) -> StateName | None:
+    def find(
+        self,
+        token_ids: NDArray[np.int32],
+        above: int,
+        alignment: int | None,
+        needs_no_drafter: Callable[[int], bool],
+        drafter: Drafter,
+    ) -> StateName | None:
         """Return the longest state that is a prefix of token_ids (T,).
 
         Parameters
@@ -109,11 +118,19 @@ class DiskTier:
             Tokens that memory holds; the state has at least `min_gain` more.
         alignment : int, optional
             If given, only states in a prompt, with a multiple of this number of tokens.
+        needs_no_drafter : callable
+            ``needs_no_drafter(length)``: True if a state of that length is of use without one of `drafter`.
         """
         with suppress(OSError):
             self.folder.refresh()
+        own: str | None = None
         for name in self.folder.find(token_ids, above + self.min_gain - 1):
-            if alignment is None or (name.in_prompt and name.length % alignment == 0):
+            if alignment is not None and not (name.in_prompt and name.length % alignment == 0):
+                continue
+            if needs_no_drafter(name.length):
+                return name
+            own = drafter_hash(identity_of_drafter(drafter)) if own is None else own
+            if name.drafter == own:
                 return name
         return None
 
@@ -161,14 +178,16 @@ class DiskTier:
         """
         if snapshot.length < self.min_gain or n_bytes > self.capacity:
             return
-        name = self.folder.name_of(snapshot.ids, in_prompt=snapshot.length < snapshot.n_prompt)
+        drafter = newest_drafter(snapshot)
+        known = "" if drafter is None else identity_of_drafter(drafter)
+        name = self.folder.name_of(snapshot.ids, in_prompt=snapshot.length < snapshot.n_prompt, drafter=known)
         if name in self.folder or name in self._queued:
             return
         if self._off or (self._queue.full() and not wait):
             self._counts["dropped"] += 1
             return
         try:
-            saved = SavedState.of(snapshot, self.identity)
+            saved = SavedState.of(snapshot, self.identity, drafter)
         except Exception as error:  # of a lost device or a lack of memory, which must not end the engine
             self._counts["dropped"] += 1
             self._warn("copy", f"a state could not be copied to be saved: {type(error).__name__}: {error}")
