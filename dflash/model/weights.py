@@ -50,7 +50,7 @@ class Weights:
     """
 
     def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:
-        known, self.unused = match_tensors(config, file.tensors, trunk=trunk)
+        known = match_tensors(config, file.tensors, trunk=trunk).known
         self._file, self._tensors, self._prefix = file, known, ""
         self._gathered = {
             name: (fused.name, rows)

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -349,11 +350,25 @@ class TestTensors:
         with pytest.raises(FormatError, match=r"'blk\.0\.ssm_conv1d\.weight' has shape \(4, 160\), must have \(160, 4\)"):
             match_tensors(config, tensors)
 
-    def test_unknown_tensors_are_listed_and_ignored(self):
+    def test_encoders_of_images_and_audio_are_listed_and_ignored(self):
         config = config_of()
         tensors = tensors_of(config)
-        extra = {name: info(name, (3,)) for name in ("v.patch.weight", "blk.0.ffn_gate.scale2", "blk.9.attn_norm.weight")}
+        extra = {name: info(name, (3,)) for name in ("v.patch.weight", "mm.0.weight", "a.blk.0.ffn_up.weight")}
         assert match_tensors(config, extra | tensors) == (tensors, tuple(extra))
+
+    @pytest.mark.parametrize(
+        "name", ["blk.0.ffn_gate.scale2", "blk.9.attn_norm.weight", "rope_freqs.weight", "blk.3.attn_q.bias", "cls.weight"]
+    )
+    def test_a_tensor_that_would_not_be_used_is_refused(self, name):
+        config = config_of()
+        with pytest.raises(Unsupported, match=rf"does not use \(1\): {re.escape(name)}$"):
+            match_tensors(config, tensors_of(config) | {name: info(name, (3,))})
+
+    def test_an_mtp_block_that_would_run_as_a_layer_names_the_missing_key(self):
+        config = config_of()
+        extra = {f"blk.7.nextn.{part}": info(f"blk.7.nextn.{part}", (3,)) for part in ("enorm.weight", "hnorm.weight")}
+        with pytest.raises(Unsupported, match=rf"\(2\): blk\.7\.nextn.*'{config.architecture}\.nextn_predict_layers'"):
+            match_tensors(config, tensors_of(config) | extra)
 
     @pytest.mark.parametrize("kind", ["scale", "input_scale"])
     def test_weights_with_scales_are_unsupported(self, kind):
@@ -383,11 +398,12 @@ class TestTensors:
         tensors = tensors_of(config, [fused])
         assert match_tensors(config, tensors).known == tensors
 
-    def test_fused_beside_separate_is_unknown(self):
+    def test_fused_beside_separate_is_refused(self):
         config = config_of("qwen35moe")
         fused = "blk.2.ffn_gate_up_exps.weight"
         tensors = tensors_of(config)
-        assert match_tensors(config, tensors | {fused: info(fused, (8, 48, 64))}) == (tensors, (fused,))
+        with pytest.raises(Unsupported, match=rf"does not use \(1\): {fused}"):
+            match_tensors(config, tensors | {fused: info(fused, (8, 48, 64))})
 
     def test_dt_under_its_short_name(self):
         config = config_of()

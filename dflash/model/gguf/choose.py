@@ -10,7 +10,14 @@ from dflash.model.gguf.file import part_names
 PREFERRED = ("Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q5_K_M", "IQ4_XS", "Q4_0", "Q6_K", "Q8_0", "BF16", "F16")
 """Quantizations in the order of preference when none is requested."""
 
-_BESIDE_A_MODEL = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
+_NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
+_MTP = re.compile(r"(?:^|/)mtp[-._]", re.IGNORECASE)
+_DRAFT = re.compile(
+    r"(?:^|[-._/])(?:(?:dflash|dspark|eagle)[-._]?\d*|draft(?:er|[-._]?model)?|speculator|assistant)(?:$|[-._/])",
+    re.IGNORECASE,
+)
+"""Names of draft models that are published beside the model that they draft for."""
+
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|[MN][XV]FP4\w*|BF16|F16|F32)$", re.IGNORECASE)
 _WEIGHTS = re.compile(r"[^/]+\.safetensors(?:\.index\.json)?")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
@@ -28,7 +35,8 @@ def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders:
     quant : str, optional
         Name of a quantization or of a file, in upper or lower case. By default the first of `PREFERRED` that exists.
     folders : bool
-        Whether to return ``config.json`` and the safetensors files beside it if there is no GGUF file.
+        True for a draft model: prefer the files of one, and return ``config.json`` and the safetensors files beside it if
+        there is no GGUF file. Otherwise draft models are chosen only by their names, or if there is nothing else.
 
     Raises
     ------
@@ -38,7 +46,9 @@ def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders:
     files = set(files)
     models = {names[0]: names for names in map(part_names, sorted(files)) if names[0].lower().endswith(".gguf")}
     named = [model for model in models if quant and quant.lower() == PurePosixPath(model).name.lower()]
-    proper = [model for model in models if not _BESIDE_A_MODEL.search(_stem(model))]
+    proper = [model for model in models if not _NO_MODEL.search(_stem(model))]
+    usual = [model for model in proper if bool(_DRAFT.search(_path(model))) == folders and not _MTP.search(model)]
+    proper = usual or proper
     if folders and not proper and not quant and "config.json" in files:
         return ["config.json", *sorted(file for file in files if _WEIGHTS.fullmatch(file))]
     if not proper and not named:
@@ -68,6 +78,10 @@ def _is_quant(model: str, quant: str) -> bool:
 
 def _stem(model: str) -> str:
     return _PART.sub("", PurePosixPath(model).name[: -len(".gguf")])
+
+
+def _path(model: str) -> str:
+    return str(PurePosixPath(model).parent / _stem(model))
 
 
 def _label(model: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -73,20 +74,23 @@ class GGUFFile:
             If a file is of another GGUF version or big-endian.
         """
         path = Path(path)
-        paths = _part_paths(path)
-        parts: list[GGUFPart] = []
-        try:
-            for number, part in enumerate(paths):
-                parts.append(open_part(part, number))
-                _check_split(parts[-1], number, len(paths))
+        with ExitStack() as opened:
+            given = open_part(path)
+            opened.callback(given.data.close)
+            paths, parts = _part_paths(given), list[GGUFPart]()
+            for number, name in enumerate(paths):
+                part = given if len(paths) == 1 else open_part(name, number)
+                opened.callback(part.data.close)
+                _check_split(part, number, len(paths))
+                parts.append(part)
                 if progress is not None:
                     progress(number + 1, len(paths))
             _check_total(parts)
-            return cls(tuple(parts))
-        except BaseException:
-            for opened in parts:
-                opened.data.close()
-            raise
+            found = cls(tuple(parts))
+            opened.pop_all()
+            if len(paths) > 1:
+                given.data.close()
+            return found
 
     def data(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as stored in the file.
@@ -192,28 +196,42 @@ def part_names(name: str) -> list[str]:
     return [f"{match['stem']}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
 
 
-def _part_paths(path: Path) -> list[Path]:
-    paths = [path.with_name(name) for name in part_names(path.name)]
-    if len(paths) < 2:
+def _part_paths(part: GGUFPart) -> list[Path]:
+    """Return the paths of all parts of the model that a part belongs to.
+
+    A file whose ``split.count`` is at most 1 is a whole model: merged files keep the keys of their parts, with a count of 0.
+    """
+    count, path = _split_key(part, "split.count", 1), part.path
+    if count <= 1:
         return [path]
-    if path not in paths:
-        raise NotFound(f"there is no such part, there are {len(paths)}", path=path)
-    if path.exists():
-        missing = [part.name for part in paths if not part.exists()]
-        if missing:
-            raise NotFound(f"{len(missing)} of {len(paths)} parts are missing: {', '.join(missing[:3])}", path=path)
+    paths = [path.with_name(name) for name in part_names(path.name)]
+    if len(paths) != count or path not in paths:
+        raise FormatError(
+            f"key 'split.count' is {count}: the parts must be named ...-00001-of-{count:05d}.gguf and so on, as they were",
+            path=path,
+        )
+    missing = [name.name for name in paths if not name.exists()]
+    if missing:
+        raise NotFound(f"{len(missing)} of {count} parts are missing: {', '.join(missing[:3])}", path=path)
     return paths
 
 
 def _check_split(part: GGUFPart, number: int, count: int) -> None:
-    """Check that the split keys of a part agree with its name."""
-    for key, want, absent in (("split.count", count, 1), ("split.no", number, 0)):
-        got = part.metadata.get(key, absent)
-        if type(got) is not int or got != want:
+    """Check that the split keys of a part of several agree with its name."""
+    for key, want in (("split.count", count), ("split.no", number)):
+        got = _split_key(part, key, 0)
+        if count > 1 and got != want:
             raise FormatError(
-                f"key {key!r} is {got!r:.40}, its name says {want}: parts of a split model are named -00001-of-0000N.gguf",
+                f"key {key!r} is {got}, its name says {want}: parts of a split model are named -00001-of-0000N.gguf",
                 path=part.path,
             )
+
+
+def _split_key(part: GGUFPart, key: str, absent: int) -> int:
+    value = part.metadata.get(key, absent)
+    if type(value) is not int:
+        raise FormatError(f"key {key!r} is {value!r:.40}, must be a whole number", path=part.path)
+    return value
 
 
 def _check_total(parts: list[GGUFPart]) -> None:

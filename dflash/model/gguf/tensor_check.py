@@ -27,6 +27,9 @@ from dflash.model.gguf.part import TensorInfo
 
 _SHOWN = 8
 
+_ENCODERS = ("v.", "mm.", "a.")
+"""Prefixes of tensors that encode images and audio; text does not pass through them."""
+
 
 class Matched(NamedTuple):
     """Tensors of a file, split into those that the model needs and others.
@@ -36,7 +39,7 @@ class Matched(NamedTuple):
     known : dict of str to TensorInfo
         Tensors that the model needs, by the name in dflash: the file's name, except ``ssm_dt.bias`` for ``ssm_dt``.
     unknown : tuple of str
-        Names in the file of tensors that the model does not use.
+        Names in the file of tensors that the model does not use: those of encoders of images and audio.
     """
 
     known: dict[str, TensorInfo]
@@ -85,7 +88,8 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     FormatError
         If tensors are missing, which the message lists, or a tensor has a wrong shape.
     Unsupported
-        If the file holds only an MTP block although `trunk` is True, or weights have separate scale tensors.
+        If the file holds only an MTP block although `trunk` is True, weights have separate scale tensors, or there are
+        tensors that dflash would not use: it would compute another function than the file describes.
     """
     named = {_meant(name, tensors): tensor for name, tensor in tensors.items()}
     expected = expected_tensors(config, named.keys())
@@ -98,6 +102,8 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
             raise FormatError(f"tensor {quoted(named[name].name)} has shape {named[name].shape}, must have {shape}")
     unknown = tuple(named[name].name for name in named if name not in expected)
     _refuse_scales(unknown, expected)
+    if trunk:
+        _refuse_unused([name for name in unknown if not name.startswith(_ENCODERS)], config)
     return Matched({name: named[name] for name in expected}, unknown)
 
 
@@ -202,6 +208,15 @@ def _refuse_missing(missing: list[str], config: Config) -> None:
         raise Unsupported("the file holds the MTP block alone, to be used beside the file of the trunk")
     if missing:
         raise FormatError(f"missing tensors ({len(missing)}): {listed(missing)}")
+
+
+def _refuse_unused(unused: list[str], config: Config) -> None:
+    if not unused:
+        return
+    hint = ""
+    if any(".nextn." in name for name in unused):
+        hint = f"; those of an MTP block need the key '{config.architecture}.nextn_predict_layers'"
+    raise Unsupported(f"tensors that dflash does not use ({len(unused)}): {listed(unused)}{hint}")
 
 
 def _refuse_scales(unknown: tuple[str, ...], expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -11,6 +12,8 @@ import numpy as np
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.gguf.header import quoted
+
+_log = logging.getLogger(__name__)
 
 NORMAL, CONTROL, USER, UNUSED, BYTE = 1, 3, 4, 5, 6
 SPACED = "gemma4"
@@ -107,7 +110,7 @@ class TokenizerVocabulary:
             _check_alphabet(texts, types)
         bos = _token(metadata, "tokenizer.ggml.bos_token_id", len(texts))
         add_bos = _flag(metadata, "tokenizer.ggml.add_bos_token")
-        if add_bos and bos is None:
+        if add_bos and "tokenizer.ggml.bos_token_id" not in metadata:
             raise FormatError("tokenizer.ggml.add_bos_token is true, but tokenizer.ggml.bos_token_id is missing")
         return cls(
             texts=texts,
@@ -210,10 +213,14 @@ def _check_alphabet(texts: list[str], types: bytes) -> None:
 
 
 def _token(metadata: Mapping[str, Any], key: str, n_tokens: int) -> int | None:
+    """Return a special id; None if there is none, or if it is out of range, as some converters write for a missing token."""
     if key not in metadata:
         return None
     token = metadata[key]
-    if not isinstance(token, int | np.integer) or not 0 <= token < n_tokens:
+    if not isinstance(token, int | np.integer):
         shown = quoted(token) if isinstance(token, str) else f"{token!r:.80}"
         raise FormatError(f"{key} is {shown}, wanted an id from 0 to {n_tokens - 1}")
-    return int(token)
+    if 0 <= token < n_tokens:
+        return int(token)
+    _log.warning("%s is %d, ids are 0 to %d: the file is used without this special token", key, token, n_tokens - 1)
+    return None

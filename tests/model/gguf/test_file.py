@@ -294,17 +294,27 @@ class TestSplit:
         (tmp_path / self.NAMES[1]).unlink()
         with pytest.raises(NotFound, match=f"1 of 3 parts are missing: {self.NAMES[1]}"):
             GGUFFile.open(tmp_path / self.NAMES[2])
-        with pytest.raises(NotFound, match="no such part, there are 3"):
+        with pytest.raises(NotFound, match="there is no such file"):
             GGUFFile.open(tmp_path / "m-00004-of-00003.gguf")
 
+    @pytest.mark.parametrize("count", [0, 1])
+    @pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00001-of-00001.gguf"])
+    @pytest.mark.parametrize("number", [0, 2])
+    def test_a_merged_file_is_whole_whatever_its_other_keys_say(self, name, number, count, tmp_path):
+        with GGUFFile.open(write(tmp_path / name, self.part(number, count=count, tensors=77))) as file:
+            assert (len(file.parts), file.path.name, list(file.tensors)) == (1, name, [f"w{number}"])
+
     def test_a_part_under_another_name(self, tmp_path):
-        with pytest.raises(FormatError, match=r"'split\.count' is 3, its name says 1"):
-            GGUFFile.open(write(tmp_path / "m.gguf", self.part(0)))
+        for name in ("m.gguf", "m-00001-of-00002.gguf", "m-00004-of-00003.gguf"):
+            with pytest.raises(
+                FormatError, match=r"'split\.count' is 3: the parts must be named \.\.\.-00001-of-00003\.gguf"
+            ):
+                GGUFFile.open(write(tmp_path / name, self.part(0)))
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"count": 4}, r"'split\.count' is 4, its name says 3"),
+            ({"count": 4}, r"'split\.count' is 4: the parts must be named"),
             ({"tensors": 5}, r"'split\.tensors\.count' is 5, the parts hold 3"),
             ({"name": "w"}, "'w' is in an earlier part"),
         ],

@@ -278,11 +278,28 @@ class TestChoice:
             (["a-MTP-Q4_K_M.gguf", "mtp-a-Q4_K_M.gguf"], "Q4_K_M", "a-MTP-Q4_K_M.gguf"),
             (["a-Q4_K_M.gguf", "mtp-a-Q4_K_M.gguf"], "mtp-a-q4_k_m.gguf", "mtp-a-Q4_K_M.gguf"),
             (["q8_0/a.gguf", "q4_0/a.gguf"], "Q4_0", "q4_0/a.gguf"),
+            (["Qwen3.5-4B-Q8_0.gguf", "dflash-Q4_K_M.gguf"], None, "Qwen3.5-4B-Q8_0.gguf"),
+            (["Model-4B-Q4_K_M.gguf", "M-DFlash-Q4_K_M.gguf"], "q4_k_m", "Model-4B-Q4_K_M.gguf"),
+            (["Model-4B-Q4_K_M.gguf", "eagle3-Q4_K_M.gguf", "x.dspark.Q4_K_M.gguf"], None, "Model-4B-Q4_K_M.gguf"),
+            (["Model-it-Q4_K_M.gguf", "M-it-assistant-Q4_K_M.gguf"], None, "Model-it-Q4_K_M.gguf"),
+            (["Model-Q8_0.gguf", "draft/M-Q4_K_M.gguf"], None, "Model-Q8_0.gguf"),
+            (["M-draft-Q4_K_M.gguf"], None, "M-draft-Q4_K_M.gguf"),
+            (["a-Q8_0.gguf", "dflash-Q4_K_M.gguf"], "dflash-q4_k_m.gguf", "dflash-Q4_K_M.gguf"),
+            (
+                ["Drafty-DFlashback-Q4_K_M.gguf", "Drafty-Q4_K_M-longer-name-Q8_0.gguf"],
+                None,
+                "Drafty-DFlashback-Q4_K_M.gguf",
+            ),
             (["[a]-Q4_0.gguf"], None, "[a]-Q4_0.gguf"),
         ],
     )
     def test_one_file(self, files, quant, want):
         assert choose_files("org/x", files, quant) == [want]
+
+    def test_a_draft_is_chosen_where_one_is_wanted(self):
+        files = ["Model-Q4_K_M.gguf", "mtp-Model-Q4_K_M.gguf", "Model-4B-DFlash-2-Q8_0.gguf"]
+        assert choose_files("org/x", files, None, folders=True) == ["Model-4B-DFlash-2-Q8_0.gguf"]
+        assert choose_files("org/x", files[:2], None, folders=True) == ["Model-Q4_K_M.gguf"]
 
     def test_a_quant_is_no_pattern_and_no_part_of_another(self):
         for quant in ("Q4.K.M", "4_K_M", ".*", "Q4_K"):

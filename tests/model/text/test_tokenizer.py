@@ -236,7 +236,6 @@ def test_half_a_surrogate_pair():
         ({"model": ["gpt2", "gpt2"]}, FormatError, "model is of type list, wanted a string"),
         ({"add_bos_token": np.array([True, False])}, FormatError, "add_bos_token is of type ndarray, wanted true or false"),
         ({"eos_token_id": np.array([1, 2])}, FormatError, r"eos_token_id is array\(\[1, 2\]\), wanted an id"),
-        ({"eos_token_id": 263}, FormatError, "eos_token_id is 263, wanted an id from 0 to 262"),
         ({"eos_token_id": "x"}, FormatError, "eos_token_id is 'x'"),
         ({"add_bos_token": True}, FormatError, "bos_token_id is missing"),
         (
@@ -249,6 +248,16 @@ def test_half_a_surrogate_pair():
 def test_malformed(changes, error, message):
     with pytest.raises(error, match=message):
         Tokenizer.from_gguf(spoiled(**changes))
+
+
+@pytest.mark.parametrize("token", [-1, 263, 4294967295, np.int64(2**40)])
+@pytest.mark.parametrize("name", ["eos", "eot", "bos", "padding"])
+def test_a_special_id_out_of_range_is_a_warning(name, token, caplog):
+    """Converters write -1 or 2**32 - 1 for a token that does not exist."""
+    tokenizer = Tokenizer.from_gguf(spoiled(**{f"{name}_token_id": token}, add_bos_token=name == "bos"))
+    assert f"tokenizer.ggml.{name}_token_id is {token}, ids are 0 to 262" in caplog.text
+    assert token not in (tokenizer.bos, tokenizer.pad, *tokenizer.eos_ids)
+    assert tokenizer.encode("aab") == Tokenizer.from_gguf(spoiled()).encode("aab")
 
 
 @pytest.mark.parametrize(("raised", "expected"), [(BaseException, FormatError), (KeyboardInterrupt, KeyboardInterrupt)])
