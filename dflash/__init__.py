@@ -122,6 +122,7 @@ def load(
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
     swap_bytes: int | None = None,
+    isolate: bool = True,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -169,6 +170,10 @@ def load(
         Bytes of the KV cache of running sequences, without the oldest one, beyond which no other sequence starts. If memory
         gets short, these sequences are preempted: their states move to host memory. None is the size of the KV cache; on a
         GPU half of the host's free memory if that is more.
+    isolate : bool
+        Compile the grammar, schema or pattern of a request in a small process of its own first, started beside the loading.
+        So one that crashes, or takes too much memory or time, fails alone. False compiles in this process only, where the
+        same limits of size hold.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -202,6 +207,7 @@ def load(
             "prefix_cache_disk": prefix_cache_disk,
             "prefix_cache_exact": prefix_cache_exact,
             "swap_bytes": swap_bytes,
+            "isolate": isolate,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

@@ -74,6 +74,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
         kv=kv_type(arguments),
         pending=arguments.pending,
         prefix_cache=prefix_cache,
+        isolate=False,  # the grammars are those of the user
         progress=has_terminal(),
     )
 

@@ -47,6 +47,8 @@ class EngineThread:
     ----------
     engine : Engine
         Engine to run. After this only the new thread may step it.
+    at_end : callable, optional
+        Called when the thread ends.
 
     Attributes
     ----------
@@ -56,8 +58,9 @@ class EngineThread:
         Observers of all steps. One that raises an exception is logged and removed.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, at_end: Callable[[], object] | None = None) -> None:
         self.engine = engine
+        self._at_end = at_end or _nothing
         self.observers: list[StepObserver] = []
         self.error: BaseException | None = None
         self._closing = False
@@ -356,6 +359,7 @@ class EngineThread:
         except BaseException:
             log.exception("the engine could not be closed cleanly")
         self._answer_calls(wait=False)
+        self._at_end()
         self._pulse = None
 
     def _give_up(self) -> None:

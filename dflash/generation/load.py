@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.warmup import warm
 from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
+from dflash.generation.grammar.guidance import GuidanceVocabulary
 from dflash.kernels.gpu import device
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.target import Loaded, load_model
+from dflash.model.text.tokenizer import Tokenizer
 
 MAX_STEP_MS = {"cuda": 50.0, "cpu": 250.0}
 """Default limit of a step in milliseconds, by device: about the time of 512 prompt tokens of a 27B on an H200."""
@@ -31,6 +35,7 @@ def start(
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
     swap_bytes: int | None = None,
+    isolate: bool = True,
     **settings: Any,
 ) -> tuple[Loaded, EngineThread]:
     """Load a model, warm it up and start its engine thread; `dflash.load` explains the other parameters.
@@ -61,18 +66,28 @@ def start(
         raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
     if swap_bytes is not None and swap_bytes < 0:
         raise RequestError(f"swap_bytes is {swap_bytes}, must be at least 0")
-    loaded = load_model(name, progress=progress, **settings)
-    engine = Engine(
-        loaded.model,
-        chunk=loaded.model.prefill_chunk,
-        max_active=loaded.sequences,
-        max_waiting=max_waiting,
-        max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
-        prefix_cache=_prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact),
-        max_swap=_max_swap(loaded, swap_bytes),
-    )
-    warm(engine, loaded.kind, progress or (lambda _: None))
-    return loaded, EngineThread(engine)
+    with ExitStack() as stack:
+        start_check = partial(_start_check, stack) if isolate else None
+        loaded = load_model(name, progress=progress, with_tokenizer=start_check, **settings)
+        cache = _prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
+        engine = Engine(
+            loaded.model,
+            chunk=loaded.model.prefill_chunk,
+            max_active=loaded.sequences,
+            max_waiting=max_waiting,
+            max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
+            prefix_cache=cache,
+            max_swap=_max_swap(loaded, swap_bytes),
+        )
+        warm(engine, loaded.kind, progress or (lambda _: None))
+        return loaded, EngineThread(engine, at_end=stack.pop_all().close)
+
+
+def _start_check(stack: ExitStack, tokenizer: Tokenizer) -> None:
+    """Start the process that compiles grammars first, beside the loading of the weights."""
+    checker = GuidanceVocabulary.of(tokenizer).isolate()
+    if checker is not None:
+        stack.callback(checker.close)
 
 
 def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:

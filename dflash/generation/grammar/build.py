@@ -8,7 +8,7 @@ from dflash.decode.grammar.matcher import Grammar
 from dflash.errors import RequestError
 from dflash.generation.grammar.call_form import CallForm, call_form, call_tokens
 from dflash.generation.grammar.functions import Function, functions_of
-from dflash.generation.grammar.gbnf import lark_source
+from dflash.generation.grammar.gbnf import is_gbnf
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary, regex_source
 from dflash.generation.grammar.json_calls import json_body
 from dflash.generation.grammar.lark import json_rule
@@ -78,7 +78,7 @@ def _build(
         return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), regex_source(params.regex), "regex")
     for name in ("lark", "grammar"):
         if (source := getattr(params, name)) is not None:
-            return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), lark_source(source, name), name)
+            return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), source, name, gbnf=is_gbnf(source))
     callable_ = functions_of(tools) if tools and params.tool_choice != "none" else []
     if params.schema is not None:
         return _json(start, params, tokenizer, template, callable_)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
-from functools import cached_property
-from types import ModuleType
+from functools import cached_property, partial
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -14,11 +14,13 @@ import numpy as np
 
 from dflash.decode.grammar.matcher import Words
 from dflash.errors import DFlashError, RequestError
-from dflash.generation.grammar.limits import COMPILE_FUEL, MAX_STATES, MAX_SYMBOLS, STEP_FUEL, STEP_ITEMS
+from dflash.generation.grammar.checking.checker import GrammarChecker
+from dflash.generation.grammar.compilation import compile_source, guidance, guidance_tokenizer, reason_of, with_stack
+from dflash.generation.grammar.gbnf import lark_of
+from dflash.generation.grammar.limits import COMPILE_STACK
 from dflash.model.text.tokenizer import Tokenizer
 
 _SPLIT = "\ue000"
-_MAX_REASON = 200
 _known: WeakKeyDictionary[Tokenizer, GuidanceVocabulary] = WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -35,27 +37,21 @@ class GuidanceVocabulary:
     n_words : int
         Words of a mask.
 
-    Raises
-    ------
-    RequestError
-        If llguidance is not installed.
+    checker : GrammarChecker or None
+        Compiles each grammar in a process of its own first; None without `isolate`.
 
     Notes
     -----
-    Takes 0.1 s for 16,384 tokens and 1.5 s for 248,320.
+    Made at its first use, which takes 0.1 s for 16,384 tokens and 1.5 s for 248,320.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        library = _library()
-        texts = [tokenizer.token_bytes(token) for token in range(tokenizer.n_vocab)]
-        added = [token for token in range(tokenizer.n_tokens) if tokenizer.is_added(token)]
-        self.ends = frozenset(tokenizer.eos_ids)
-        self._texts, self.n_words = texts, -(-len(texts) // 32)
-        self.inner = library.LLTokenizer(
-            library.TokenizerWrapper(_Encoder(tokenizer, texts, added)),
-            n_vocab=tokenizer.n_vocab,
-            eos_token=list(tokenizer.eos_ids),
-        )
+        self._texts = [tokenizer.token_bytes(token) for token in range(tokenizer.n_vocab)]
+        self._added = [token for token in range(tokenizer.n_tokens) if tokenizer.is_added(token)]
+        self.ends, self.n_words = frozenset(tokenizer.eos_ids), -(-tokenizer.n_vocab // 32)
+        self.checker: GrammarChecker | None = None
+        self._encoder, self._making = _Encoder(tokenizer, self._texts, self._added), threading.Lock()
+        self._inner: Any = None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> GuidanceVocabulary:
@@ -64,6 +60,26 @@ class GuidanceVocabulary:
             if tokenizer not in _known:
                 _known[tokenizer] = cls(tokenizer)
             return _known[tokenizer]
+
+    @property
+    def inner(self) -> Any:
+        """The vocabulary of llguidance.
+
+        Raises
+        ------
+        RequestError
+            If llguidance is not installed.
+        """
+        with self._making:
+            if self._inner is None:
+                self._inner = guidance_tokenizer(self._encoder, self._encoder.ends)
+            return self._inner
+
+    def isolate(self) -> GrammarChecker | None:
+        """Start and return `checker`, which the caller closes. Without llguidance, do nothing: every grammar is refused."""
+        if find_spec("llguidance") is not None:
+            self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
+        return self.checker
 
     @cached_property
     def joined(self) -> dict[int, int]:
@@ -81,6 +97,8 @@ class GuidanceGrammar:
         Grammar in Lark or in llguidance's JSON form.
     name : str
         Field of the request, for errors.
+    gbnf : bool
+        The grammar is in llama.cpp's GBNF.
     headers : bool
         Keep the line break after ``>``, where it is certain, apart from the text after it. So no token holds the end of a
         parameter's header together with the start of its value.
@@ -89,24 +107,23 @@ class GuidanceGrammar:
     ------
     RequestError
         If the grammar is not valid, too large, or no output matches it.
+    PoolExhausted, Cancelled, DFlashError
+        As for `GrammarChecker.check`.
     """
 
-    def __init__(self, vocabulary: GuidanceVocabulary, source: str, name: str, *, headers: bool = False) -> None:
-        library = _library()
+    def __init__(
+        self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False, headers: bool = False
+    ) -> None:
         self.vocabulary, self.headers = vocabulary, headers
-        limits = library.LLParserLimits(
-            initial_lexer_fuel=COMPILE_FUEL,
-            max_grammar_size=MAX_SYMBOLS,
-            max_lexer_states=MAX_STATES,
-            step_lexer_fuel=STEP_FUEL,
-            step_max_items=STEP_ITEMS,
-            verbose_errors=False,
-        )
-        self._first = library.LLMatcher(vocabulary.inner, source, log_level=0, limits=limits)
-        if not self._first.is_error():
-            self._first.compute_bitmask()  # lets every output share the first states
-        if self._first.is_error():
-            raise RequestError(f"{name}: {_reason(self._first.get_error())}")
+        guidance()
+        try:
+            if vocabulary.checker is not None:
+                source = vocabulary.checker.check(source, gbnf=gbnf)
+            elif gbnf:
+                source = lark_of(source)
+            self._first = with_stack(COMPILE_STACK, partial(compile_source, vocabulary.inner, source))
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}") from None
 
     def start(self) -> GuidanceMatcher:
         """Return the position before the first token."""
@@ -186,14 +203,14 @@ class GuidanceMatcher:
 
     def _check(self) -> None:
         if self._inner.is_error():
-            raise DFlashError(f"grammar: can't be followed further: {_reason(self._inner.get_error())}")
+            raise DFlashError(f"grammar: can't be followed further: {reason_of(self._inner.get_error())}")
 
 
 class _Encoder:
     """Converts certain text of a grammar to tokens; llguidance calls it."""
 
     def __init__(self, tokenizer: Tokenizer, texts: list[bytes], added: list[int]) -> None:
-        self.eos_token_id, self.bos_token_id = tokenizer.eos_ids[0], None
+        self.ends, self.eos_token_id, self.bos_token_id = tokenizer.eos_ids, tokenizer.eos_ids[0], None
         self.tokens, self.special_token_ids = texts, added
         self._tokenizer = ref(tokenizer)  # the cache of vocabularies must not keep its keys alive
         self._of_byte = {text: token for token, text in enumerate(texts) if len(text) == 1}
@@ -215,22 +232,4 @@ class _Encoder:
 
 def regex_source(regex: str) -> str:
     """Return the grammar of all texts that a regular expression matches as a whole."""
-    return _library().LLMatcher.grammar_from_regex(regex)
-
-
-def _library() -> ModuleType:
-    try:
-        import llguidance
-    except ImportError as error:
-        raise RequestError(
-            "response_format, regex, lark and tool_choice need llguidance: pip install 'dflash[grammar]'"
-        ) from error
-    return llguidance
-
-
-def _reason(error: str) -> str:
-    """Return the message of llguidance on one line."""
-    if error.startswith("NoExtension"):
-        return "no output matches the grammar"
-    line = " ".join(re.split(r"\n\s+\d+ \| ", error)[0].replace("<non-verbose/>", "").split()) or "is not valid"
-    return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 3] + "..."
+    return guidance().LLMatcher.grammar_from_regex(regex)

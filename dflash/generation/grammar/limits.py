@@ -1,4 +1,8 @@
-"""Limits of one grammar, checked before anything runs."""
+"""Limits of one grammar, checked before anything is built from it.
+
+Sizes are checked in the process of the engine. Time, memory and stack are limits of the process that compiles a grammar
+first; see `dflash.generation.grammar.checking`.
+"""
 
 MAX_CHARACTERS = 1 << 18
 """Characters of a schema as JSON, a regular expression or a Lark grammar (262,144); real schemas have up to about 60,000."""
@@ -20,3 +24,21 @@ STEP_FUEL = 200_000
 
 STEP_ITEMS = 50_000
 """Parser items for one mask: about 3 ms. A request that needs more ends with an error."""
+
+CHECK_SECONDS = 0.25
+"""CPU seconds of the checking process for one grammar; those of real tools take up to 0.02 s."""
+
+CHECK_BYTES = 256 << 20
+"""Bytes that checking one grammar may take beyond the vocabulary, which has 150 MB for 248,320 tokens."""
+
+CHECK_STACK = 1 << 20
+"""Bytes of stack for checking one grammar: the library recurses into nested and into chained rules."""
+
+COMPILE_STACK = 16 << 20
+"""Bytes of stack for compiling a grammar that was checked: far more, since the two processes need not be equal."""
+
+CHECK_WALL_SECONDS = 30.0
+"""Seconds for checking one grammar on a machine that has no time for the checking process."""
+
+START_SECONDS = 120.0
+"""Seconds for the checking process to start and to build the vocabulary, which takes 1.5 s for 248,320 tokens."""

@@ -88,6 +88,7 @@ def load_model(
     kv_bytes: int | None = None,
     pending: int = PENDING,
     progress: Tell | None = None,
+    with_tokenizer: Callable[[Tokenizer], object] | None = None,
 ) -> Loaded:
     """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
 
@@ -100,6 +101,8 @@ def load_model(
         half of the free memory.
     progress : callable, optional
         Called with the name of each phase before it begins. If given, downloads also show a progress bar.
+    with_tokenizer : callable, optional
+        Called with the tokenizer before the weights are loaded.
 
     Raises
     ------
@@ -125,6 +128,8 @@ def load_model(
                 check_kv(kv, size, "cpu" if on_host else "cuda")
             tell("tokenizer")
             tokenizer = Tokenizer.from_gguf(file.metadata)
+            if with_tokenizer is not None:
+                with_tokenizer(tokenizer)
             load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
             model = (_on_host if on_host else load)(file, config, tell=tell, **settings)
             return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from word_grammar import tokens_of
 
 from dflash.errors import DFlashError, RequestError
-from dflash.generation.grammar import guidance
+from dflash.generation.grammar import compilation
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary
 from dflash.generation.grammar.params import GrammarParams
@@ -186,20 +186,20 @@ def test_what_cannot_be_compiled_is_one_sentence(fields, message):
 def test_too_much_work_to_compile_is_refused(monkeypatch):
     words = "|".join(f"word{i}" for i in range(900))
     compiled((), regex=words)
-    monkeypatch.setattr(guidance, "COMPILE_FUEL", 1000)
+    monkeypatch.setattr(compilation, "COMPILE_FUEL", 1000)
     with pytest.raises(RequestError, match=r"^regex: .*too big"):
         compiled((), regex=words)
     rules = " ".join(f'"a{i}" x?' for i in range(900)) + "\nx: /y/"
     monkeypatch.undo()
     compiled((), lark=f"start: {rules}")
-    monkeypatch.setattr(guidance, "MAX_SYMBOLS", 1000)
+    monkeypatch.setattr(compilation, "MAX_SYMBOLS", 1000)
     with pytest.raises(RequestError, match=r"^lark: .*too big"):
         compiled((), lark=f"start: {rules}")
 
 
 def test_too_much_work_for_a_mask_ends_the_output_with_an_error(monkeypatch):
-    monkeypatch.setattr(guidance, "STEP_FUEL", 50)
-    monkeypatch.setattr(guidance, "MAX_STATES", 20)
+    monkeypatch.setattr(compilation, "STEP_FUEL", 50)
+    monkeypatch.setattr(compilation, "MAX_STATES", 20)
     with pytest.raises(DFlashError, match=r"^(grammar: can't be followed further|regex)"):
         matcher = compiled((), regex="[a-z ]*q([a-z ]{0,30}z){1,40}[0-9]+").start()
         for token in ids("the quick brown fox jumps over the lazy dog a zebra"):
