@@ -81,7 +81,8 @@ class Backend:
 class API:
     """The endpoints of one backend.
 
-    Bodies are parsed, rendered and tokenized in separate threads, so that streams are not delayed.
+    Bodies are parsed, rendered and tokenized in separate threads, so that streams are not delayed. Grammars are compiled in
+    one more thread, so that they delay no request without a grammar.
 
     Attributes
     ----------
@@ -92,11 +93,13 @@ class API:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
+        self._grammar_thread = ThreadPoolExecutor(1, thread_name_prefix="dflash-grammar")
         self.preparing = 0
 
     def close(self) -> None:
         """End the threads; safe to call twice."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._grammar_thread):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def answering(self, dialect: ServerDialect[Any]) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint that answers requests in a dialect."""
@@ -142,6 +145,8 @@ class API:
             read = await self._read(request, dialect, backend.limits)
             preparing = strategy_of(read.request.options.decoding, backend.defaults, read.language, backend.engine_thread)
             strategy = await until_gone(request.receive, preparing)
+            if read.is_constrained:
+                read = await until_gone(request.receive, self._with_grammars(read))
             completions, answer = await self._in_thread(self._format, dialect, read, strategy)
             return read.request.options, completions, answer
 
@@ -158,6 +163,9 @@ class API:
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def _with_grammars(self, read: ReadRequest) -> ReadRequest:
+        return await asyncio.get_running_loop().run_in_executor(self._grammar_thread, read.with_grammars)
 
     async def _read(self, request: Request, dialect: ServerDialect[Any], limits: Limits) -> ReadRequest:
         body = await read_body(request, self._backend.limits.body_bytes)

@@ -14,6 +14,7 @@ import numpy as np
 
 from dflash.decode.grammar.matcher import Words
 from dflash.errors import DFlashError, RequestError
+from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.checking.checker import GrammarChecker
 from dflash.generation.grammar.compilation import compile_source, guidance, guidance_tokenizer, reason_of, with_stack
 from dflash.generation.grammar.gbnf import lark_of
@@ -117,10 +118,14 @@ class GuidanceGrammar:
         self.vocabulary, self.headers = vocabulary, headers
         guidance()
         try:
+            if not gbnf:
+                check_grammar(source)
             if vocabulary.checker is not None:
                 source = vocabulary.checker.check(source, gbnf=gbnf)
             elif gbnf:
                 source = lark_of(source)
+            if gbnf:
+                check_grammar(source)
             self._first = with_stack(COMPILE_STACK, partial(compile_source, vocabulary.inner, source))
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from None

@@ -10,6 +10,28 @@ MAX_CHARACTERS = 1 << 18
 MAX_DEPTH = 64
 """Levels of arrays and objects in a schema; those of real tools have up to about 20."""
 
+MAX_PARTS = 1 << 14
+"""Names, signs and texts of a grammar, or schemas within a schema (16,384); real ones have up to about 3,000."""
+
+MAX_CHAIN = 2048
+"""Rules of a grammar, or parts of a schema, that lead into each other in a row; those of a circle all count. Grammars of
+whole programming languages have a few hundred."""
+
+MAX_PATTERN = 8192
+"""Characters of one regular expression; the longest for email addresses has 6,400. The library takes quadratic time."""
+
+MAX_QUANTIFIERS = 2048
+"""Quantifiers (``?``, ``*``, ``+``, ``{n}``) of one pattern or rule, for which the library takes quadratic time."""
+
+MAX_REPEATS = 100_000
+"""Product of counted repetitions within each other in a pattern."""
+
+MAX_KEY_PATTERNS = 64
+"""Entries of `patternProperties`: each is intersected with all others."""
+
+MAX_MULTIPLE = 1_000_000
+"""Largest `multipleOf`: the library builds a state for each remainder."""
+
 COMPILE_FUEL = 1_000_000
 """Steps of work on regular expressions before the first token: about 20 ms, by llguidance's own measure."""
 
@@ -31,10 +53,10 @@ CHECK_SECONDS = 0.25
 CHECK_BYTES = 256 << 20
 """Bytes that checking one grammar may take beyond the vocabulary, which has 150 MB for 248,320 tokens."""
 
-CHECK_STACK = 1 << 20
+CHECK_STACK = 2 << 20
 """Bytes of stack for checking one grammar: the library recurses into nested and into chained rules."""
 
-COMPILE_STACK = 16 << 20
+COMPILE_STACK = 32 << 20
 """Bytes of stack for compiling a grammar that was checked: far more, since the two processes need not be equal."""
 
 CHECK_WALL_SECONDS = 30.0

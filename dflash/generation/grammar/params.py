@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash.errors import RequestError
-from dflash.generation.grammar.limits import MAX_CHARACTERS, MAX_DEPTH
+from dflash.generation.grammar.bounds.schemas import check_depth
+from dflash.generation.grammar.limits import MAX_CHARACTERS
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 
 
@@ -111,13 +112,10 @@ def _schema(wanted: Any) -> Any:
 
 def check_schema(name: str, schema: Any) -> Any:
     """Return a schema; raise a RequestError that begins with `name` if it is not JSON, too large or too deep."""
-    level, depth = [schema] if isinstance(schema, Mapping | list | tuple) else [], 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise RequestError(f"{name}: the schema has more than {MAX_DEPTH} levels of arrays and objects")
-        nested = (each.values() if isinstance(each, Mapping) else each for each in level)
-        level = [part for each in nested for part in each if isinstance(part, Mapping | list | tuple)]
+    try:
+        check_depth(schema)
+    except RequestError as error:
+        raise RequestError(f"{name}: {error}") from None
     try:
         text = json.dumps(schema)
     except (TypeError, ValueError) as error:

@@ -10,7 +10,8 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import RequestError
 from dflash.generation.completion import Completion
-from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar import build
+from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.special_tokens import CALL
@@ -39,6 +40,8 @@ class ReadRequest:
         Tokenizer and chat template of the model.
     conversation : str, optional
         Name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
+    grammars : sequence of Grammar or None, optional
+        Grammar of each prompt's outputs, from `with_grammars`.
     """
 
     request: ChatRequest | CompletionRequest
@@ -46,6 +49,7 @@ class ReadRequest:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     conversation: str | None = None
+    grammars: Sequence[Grammar | None] | None = None
 
     @classmethod
     def of(
@@ -74,6 +78,24 @@ class ReadRequest:
     def _tools(self) -> Sequence[Mapping[str, Any]]:
         return self.request.tools if isinstance(self.request, ChatRequest) else ()
 
+    @property
+    def is_constrained(self) -> bool:
+        """True if the request may have a grammar, which takes time to compile."""
+        wanted = self.request.grammar
+        return wanted != GrammarParams(tool_choice="none") and (
+            wanted != GrammarParams(tool_choice=wanted.tool_choice) or wanted.must_call or any(map(_is_strict, self._tools))
+        )
+
+    def with_grammars(self) -> "ReadRequest":
+        """Compile the grammars of the request.
+
+        Raises
+        ------
+        FieldError
+            If a constraint can't be compiled.
+        """
+        return replace(self, grammars=self._grammars())
+
     def completions(self, strategy: Strategy) -> list[Completion]:
         """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
 
@@ -83,6 +105,7 @@ class ReadRequest:
             If a constraint can't be compiled.
         """
         options, sampling = self.request.options, self._sampling()
+        grammars = self._grammars() if self.grammars is None else self.grammars
         of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
         output_format, max_calls = None, None
         if isinstance(self.request, ChatRequest):
@@ -102,7 +125,7 @@ class ReadRequest:
                 max_calls=max_calls,
                 conversation=self.conversation,
             )
-            for prompt, grammar in zip(map(PromptIds, self.prompts), self._grammars(), strict=True)
+            for prompt, grammar in zip(map(PromptIds, self.prompts), grammars, strict=True)
             for each in of_choice
         ]
 
@@ -117,10 +140,15 @@ class ReadRequest:
         is_chat = isinstance(self.request, ChatRequest)
         prompts = [(ids, is_chat) for ids in self.prompts]
         try:
-            return grammars(self.request.grammar, prompts, self.tokenizer, self.template, self._tools)
+            return build.grammars(self.request.grammar, prompts, self.tokenizer, self.template, self._tools)
         except RequestError as error:
             field, _, reason = str(error).partition(": ")
             raise FieldError(field, reason) from error
+
+
+def _is_strict(tool: Mapping[str, Any]) -> bool:
+    inner = tool.get("function", tool)
+    return isinstance(inner, Mapping) and bool(inner.get("strict"))
 
 
 def _seed(seed: int | None, number: int) -> int | None:

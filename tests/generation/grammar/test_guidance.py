@@ -160,7 +160,7 @@ def test_free_text_holds_no_tokens_of_the_envelope():
         ({"regex": r"(?=a)b"}, "regex: .*look-around"),
         ({"lark": "start: nothing"}, "lark: .*unknown name"),
         ({"grammar": "%%%"}, "grammar: "),
-        ({"lark": "start: a\na: b\nb: a"}, "lark: no output matches"),
+        ({"lark": "start: a\na: b\nb: a"}, "lark: no output matches rule"),
         ({"lark": "start: <no_such_token>"}, "lark: .*unknown special token"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}},

@@ -35,8 +35,13 @@ def chain(n, link, end):
     return "start: %json " + json.dumps({"$ref": "#/$defs/a0", "$defs": definitions})
 
 
+def rules(n):
+    return "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(n)) + f'\nr{n}: "a"'
+
+
 HOSTILE = {
-    "rules": ("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(4000)) + '\nr4000: "a"', DEEP),
+    "rules": (rules(4000), DEEP),
+    "fewer rules": (rules(1000), DEEP),
     "references": (chain(5000, lambda to: to, {"type": "string"}), DEEP),
     "items": (chain(4000, lambda to: {"type": "array", "items": to}, {}), DEEP),
     "allOf": (chain(4000, lambda to: {"allOf": [to]}, {}), DEEP),
@@ -151,8 +156,8 @@ def test_the_process_belongs_to_a_loaded_model():
         checker = GuidanceVocabulary.of(lm.tokenizer).checker
         lm.generate([1, 2], regex="yes|no", max_tokens=1)
         child = checker._process._process
-        with pytest.raises(RequestError, match=rf"^lark: .*{DEEP}"):
-            lm.generate([1, 2], lark=HOSTILE["rules"][0])
+        with pytest.raises(RequestError, match=f"^lark: .*{DEEP}"):
+            lm.generate([1, 2], lark=HOSTILE["fewer rules"][0])
         assert child.poll() is None
     assert child.returncode is not None
     with dflash.load("demo", device="cpu", threads=1, context=256, sequences=1, isolate=False) as lm:
