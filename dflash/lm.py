@@ -88,6 +88,7 @@ class LM:
         grammar: str | None = None,
         reasoning_parser: str | None = None,
         tool_parser: str | None = None,
+        offered_tools_only: bool = False,
         strategy: Strategy | Drafter | str | None = None,
         recover: Recover = None,
         max_tokens: int | None = None,
@@ -113,6 +114,8 @@ class LM:
         reasoning_parser, tool_parser : str, optional
             Format of reasoning (``"qwen3"``) and of tool calls (``"qwen3-coder"``, ``"hermes"``), or ``"none"``. If None,
             the chat template determines them for messages; the output of other prompts is not parsed.
+        offered_tools_only : bool
+            Calls of functions that are not among `tools` are text. Otherwise they are calls, as in vLLM.
         strategy : Strategy, Drafter or str, optional
             Drafter, draft shape and recoveries, or a name as ``"ddtree:22"`` (see `dflash.decode.registry`); `Plain()` if
             None. The drafter never changes the output.
@@ -171,7 +174,9 @@ class LM:
             prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
         )
         prompt_ids = [encode(one) for one in several]
-        of_messages = OutputFormat.of(self.template, tools, reasoning=reasoning_parser, tool=tool_parser)
+        of_messages = OutputFormat.of(
+            self.template, tools, reasoning=reasoning_parser, tool=tool_parser, offered_only=offered_tools_only
+        )
         of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
         chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
         wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())

@@ -173,6 +173,7 @@ def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_pref
         defaults,
         Limits(loaded.model.config.context, arguments.request_timeout or inf),
         strict_names=arguments.strict_model,
+        offered_tools_only=arguments.offered_tools_only,
         template_kwargs=arguments.template_kwargs,
         facts=ModelFacts.of(loaded),
         id_prefix=id_prefix,

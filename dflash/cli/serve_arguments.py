@@ -127,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         help="host memory for KV pages of preempted sequences, as 8G; sequences that could need more wait to start "
         "(size of the KV cache, on a GPU half of the free host memory if that is more)",
     )
+    parser.add_argument(
+        "--offered-tools-only",
+        action="store_true",
+        help="show calls of functions that a request does not offer as text (default: clients get them as calls)",
+    )
     _add_prefix_cache(parser)
     _add_strategy(parser)
     _add_sampling(parser)

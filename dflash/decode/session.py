@@ -11,6 +11,7 @@ import numpy as np
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
 from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.grammar.state import GrammarState
+from dflash.decode.output_part import OutputReader, SpecialTokenReader, prompt_reasoning
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.base import RecoveryState
 from dflash.decode.recoveries.intervention import Intervention
@@ -77,6 +78,8 @@ class Session:
         False to neither begin with a snapshot of the engine's prefix cache nor save any.
     conversation : str, optional
         Name of the conversation that the prompt belongs to: a hint for the prefix cache.
+    reader : callable, optional
+        ``reader()`` returns a new reader of the output, for recoveries. If None, special tokens tell its parts.
 
     Attributes
     ----------
@@ -150,6 +153,7 @@ class Session:
         boundaries: Sequence[int] = (),
         use_prefix_cache: bool = True,
         conversation: str | None = None,
+        reader: Callable[[], OutputReader] | None = None,
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
@@ -159,7 +163,7 @@ class Session:
             _check_prefix(prefix, self.prompt_array)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
-        self.group, self.detokenize = group, detokenize
+        self.group, self.detokenize, self._reader = group, detokenize, reader
         self.boundaries, self.use_prefix_cache, self.conversation = boundaries, use_prefix_cache, conversation
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -223,6 +227,13 @@ class Session:
     def n_accepted(self) -> int:
         """Number of accepted draft tokens in all steps."""
         return sum(step.accepted for step in self.steps)
+
+    def read_output(self) -> OutputReader:
+        """Return a new reader of the output, which stands before its first token."""
+        if self._reader is not None:
+            return self._reader()
+        is_open = prompt_reasoning(self.token_ids[: self.n_prompt], self.special_tokens.think, self.eos)
+        return SpecialTokenReader(self.special_tokens, is_open=bool(is_open))
 
     def cancel(self) -> None:
         """End the session after the present step or chunk of the prompt. May be called from any thread."""

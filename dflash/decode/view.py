@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dflash.decode.drafting.shapes import Shape
 from dflash.decode.grammar.state import GrammarState
+from dflash.decode.output_part import OutputReader
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
@@ -149,6 +150,10 @@ class RecoveryView(SessionView, Protocol):
     @property
     def n_tokens(self) -> int:
         """Number of ids after the prompt, without those of the step being checked."""
+        ...
+
+    def read_output(self) -> OutputReader:
+        """Return a new reader of the output, which stands before its first token: see `dflash.decode.output_part`."""
         ...
 
     @property

@@ -1,16 +1,19 @@
 """A request in progress: a decoding session, its detokenizer and its parser."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakMethod
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.grammar.matcher import Grammar
+from dflash.decode.output_part import ReasoningCount, prompt_reasoning
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
-from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, ParsedOutput
+from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, OutputParser, ParsedOutput
+from dflash.generation.parsers.text_reader import TextReader
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.result import Generation
 from dflash.generation.role_boundaries import role_boundaries
@@ -107,6 +110,12 @@ class Completion:
             return observed(session, tokens)
 
         prompt = PromptIds.of(prompt)
+        special_tokens = special_tokens_of(tokenizer)
+        parser = None
+        if output_format is not None:
+            thinking = prompt_reasoning(prompt.token_ids, special_tokens.think, tokenizer.eos_ids)
+            prompt_end = tokenizer.decode(prompt.array[-_PROMPT_END:].tolist())
+            parser = partial(output_format.parser, prompt_end, thinking=thinking)
         self.session = Session(
             prompt,
             sampling=sampling,
@@ -115,17 +124,17 @@ class Completion:
             eos=tokenizer.eos_ids,
             grammar=grammar,
             observer=observer,
-            special_tokens=special_tokens_of(tokenizer),
+            special_tokens=special_tokens,
             detokenize=tokenizer.decode,
             boundaries=role_boundaries(tokenizer, prompt),
             use_prefix_cache=prefix_cache,
             conversation=conversation,
+            reader=None if parser is None else lambda: TextReader(tokenizer, parser()),
         )
         self.pieces: list[str] = []
         self.events: list[Event] = []
-        self._parser = None
-        if output_format is not None:
-            self._parser = output_format.parser(tokenizer.decode(self.session.prompt_array[-_PROMPT_END:].tolist()))
+        self._parser = None if parser is None else parser()
+        self._reasoning, self._n_counted = ReasoningCount(), 0
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
         self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
@@ -155,6 +164,11 @@ class Completion:
         """Log-probabilities of the tokens that `text` consists of, if requested."""
         return self.session.logprobs[: self._n_reported]
 
+    @property
+    def n_reasoning(self) -> int:
+        """Output tokens of the reasoning so far, with those that open and close it; 0 if there is no text in it."""
+        return self._reasoning.n
+
     def delta(self, step: Step) -> Delta:
         """Return what `step` added. Called once per step, in order, with the session's latest step."""
         is_last = step.finish is not None
@@ -164,7 +178,7 @@ class Completion:
         text, events = "".join(self._new), self._parsed
         self._new, self._n_parsed, self._parsed = [], 0, []
         if is_last and self._parser is not None:
-            events += self._parser.finish()
+            events += self._parser.finish(cut=step.finish != "stop")
         self.pieces.append(text)
         self.events += events
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
@@ -181,9 +195,18 @@ class Completion:
             if token in self._ends:
                 break
             self._new.append(self._stream.push((token,)))
+            if self._parser is not None and self._parser.may_reason:
+                self._count_reasoning(self._parser)
             if self._stream.stopped is not None or self._has_all_calls():
                 return index + 1
         return None
+
+    def _count_reasoning(self, parser: OutputParser) -> None:
+        """Parse the text of one more token, and count the tokens that are complete now if they belong to reasoning."""
+        before, n = parser.part, self._stream.n_tokens
+        self._parse()
+        self._reasoning.add(before, parser.part, n - self._n_counted)
+        self._n_counted = n
 
     def _has_all_calls(self) -> bool:
         """Return True if `max_calls` calls have ended."""

@@ -58,6 +58,8 @@ class Backend:
         Limits of a request; the default is for a context of 262,144 tokens.
     strict_names : bool
         Refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
+    offered_tools_only : bool
+        Calls of functions that a request does not offer are text. Otherwise they reach the client as calls.
     template_kwargs : mapping
         Variables of the chat template for requests that do not set them, such as ``{"preserve_thinking": True}``.
     facts : ModelFacts, optional
@@ -73,6 +75,7 @@ class Backend:
     defaults: Defaults = PLAIN
     limits: Limits = field(default_factory=Limits)
     strict_names: bool = False
+    offered_tools_only: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     facts: ModelFacts | None = None
     id_prefix: str = ""
@@ -181,7 +184,7 @@ class API:
             kwargs = {**backend.template_kwargs, **(wanted.template_kwargs or {})}
             wanted = replace(wanted, template_kwargs=kwargs)
         read = ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
-        return replace(read, conversation=session_id(fields, headers))
+        return replace(read, conversation=session_id(fields, headers), offered_tools_only=backend.offered_tools_only)
 
     def _format(
         self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy

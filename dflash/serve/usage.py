@@ -19,8 +19,7 @@ class TokenCounts:
     output : int
         Output tokens, reasoning and end tokens included.
     reasoning : int
-        Output tokens up to and including the end of reasoning. An output that ends without it has only reasoning, up to its
-        end token.
+        Output tokens of reasoning, with the one that closes it. The tokens of a call that ends reasoning do not count.
     drafted, accepted : int
         Draft tokens, and those that became output.
     """
@@ -47,8 +46,4 @@ class TokenCounts:
 
 
 def _n_reasoning(completion: Completion) -> int:
-    output, think = completion.output, completion.session.special_tokens.think
-    if output is None or not output.reasoning or think is None:
-        return 0
-    ids = completion.session.output_ids
-    return ids.index(think[1]) + 1 if think[1] in ids else len(ids) - (completion.session.stop_token is not None)
+    return completion.n_reasoning if completion.output is not None and completion.output.reasoning else 0

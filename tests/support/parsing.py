@@ -19,15 +19,15 @@ TOOLS = [
 ]
 
 
-def parser(tools=TOOLS, *, calls=XML, reasoning="qwen3", prompt=CLOSED):
-    made = OutputFormat.of(ChatTemplate("", tokens={}), tools, reasoning=reasoning, tool=calls)
+def parser(tools=TOOLS, *, calls=XML, reasoning="qwen3", prompt=CLOSED, offered_only=False):
+    made = OutputFormat.of(ChatTemplate("", tokens={}), tools, reasoning=reasoning, tool=calls, offered_only=offered_only)
     return made.parser(prompt)
 
 
-def events(parts, *args, **settings):
+def events(parts, *args, cut=False, **settings):
     """Events of a text in parts, neighbouring deltas joined, without identifiers."""
     one = parser(*args, **settings)
-    found = [event for part in parts for event in one.push(part)] + one.finish()
+    found = [event for part in parts for event in one.push(part)] + one.finish(cut=cut)
     joined = []
     for event in found:
         fields = (type(event).__name__, getattr(event, "index", None), getattr(event, "name", None))
@@ -39,10 +39,10 @@ def events(parts, *args, **settings):
     return joined
 
 
-def parsed(text, *args, **settings):
+def parsed(text, *args, cut=False, **settings):
     """Parts of a text that arrives at once."""
     one = parser(*args, **settings)
-    return ParsedOutput.of([*one.push(text), *one.finish()])
+    return ParsedOutput.of([*one.push(text), *one.finish(cut=cut)])
 
 
 def calls_of(output):

@@ -2,7 +2,6 @@
 
 import random
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 from demo_text import demo_tokenizer
@@ -109,18 +108,18 @@ def _rows():
 
 @cache
 def _closes():
-    """A line break, and the token pairs by which a parameter ends after it: random text would never get there."""
-    ids = demo_tokenizer().encode("word\n</parameter>\n")
-    return ids[1], dict(pairwise(ids[1:]))
+    """The tokens by which a parameter ends: random text would never get there."""
+    return [demo_tokenizer().encode(f"word\n</parameter>\n{tag}")[1:] for tag in ("</function>", "<parameter=")]
 
 
 def _law(text):
     row = _rows()[(31 * len(text) + text[-1]) % 48].copy()
-    line_break, follows = _closes()
     if len(text) % 5 == 0:
-        row[line_break] += 14
-    if text[-1] in follows:
-        row[follows[text[-1]]] += 14
+        row[_closes()[0][0]] += 14
+    closing = _closes()[len(text) // 32 % 2]
+    n = next((n for n in range(len(closing) - 1, 0, -1) if list(text[-n:]) == closing[:n]), 0)
+    if n:
+        row[closing[n]] += 20
     return row
 
 

@@ -36,7 +36,7 @@ class WordGrammar:
 
 
 class WordMatcher:
-    free = False
+    free, binds = False, True
 
     def __init__(self, grammar):
         self.grammar, self.path, self.masked = grammar, [], []

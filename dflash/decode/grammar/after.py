@@ -1,7 +1,7 @@
 """A grammar that begins after a certain token, such as the end of reasoning or the start of a tool call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,12 +22,18 @@ class AfterToken:
         If given, the output begins in the grammar, and only this token, as its first one, opens free output.
     repeats : bool
         Return to free output where the grammar is complete; the token then starts the grammar anew.
+    enters : int, optional
+        Another token that ends free output; it is the first one of the grammar. So a tool call ends reasoning.
+    legal : uint32 (ceil(V / 32),), optional
+        Tokens that may stand in free output, as a bit-packed set; all if None. So no end token comes before the grammar.
     """
 
     grammar: Grammar
     token: int
     opens: int | None = None
     repeats: bool = False
+    enters: int | None = None
+    legal: Words | None = field(default=None, repr=False, compare=False)
 
     def start(self) -> "AfterMatcher":
         """Return the position before the first token."""
@@ -35,12 +41,15 @@ class AfterToken:
 
 
 class _Segment:
-    """A stretch of tokens: free output if it has no matcher. `n` counts its tokens."""
+    """A stretch of tokens: free output if it has no matcher. `n` counts its tokens.
 
-    __slots__ = ("matcher", "n")
+    `began` is True if its first token began it; without that token there is no such stretch.
+    """
 
-    def __init__(self, matcher: Matcher | None, n: int = 0) -> None:
-        self.matcher, self.n = matcher, n
+    __slots__ = ("began", "matcher", "n")
+
+    def __init__(self, matcher: Matcher | None, *, began: bool = False) -> None:
+        self.matcher, self.n, self.began = matcher, int(began), began
 
 
 class AfterMatcher:
@@ -54,13 +63,19 @@ class AfterMatcher:
     def free(self) -> bool:
         """See `Matcher`."""
         matcher = self._segments[-1].matcher
-        return matcher is None or matcher.free
+        return self._about.legal is None if matcher is None else matcher.free
+
+    @property
+    def binds(self) -> bool:
+        """See `Matcher`."""
+        matcher = self._segments[-1].matcher
+        return matcher is not None and matcher.binds
 
     @property
     def is_accepting(self) -> bool:
-        """See `Matcher`: free output may end anywhere."""
+        """See `Matcher`: free output may end anywhere, unless its tokens are limited."""
         matcher = self._segments[-1].matcher
-        return matcher is None or matcher.is_accepting
+        return self._about.legal is None if matcher is None else matcher.is_accepting
 
     @property
     def is_complete(self) -> bool:
@@ -71,7 +86,9 @@ class AfterMatcher:
     def mask(self) -> Words:
         """See `Matcher`."""
         matcher = self._segments[-1].matcher
-        assert matcher is not None, "free output has no mask"
+        if matcher is None:
+            assert self._about.legal is not None, "free output has no mask"
+            return self._about.legal
         words = matcher.mask()
         if self._may_open:
             assert self._about.opens is not None
@@ -84,18 +101,30 @@ class AfterMatcher:
         about, segment = self._about, self._segments[-1]
         matcher = segment.matcher
         if matcher is None:
-            segment.n += 1
-            if token == about.token:
-                self._segments.append(_Segment(about.grammar.start()))
-            return True
+            return self._advance_free(token, segment)
         if self._may_open and token == about.opens:
-            self._segments.append(_Segment(None, 1))
+            self._segments.append(_Segment(None, began=True))
             return True
         if not matcher.advance(token):
             return False
         segment.n += 1
         if about.repeats and matcher.is_complete:
             self._segments.append(_Segment(None))
+        return True
+
+    def _advance_free(self, token: int, segment: _Segment) -> bool:
+        about = self._about
+        if about.legal is not None and not about.legal[token // 32] >> np.uint32(token % 32) & 1:
+            return False
+        if token == about.enters:
+            matcher = about.grammar.start()
+            if not matcher.advance(token):
+                return False
+            self._segments.append(_Segment(matcher, began=True))
+            return True
+        segment.n += 1
+        if token == about.token:
+            self._segments.append(_Segment(about.grammar.start()))
         return True
 
     def rollback(self, n: int) -> None:
@@ -107,7 +136,7 @@ class AfterMatcher:
                 segment.matcher.rollback(undone)
             segment.n -= undone
             n -= undone
-            if n or self._was_opened:
+            if n or (segment.began and not segment.n):
                 self._segments.pop()
 
     def forced(self) -> Sequence[int]:
@@ -119,8 +148,3 @@ class AfterMatcher:
     def _may_open(self) -> bool:
         """True before the first token, if that may open free output."""
         return self._about.opens is not None and len(self._segments) == 1 and self._segments[0].n == 0
-
-    @property
-    def _was_opened(self) -> bool:
-        """True in free output whose opening token was undone."""
-        return len(self._segments) == 2 and self._segments[0].n == self._segments[1].n == 0

@@ -22,6 +22,11 @@ class Matcher(Protocol):
         ...
 
     @property
+    def binds(self) -> bool:
+        """False in free output before or between grammars, where no more than some special tokens are excluded."""
+        ...
+
+    @property
     def is_accepting(self) -> bool:
         """True if the output may end here: then end tokens are legal."""
         ...

@@ -59,10 +59,10 @@ class GrammarState:
         return n == len(tokens)
 
     def restricts(self, tokens: Sequence[int]) -> list[bool]:
-        """Return for each of these next tokens, which are legal, if it stands where other tokens were not."""
+        """Return for each of these next tokens, which are legal, if a grammar binds the output there."""
         found: list[bool] = []
         for token in tokens:
-            found.append(not self._matcher.free)
+            found.append(self._matcher.binds)
             if not self._matcher.advance(token):
                 raise DFlashError(f"grammar: token {token} is not legal after {len(found) - 1} legal ones")
         self._matcher.rollback(len(found))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash.decode.recoveries.base import PASS, Cut, Verdict
 from dflash.decode.recoveries.call_limits import CallLimits
+from dflash.decode.recoveries.reasoning import ReasoningTracker
 from dflash.decode.recoveries.repeated_lines import RepeatedLines
 from dflash.decode.recoveries.repeated_tokens import RepeatedTokens
 from dflash.decode.registry.recoveries import Option, RequestField, RequestFields, register
@@ -28,7 +29,7 @@ MAX_COUNT = 1000
 MAX_LINES = 4096
 """Most lines that are compared; bounds the memory."""
 
-Detector = RepeatedTokens | RepeatedLines | CallLimits
+Detector = RepeatedTokens | RepeatedLines
 
 
 def _from_request(fields: RequestFields) -> LoopGuard | None:
@@ -98,9 +99,9 @@ class LoopGuard:
         if not self.lines <= self.line_window <= MAX_LINES:
             raise RequestError(f"line_window: must be {self.lines} to {MAX_LINES}, got {self.line_window}")
 
-    def start(self, session: RecoveryView) -> _LoopGuardState:  # noqa: ARG002
+    def start(self, session: RecoveryView) -> _LoopGuardState:
         """Return the state for an empty output."""
-        return _LoopGuardState(self)
+        return _LoopGuardState(self, session)
 
 
 class _LoopGuardState:
@@ -108,17 +109,24 @@ class _LoopGuardState:
 
     name, restarts = "LoopGuard", False
 
-    def __init__(self, guard: LoopGuard) -> None:
+    def __init__(self, guard: LoopGuard, session: RecoveryView) -> None:
         self._guard = guard
         self._n = self._n_asleep = 0
         self._detectors: list[Detector] | None = None
+        self._limits: CallLimits | None = None
+        self._follows_calls = session.special_tokens.call is not None and bool(guard.body or guard.calls or guard.prose)
+        self._parts = ReasoningTracker(session) if self._follows_calls else None
 
     def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
         if self._n != session.n_tokens:
             self._n = self._n_asleep = min(self._n_asleep, session.n_tokens)
             self._detectors = None
-            for token in session.output_ids[self._n :]:
-                self._feed(session, token)
+            self._parts = ReasoningTracker(session) if self._follows_calls else None
+            for i, token in enumerate(session.output_ids):
+                if i < self._n_asleep:
+                    self._skip(token)
+                else:
+                    self._feed(session, token)
         asleep = repeat(False) if session.grammar is None else session.grammar.restricts(accepted.tokens)
         for i, (token, sleeps) in enumerate(zip(accepted.tokens, asleep, strict=False), 1):
             if token in session.eos:
@@ -126,22 +134,32 @@ class _LoopGuardState:
             if sleeps:
                 self._n = self._n_asleep = session.n_tokens + i
                 self._detectors = None
+                self._skip(token)
             elif reason := self._feed(session, token):
                 return Cut(i, "length", reason)
         return PASS
+
+    def _skip(self, token: int) -> None:
+        """Follow a token that does not count."""
+        if self._parts is not None:
+            self._parts.feed(token)
 
     def _feed(self, session: RecoveryView, token: int) -> str:
         """Add a token; return the reason to end the session, or an empty string."""
         if self._detectors is None:
             self._detectors = list(self._new_detectors(session))
+            self._limits = CallLimits(self._guard.body, self._guard.calls, self._guard.prose)
         self._n += 1
-        return next(filter(None, [detector.feed(token) for detector in self._detectors]), "")
+        reasons = [detector.feed(token) for detector in self._detectors]
+        if self._parts is not None and self._limits is not None:
+            before = self._parts.part
+            self._parts.feed(token)
+            reasons.append(self._limits.feed(token, before, self._parts.part))
+        return next(filter(None, reasons), "")
 
     def _new_detectors(self, session: RecoveryView) -> Iterator[Detector]:
-        guard, special_tokens = self._guard, session.special_tokens
+        guard = self._guard
         if guard.same or guard.max_period:
             yield RepeatedTokens(guard.same, guard.min_period, guard.max_period, guard.count)
         if guard.lines and session.detokenize is not None:
             yield RepeatedLines(guard.lines, guard.line_window, session.detokenize)
-        if special_tokens.call is not None and (guard.body or guard.calls or guard.prose):
-            yield CallLimits(special_tokens.call, special_tokens.think, guard.body, guard.calls, guard.prose)

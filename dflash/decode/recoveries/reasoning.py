@@ -1,69 +1,66 @@
-"""Reasoning between its special tokens, followed token by token."""
+"""Reasoning of an output, followed token by token."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+from dflash.decode.output_part import OutputPart, ReasoningCount
 
+if TYPE_CHECKING:
     from dflash.decode.view import RecoveryView
 
 
-def in_reasoning(token_ids: Sequence[int], think: tuple[int, int] | None, eos: Collection[int] = ()) -> bool:
-    """Return True if reasoning is open at the end of a sequence.
-
-    Parameters
-    ----------
-    token_ids : sequence of int
-        Prompt, or prompt and output. A chat template may open reasoning at its end.
-    think : (int, int) or None
-        Tokens that open and close reasoning; None if the model has none.
-    eos : collection of int
-        End tokens. One of them ends the message before, whose reasoning does not count.
-
-    Notes
-    -----
-    The last of all these tokens decides, so the cost is the distance to it.
-    """
-    if think is None:
-        return False
-    return next((token == think[0] for token in reversed(token_ids) if token in think or token in eos), False)
-
-
 class ReasoningTracker:
-    """Counts the reasoning tokens of an output. Made in `Recovery.start`; constant memory and time for each token.
+    """Follows the parts of an output and counts its reasoning tokens. Made in `Recovery.start`.
 
     Attributes
     ----------
-    is_open : bool
-        True inside reasoning, after the last token that was fed.
-    n_reasoning : int
-        Reasoning tokens so far, without the special tokens.
+    has_call : bool
+        True if the output holds a tool call.
     n_tokens : int
         Output tokens that were fed.
     """
 
     def __init__(self, session: RecoveryView) -> None:
-        self._think = session.special_tokens.think
-        self._begins = in_reasoning(session.token_ids, self._think, session.eos)
-        self._begin()
+        self._think = session.special_tokens.think or ()
+        self._begin(session)
+
+    @property
+    def part(self) -> OutputPart:
+        """Part of the output that the next token belongs to."""
+        return self._reader.part
+
+    @property
+    def is_open(self) -> bool:
+        """True inside reasoning, after the last token that was fed."""
+        return self._reader.part is OutputPart.REASONING
+
+    @property
+    def is_reasoning(self) -> bool:
+        """True inside reasoning, also where text may open a call there."""
+        return self._count.is_undecided if self.part is OutputPart.OPENING else self.is_open
+
+    @property
+    def n_reasoning(self) -> int:
+        """Reasoning tokens so far, without the special tokens."""
+        return self._count.n
 
     def catch_up(self, session: RecoveryView) -> None:
-        """Count the output again if earlier verdicts have changed it. Called first in each step."""
-        if self.n_tokens != session.n_tokens:
-            self._begin()
-            for token in session.output_ids:
-                self.feed(token)
+        """Read the output again if earlier verdicts have changed it. Called first in each step."""
+        if self.n_tokens > session.n_tokens:
+            self._begin(session)
+        for token in session.token_ids[session.n_prompt + self.n_tokens :]:
+            self.feed(token)
 
     def feed(self, token: int) -> None:
         """Add the next token of the output."""
         self.n_tokens += 1
-        if self._think is not None and token in self._think:
-            self.is_open = token == self._think[0]
-        else:
-            self.n_reasoning += self.is_open
+        before = self._reader.part
+        self._reader.feed(token)
+        self._count.add(before, self.part, n_tokens=int(token not in self._think))
+        if self.part is OutputPart.CALL:
+            self.has_call = True
 
-    def _begin(self) -> None:
-        self.n_tokens = self.n_reasoning = 0
-        self.is_open = self._begins
+    def _begin(self, session: RecoveryView) -> None:
+        self._reader, self._count = session.read_output(), ReasoningCount()
+        self.n_tokens, self.has_call = 0, False

@@ -1,7 +1,9 @@
 """The grammars of a request."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dflash.decode.grammar.after import AfterToken
 from dflash.decode.grammar.matcher import Grammar
@@ -13,8 +15,9 @@ from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabula
 from dflash.generation.grammar.json_calls import json_body
 from dflash.generation.grammar.lark import json_rule
 from dflash.generation.grammar.params import GrammarParams
-from dflash.generation.grammar.reasoning import reasoning_after
+from dflash.generation.grammar.reasoning import Reasoning, reasoning_after
 from dflash.generation.grammar.xml_calls import xml_body
+from dflash.generation.recovery.special_tokens import CALL
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -50,16 +53,47 @@ def grammars(
     RequestError
         If a schema, an expression or a tool is not valid, too large, or can't be enforced; one sentence says why.
     """
-    compiled: dict[bool, Grammar | None] = {}
+    compiled: dict[bool, _Built | None] = {}
     found: list[Grammar | None] = []
     for ids, is_chat in prompts:
         reasoning = reasoning_after(ids, tokenizer, template if is_chat else None)
         lead = reasoning is not None
         if lead not in compiled:
             compiled[lead] = _build(params, tokenizer, template, tools, lead=lead)
-        grammar = compiled[lead]
-        found.append(grammar if grammar is None or reasoning is None else reasoning.before(grammar))
+        found.append(_after(reasoning, compiled[lead], tokenizer, has_tools=bool(tools) and params.tool_choice != "none"))
     return found
+
+
+class _Built(NamedTuple):
+    """A grammar after reasoning.
+
+    Parameters
+    ----------
+    grammar : Grammar
+        The grammar.
+    calls : bool
+        It may begin with a tool call.
+    is_needed : bool
+        The output may not be empty. Otherwise it is free up to the first call.
+    """
+
+    grammar: Grammar
+    calls: bool = False
+    is_needed: bool = True
+
+
+def _after(reasoning: Reasoning | None, built: _Built | None, tokenizer: Tokenizer, *, has_tools: bool) -> Grammar | None:
+    """Return a grammar of reasoning and what follows. No end token, and no call that can't follow, stands in reasoning."""
+    if built is None or reasoning is None:
+        return built and built.grammar
+    opened = tokenizer.id_of(CALL[0])
+    if not built.is_needed:
+        return reasoning.before(built.grammar, call=opened)
+    excluded = [*tokenizer.eos_ids, *([opened] if has_tools and not built.calls and opened is not None else [])]
+    legal = np.full(GuidanceVocabulary.of(tokenizer).n_words, 2**32 - 1, np.uint32)
+    for token in excluded:
+        legal[token // 32] &= ~np.uint32(1 << token % 32)
+    return reasoning.before(built.grammar, call=opened if built.calls else None, legal=legal)
 
 
 def _build(
@@ -69,24 +103,25 @@ def _build(
     tools: Sequence[Mapping[str, Any]],
     *,
     lead: bool,
-) -> Grammar | None:
+) -> _Built | None:
     """Compile the grammar after reasoning, if there is any: with `lead`, line breaks may come first."""
     start = f"start: {_LEAD if lead else ''}"
     if params.must_call:
-        return _must_call(start, params, tokenizer, template, tools)
+        return _Built(_must_call(start, params, tokenizer, template, tools), calls=True)
     if params.regex is not None:
-        return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), regex_source(params.regex), "regex")
+        return _Built(GuidanceGrammar(GuidanceVocabulary.of(tokenizer), regex_source(params.regex), "regex"))
     for name in ("lark", "grammar"):
         if (source := getattr(params, name)) is not None:
-            return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), source, name, gbnf=is_gbnf(source))
+            return _Built(GuidanceGrammar(GuidanceVocabulary.of(tokenizer), source, name, gbnf=is_gbnf(source)))
     callable_ = functions_of(tools) if tools and params.tool_choice != "none" else []
     if params.schema is not None:
-        return _json(start, params, tokenizer, template, callable_)
+        return _Built(_json(start, params, tokenizer, template, callable_), calls=bool(callable_))
     if not any(function.strict for function in callable_):
         return None
     opened, closed = call_tokens(tokenizer)
     rules = ["start: call", *_call(callable_, closed, call_form(template))]
-    return AfterToken(_compiled(rules, tokenizer, "tools"), opened, repeats=True)
+    grammar = AfterToken(_compiled(rules, tokenizer, "tools"), opened, repeats=True)
+    return _Built(grammar, calls=True, is_needed=False)
 
 
 def _must_call(
@@ -126,5 +161,4 @@ def _call(functions: Sequence[Function], closed: int, form: CallForm) -> list[st
 
 
 def _compiled(rules: Sequence[str], tokenizer: Tokenizer, name: str) -> GuidanceGrammar:
-    headers = any("</parameter>" in rule for rule in rules)
-    return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), "\n".join(("%llguidance {}", *rules)), name, headers=headers)
+    return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), "\n".join(("%llguidance {}", *rules)), name)

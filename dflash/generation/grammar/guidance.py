@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -82,12 +82,6 @@ class GuidanceVocabulary:
             self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
         return self.checker
 
-    @cached_property
-    def joined(self) -> dict[int, int]:
-        """Lengths in bytes of the tokens that have text after ``>`` and a line break."""
-        joins = re.compile(rb".*>\n.", re.DOTALL)
-        return {token: len(text) for token, text in enumerate(self._texts) if joins.match(text)}
-
 
 class GuidanceGrammar:
     """A grammar that llguidance matches.
@@ -100,9 +94,6 @@ class GuidanceGrammar:
         Field of the request, for errors.
     gbnf : bool
         The grammar is in llama.cpp's GBNF.
-    headers : bool
-        Keep the line break after ``>``, where it is certain, apart from the text after it. So no token holds the end of a
-        parameter's header together with the start of its value.
 
     Raises
     ------
@@ -112,10 +103,8 @@ class GuidanceGrammar:
         As for `GrammarChecker.check`.
     """
 
-    def __init__(
-        self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False, headers: bool = False
-    ) -> None:
-        self.vocabulary, self.headers = vocabulary, headers
+    def __init__(self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False) -> None:
+        self.vocabulary = vocabulary
         guidance()
         try:
             if not gbnf:
@@ -132,17 +121,17 @@ class GuidanceGrammar:
 
     def start(self) -> GuidanceMatcher:
         """Return the position before the first token."""
-        return GuidanceMatcher(self._first.deep_copy(), self.vocabulary, headers=self.headers)
+        return GuidanceMatcher(self._first.deep_copy(), self.vocabulary)
 
 
 class GuidanceMatcher:
     """Position in a `GuidanceGrammar`."""
 
-    free = False
+    free, binds = False, True
 
-    def __init__(self, inner: Any, vocabulary: GuidanceVocabulary, *, headers: bool) -> None:
+    def __init__(self, inner: Any, vocabulary: GuidanceVocabulary) -> None:
         self._inner, self._ends, self._ended = inner, vocabulary.ends, False
-        self._joined, self._n_words = vocabulary.joined if headers else {}, vocabulary.n_words
+        self._n_words = vocabulary.n_words
 
     @property
     def is_accepting(self) -> bool:
@@ -160,7 +149,7 @@ class GuidanceMatcher:
             return np.zeros(self._n_words, np.uint32)
         words = np.frombuffer(self._inner.compute_bitmask(), np.uint32)[: self._n_words]
         self._check()
-        return self._without_joined(words) if self._joined else words
+        return words
 
     def advance(self, token: int) -> bool:
         """See `Matcher`. End tokens are not passed to llguidance, which could not undo them."""
@@ -169,8 +158,6 @@ class GuidanceMatcher:
         if token in self._ends:
             self._ended = self._inner.is_accepting()
             return self._ended
-        if token in self._joined and self._joined[token] > (self._header() or self._joined[token]):
-            return False
         moved = self._inner.try_consume_tokens([token])
         self._check()
         return moved == 1
@@ -189,22 +176,6 @@ class GuidanceMatcher:
         tokens = [] if self._ended else self._inner.compute_ff_tokens()
         self._check()
         return tokens
-
-    def _header(self) -> int:
-        """Return the number of certain bytes up to the line break of a header; 0 if they do not end in one."""
-        certain = self._inner.compute_ff_bytes()
-        return len(certain) if certain.endswith(b">\n") else 0
-
-    def _without_joined(self, words: Words) -> Words:
-        n = self._header()
-        if not n:
-            return words
-        words = words.copy()
-        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
-        for token in np.flatnonzero(bits).tolist():
-            if self._joined.get(token, 0) > n:
-                words[token // 32] &= ~np.uint32(1 << token % 32)
-        return words
 
     def _check(self) -> None:
         if self._inner.is_error():

@@ -1,6 +1,7 @@
 """Pieces of Lark grammars."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,11 @@ _SPACE = r"( |\n[ \t]{0,32})?"
 def quoted(text: str) -> str:
     """Return a string of Lark that matches exactly this text; the empty text matches as an empty group."""
     return json.dumps(text) if text else '""'
+
+
+def pattern_of(text: str) -> str:
+    """Return a regular expression, as it stands between slashes, that matches exactly this text."""
+    return re.sub(r"([^\w\s<>=\"'%@,:;!]|/)", r"\\\1", text)
 
 
 def json_rule(schema: Any, *, lenient: bool = False) -> str:

@@ -7,16 +7,11 @@ from typing import Any
 from dflash.errors import RequestError
 from dflash.generation.grammar.functions import Function
 from dflash.generation.grammar.lark import json_rule, quoted
+from dflash.generation.grammar.xml_text import text_value
+from dflash.generation.parsers.value_end import CLOSE, FUNCTION_END, PARAMETER
 
-_END = "\n</parameter>"
-_BODIES = (
-    "filled[lazy]: FILLED",
-    "any_text[lazy]: ANY_TEXT",
-    f"FILLED: (/(?s:\\s*\\S.*)/ & ~/(?s:.*)<\\/parameter>(?s:.*)/) {quoted(_END)}",
-    f"ANY_TEXT: (/(?s:.*)/ & ~/(?s:.*)<\\/parameter>(?s:.*)/) {quoted(_END)}",
-    'other: "<parameter=" /[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/ ">\\n" any_text "\\n"',
-)
-"""Free text up to the end of its parameter; `FILLED` has at least one character that is not white space."""
+_JSON_END = f"\n{CLOSE}\n"
+_OTHER_KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
 
 
 def xml_body(functions: Sequence[Function], *, lenient: bool) -> list[str]:
@@ -31,22 +26,73 @@ def xml_body(functions: Sequence[Function], *, lenient: bool) -> list[str]:
 
     Notes
     -----
-    Text is free up to the end of its parameter, without a quote or an escape; a line break may be its first character.
-    Required text is not empty. Values of other types are JSON.
+    Text is free up to the end of its parameter, as `dflash.generation.parsers.value_end` describes it, without a quote or an
+    escape. Values of other types are JSON.
     """
-    rules = [f"body: {' | '.join(f'f{i}' for i in range(len(functions)))}", *_BODIES]
+    rules = [f"body: {' | '.join(f'f{i}' for i in range(len(functions)))}"]
     for i, function in enumerate(functions):
-        names, lines = [], []
-        for j, (key, schema) in enumerate(_parameters(function)):
-            required = key in function.parameters.get("required", ())
-            names.append(f"p{i}_{j}" + ("" if required else "?"))
-            value = _value(function, schema, required=required, lenient=lenient and not function.strict)
-            lines.append(f"p{i}_{j}: {quoted(f'<parameter={key}>{chr(10)}')} {value} {quoted(chr(10))}")
-        if not names and function.parameters.get("additionalProperties", True) is not False:
-            names = ["other*"]
-        open_, close = quoted(f"\n<function={function.name}>\n"), quoted("</function>\n")
-        rules += [f"f{i}: {' '.join((open_, *names, close))}", *lines]
+        rules += _Body(i, function, lenient=lenient and not function.strict).rules()
     return rules
+
+
+class _Body:
+    """Rules of one function. ``p{i}_{j}`` follows the tag of parameter j, ``n{i}_{j}`` names the one after it."""
+
+    def __init__(self, i: int, function: Function, *, lenient: bool) -> None:
+        self._i, self._function, self._lenient = i, function, lenient
+        self._parameters = list(_parameters(function))
+        self._required = [key in function.parameters.get("required", ()) for key, _ in self._parameters]
+
+    def rules(self) -> list[str]:
+        """Return all rules."""
+        i, n = self._i, len(self._parameters)
+        head = quoted(f"\n<function={self._function.name}>\n")
+        rules = [f'f{i}: {head} ({self._tail(0)}) "\\n"']
+        for j, (key, _) in enumerate(self._parameters):
+            later = [] if self._required[j] or not self._has_next(j + 1) else [f"n{i}_{j + 1}"]
+            tag = quoted(f"{key}>\n")
+            rules.append(f"n{i}_{j}: {' | '.join([f'{tag} p{i}_{j}', *later])}")
+            rules += self._value(j)
+        if self._takes_others:
+            others = text_value(f"p{i}_{n}", [], more=[f"n{i}_{n}"], last=True)
+            rules += [f'n{i}_{n}: {_OTHER_KEY} ">\\n" p{i}_{n}', *others]
+        return rules
+
+    @property
+    def _takes_others(self) -> bool:
+        """True if the function takes parameters that are not declared."""
+        return not self._parameters and self._function.parameters.get("additionalProperties") not in (None, False)
+
+    def _has_next(self, j: int) -> bool:
+        """Return True if a parameter may come at place j or later."""
+        return j < len(self._parameters) or self._takes_others
+
+    def _may_end(self, j: int) -> bool:
+        """Return True if no parameter at place j or later is required."""
+        return not any(self._required[j:])
+
+    def _tail(self, j: int) -> str:
+        """Return what follows the line before place j, up to the end of the function."""
+        options = [f"{quoted(PARAMETER)} n{self._i}_{j}"] if self._has_next(j) else []
+        return " | ".join([*options, *([quoted(FUNCTION_END)] if self._may_end(j) else [])])
+
+    def _value(self, j: int) -> list[str]:
+        """Return the rules of the value of parameter j and of what follows it."""
+        name, (_, schema) = f"p{self._i}_{j}", self._parameters[j]
+        function = self._function
+        shared = {name: function.parameters[name] for name in ("$defs", "definitions") if name in function.parameters}
+        options = _options(schema, shared)
+        if options is None and _is_text(schema, shared):
+            given = [k for k in range(j + 1) if k == j or self._required[k]]
+            open_ = [other for k, (other, _) in enumerate(self._parameters) if k not in given]
+            following = [f"n{self._i}_{j + 1}"] if self._has_next(j + 1) else []
+            known = [quoted(f"{self._parameters[k][0]}>") for k in given]
+            return text_value(name, open_, more=following, known=known, last=self._may_end(j + 1))
+        if options is not None:
+            value = f"({' | '.join(quoted(option) for option in options)})"
+        else:
+            value = json_rule({**schema, **shared} if shared else schema, lenient=self._lenient)
+        return [f"{name}: {name}_v {quoted(_JSON_END)} ({self._tail(j + 1)})", f"{name}_v: {value}"]
 
 
 def _parameters(function: Function) -> Iterator[tuple[str, Any]]:
@@ -57,16 +103,6 @@ def _parameters(function: Function) -> Iterator[tuple[str, Any]]:
         if not isinstance(key, str) or not key or not key.isprintable() or set(key) & set("<>"):
             raise RequestError(f"tools: {function.name} has a parameter named {key!r:.60}, must be letters without < and >")
         yield key, properties.get(key, {"type": "string"})
-
-
-def _value(function: Function, schema: Any, *, required: bool, lenient: bool) -> str:
-    shared = {name: function.parameters[name] for name in ("$defs", "definitions") if name in function.parameters}
-    options = _options(schema, shared)
-    if options is not None:
-        return f"({' | '.join(quoted(option) for option in options)}) {quoted(_END)}"
-    if _is_text(schema, shared):
-        return "filled" if required else "any_text"
-    return f"{json_rule({**schema, **shared} if shared else schema, lenient=lenient)} {quoted(_END)}"
 
 
 def _resolved(schema: Any, shared: Mapping[str, Any]) -> Any:

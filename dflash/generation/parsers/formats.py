@@ -50,8 +50,14 @@ class CallReader(Protocol):
         """
         ...
 
-    def finish(self, rest: str) -> None:
-        """Pass on the text that was held back in stage `BODY`. Called once, if the run ends there."""
+    def finish(self, rest: str, *, cut: bool) -> None:
+        """Pass on the text that was held back in stage `BODY`. Called once, if the run ends there.
+
+        Parameters
+        ----------
+        cut : bool
+            The model has not ended the completion itself.
+        """
         ...
 
 
@@ -75,7 +81,7 @@ class ToolFormat(Protocol):
 
     def __init__(self, tools: OfferedTools) -> None: ...
 
-    def reader(self, sink: EventSink) -> CallReader:
+    def reader(self, sink: EventSink, *, in_reasoning: bool = False) -> CallReader:
         """Return a reader for the next call."""
         ...
 

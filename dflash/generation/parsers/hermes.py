@@ -18,13 +18,18 @@ _CLOSE = TagSearch(CLOSING)
 _KEY = re.compile(r'"(?:[^"\\]|\\.){0,256}+"', re.DOTALL)
 _KEY_START = re.compile(r'"(?:[^"\\]|\\.){0,256}+\\?', re.DOTALL)
 
+_ARGUMENTS = "arguments", "parameters"
+
 _MAX_KEYS = 16
 """Most keys of a call's object; two are needed."""
 
 
 @register("tool", "hermes")
 class JSONCalls:
-    """Calls as JSON objects in ``<tool_call>`` tags. The arguments are passed on as written."""
+    """Calls as JSON objects in ``<tool_call>`` tags. The arguments are passed on as written.
+
+    Their key is ``arguments`` or ``parameters``; the first one counts. A string that holds a JSON object stands for it.
+    """
 
     openings = reasoning_openings = (_OPENING,)
     closings = (CLOSING,)
@@ -37,22 +42,23 @@ class JSONCalls:
         """Return True if the source of a chat template writes such calls."""
         return _OPENING in source and "arguments" in source and "<function=" not in source
 
-    def reader(self, sink: EventSink) -> "_ObjectReader":
+    def reader(self, sink: EventSink, *, in_reasoning: bool = False) -> "_ObjectReader":
         """Return a reader for the next call."""
-        return _ObjectReader(self._tools, sink)
+        return _ObjectReader(self._tools, sink, in_reasoning)
 
 
 class _ObjectReader:
     """Reads the keys of the object in any order. The call starts when the name is known."""
 
-    def __init__(self, tools: OfferedTools, sink: EventSink) -> None:
-        self._tools, self._sink = tools, sink
+    def __init__(self, tools: OfferedTools, sink: EventSink, in_reasoning: bool) -> None:
+        self._tools, self._sink, self._in_reasoning = tools, sink, in_reasoning
         self.stage, self.is_block = Stage.HEAD, False
         self._next = _ObjectReader._head
         self._raw: list[str] = []
         self._key, self._n_keys = "", 0
         self._value = JSONValue()
         self._early: list[str] = []
+        self._quoted: list[str] | None = None
         self._has_arguments = self._passes = False
 
     @property
@@ -79,10 +85,11 @@ class _ObjectReader:
             self._raw.append(text[start:end])
         return end
 
-    def finish(self, rest: str) -> None:
+    def finish(self, rest: str, *, cut: bool) -> None:  # noqa: ARG002
         """Pass on the rest of arguments that the run has cut."""
         if self._next in (_ObjectReader._in_value, _ObjectReader._junk):
             self._pass(rest)
+            self._pass_quoted()
 
     def _head(self, text: str, start: int) -> int:
         head = _HEAD.match(text, start)
@@ -113,7 +120,7 @@ class _ObjectReader:
         name, end = self._string(text, start)
         if name is None:
             return end
-        if name not in self._tools:
+        if not self._tools.may_call(name, in_reasoning=self._in_reasoning):
             return self._fail(end)
         self._next, self.stage = _ObjectReader._after_value, Stage.BODY
         self._sink.start(name)
@@ -123,7 +130,8 @@ class _ObjectReader:
     def _before_value(self, text: str, start: int) -> int:
         if text[start] in ",:]}":
             return self._fail(start)
-        self._passes = self._key == "arguments" and not self._has_arguments
+        self._passes = self._key in _ARGUMENTS and not self._has_arguments
+        self._quoted = [] if self._passes and text[start] == '"' else None
         self._has_arguments = self._has_arguments or self._passes
         self._value, self._next = JSONValue(), _ObjectReader._in_value
         return start
@@ -133,6 +141,7 @@ class _ObjectReader:
         self._pass(text[start:end])
         if self._value.ended:
             self._next = _ObjectReader._after_value
+            self._pass_quoted()
         return end
 
     def _after_value(self, text: str, start: int) -> int:
@@ -164,10 +173,19 @@ class _ObjectReader:
 
     def _pass(self, text: str) -> None:
         """Add text of a value or junk to the arguments if it belongs there."""
-        if self._passes and self.stage is Stage.HEAD:
+        if self._quoted is not None:
+            self._quoted.append(text)
+        elif self._passes and self.stage is Stage.HEAD:
             self._early.append(text)
         elif self._passes:
             self._sink.arguments(text)
+
+    def _pass_quoted(self) -> None:
+        """Add arguments that were written as a string: the object in it, or the string if it holds none."""
+        if self._quoted is None:
+            return
+        text, self._quoted = "".join(self._quoted), None
+        self._pass(_object_in(text) or text)
 
     def _fail(self, start: int) -> int:
         """Handle text that does not continue a call; a call that has started goes on to its closing tag."""
@@ -189,8 +207,19 @@ class _ObjectReader:
 
     def _close(self, *, whole: bool) -> None:
         """Handle the closing tag before the end of the object."""
+        if whole:
+            self._pass_quoted()
         if whole and self.stage is Stage.HEAD:
             self.stage, self.is_block = Stage.REJECTED, True
         elif whole:
             self._sink.end()
             self.stage = Stage.ENDED
+
+
+def _object_in(quoted: str) -> str | None:
+    """Return the JSON text of an object that a JSON string holds; None if it holds something else."""
+    try:
+        text = json.loads(quoted)
+        return text if isinstance(json.loads(text, parse_int=float), dict) else None
+    except (TypeError, ValueError, RecursionError):
+        return None

@@ -27,6 +27,7 @@ class OutputFormat:
         *,
         reasoning: str | None = None,
         tool: str | None = None,
+        offered_only: bool = False,
     ) -> "OutputFormat | None":
         """Choose the formats.
 
@@ -38,6 +39,8 @@ class OutputFormat:
             Functions offered to the model. Without any, no calls are parsed.
         reasoning, tool : str, optional
             Names of registered formats, or ``"none"``.
+        offered_only : bool
+            Calls of functions that were not offered are text.
 
         Returns
         -------
@@ -52,8 +55,19 @@ class OutputFormat:
         source = "" if template is None else template.source
         thinks, calls = find("reasoning", reasoning, source), find("tool", tool, source)
         calls = calls if tools else None
-        return cls(thinks and thinks(), calls and calls(OfferedTools(tools or ()))) if thinks or calls else None
+        return (
+            cls(thinks and thinks(), calls and calls(OfferedTools(tools or (), only=offered_only)))
+            if thinks or calls
+            else None
+        )
 
-    def parser(self, prompt_end: str) -> OutputParser:
-        """Return a parser for one completion of a prompt that ends in the given text."""
-        return OutputParser(self.reasoning, self.tools, prompt_end=prompt_end, id_prefix=f"call_{token_hex(8)}_")
+    def parser(self, prompt_end: str, *, thinking: bool | None = None) -> OutputParser:
+        """Return a parser for one completion of a prompt that ends in the given text.
+
+        Parameters
+        ----------
+        thinking : bool, optional
+            True if the prompt leaves reasoning open, False if not; None if only the given text tells.
+        """
+        prefix = f"call_{token_hex(8)}_"
+        return OutputParser(self.reasoning, self.tools, prompt_end=prompt_end, thinking=thinking, id_prefix=prefix)

@@ -3,6 +3,7 @@
 import re
 from functools import lru_cache
 
+from dflash.decode.output_part import OutputPart
 from dflash.generation.parsers.events import Event, EventSink
 from dflash.generation.parsers.formats import CallReader, ReasoningFormat, Stage, ToolFormat
 from dflash.generation.parsers.tags import SPACE, TagSearch, partial
@@ -26,30 +27,56 @@ class OutputParser:
         Format of calls to the offered functions; None if there are no functions. Calls are text then.
     prompt_end : str
         End of the prompt, which may have opened the reasoning.
+    thinking : bool, optional
+        True if the prompt has opened reasoning; None if that is so where `prompt_end` is an opening tag.
     id_prefix : str
         Beginning of the identifiers of tool calls.
 
     Notes
     -----
-    Takes linear time and holds less than 700 characters back. A call whose name stands after its arguments is held whole.
+    Reasoning stands at the start of a completion. It ends at its closing tag, or where a call of an offered function begins.
+    A ``<think>`` right after its end opens it again; any later one is content.
+    Takes linear time and holds less than 800 characters back. A call whose name stands after its arguments is held whole.
     """
 
     def __init__(
-        self, reasoning: ReasoningFormat | None, tools: ToolFormat | None, *, prompt_end: str = "", id_prefix: str = "call_"
+        self,
+        reasoning: ReasoningFormat | None,
+        tools: ToolFormat | None,
+        *,
+        prompt_end: str = "",
+        thinking: bool | None = None,
+        id_prefix: str = "call_",
     ) -> None:
         self._reasoning, self._tools = reasoning, tools
         self._sink = EventSink(id_prefix)
         self._text, self._at = "", 0
         self._in_block = False
         self._call: CallReader | None = None
-        self._thinking = reasoning is not None and prompt_end.rstrip().endswith(reasoning.opening)
-        self._newlines = int(self._thinking and not prompt_end.endswith("\n"))
+        opened = reasoning is not None and prompt_end.rstrip().endswith(reasoning.opening)
+        self._thinking = reasoning is not None and (opened if thinking is None else thinking)
+        self._newlines = int(self._thinking and opened and not prompt_end.endswith("\n"))
+        self._may_reopen = False
         self._step = OutputParser._scan if reasoning is None else OutputParser._start
 
     @property
     def in_call(self) -> bool:
         """True from the opening tag of a call to its closing tag."""
         return self._call is not None or self._step is OutputParser._skip_closing
+
+    @property
+    def may_reason(self) -> bool:
+        """True as long as more text may be reasoning."""
+        return self._thinking or self._may_reopen or self._step is OutputParser._start
+
+    @property
+    def part(self) -> OutputPart:
+        """Part of the completion that more text belongs to."""
+        if self._call is not None and self._call.stage is Stage.HEAD:
+            return OutputPart.OPENING
+        if self.in_call:
+            return OutputPart.CALL
+        return OutputPart.REASONING if self._thinking else OutputPart.CONTENT
 
     def push(self, text: str) -> list[Event]:
         """Return the events of more text that no later text can change."""
@@ -58,15 +85,21 @@ class OutputParser:
             pass
         return self._sink.take()
 
-    def finish(self) -> list[Event]:
-        """Return the events of the text that was held back. Call it once, after the last text."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """Return the events of the text that was held back. Call it once, after the last text.
+
+        Parameters
+        ----------
+        cut : bool
+            The model has not ended the completion itself. Then the head of a call is no text: more would have made it one.
+        """
         rest = self._text[self._at :]
         if self._call is None:
             self._write(rest)
-        elif self._call.stage is Stage.HEAD:
+        elif self._call.stage is not Stage.HEAD:
+            self._call.finish(rest, cut=cut)
+        elif not cut:
             self._write(self._call.written + rest)
-        else:
-            self._call.finish(rest)
         return self._sink.take()
 
     def _start(self) -> bool:
@@ -86,7 +119,19 @@ class OutputParser:
             self._newlines, self._at = self._newlines - 1, self._at + 1
         if self._newlines and self._at == len(self._text):
             return False
-        self._newlines, self._step = 0, OutputParser._scan
+        self._newlines, self._step = 0, OutputParser._reopen if self._may_reopen else OutputParser._scan
+        return True
+
+    def _reopen(self) -> bool:
+        """Consume an opening tag right after the end of reasoning."""
+        assert self._reasoning is not None, "reasoning has ended"
+        tag, rest = self._reasoning.opening, self._text[self._at : self._at + len(self._reasoning.opening)]
+        if rest != tag and tag.startswith(rest):
+            return False
+        self._may_reopen, self._step = False, OutputParser._scan
+        if rest == tag:
+            self._at += len(tag)
+            self._thinking, self._newlines, self._step = True, 1, OutputParser._skip_newlines
         return True
 
     def _scan(self) -> bool:
@@ -101,6 +146,7 @@ class OutputParser:
         self._at = tag.end()
         if self._thinking and self._reasoning is not None and tag[0].endswith(self._reasoning.closing):
             self._thinking = self._in_block = False
+            self._may_reopen = True
             self._newlines, self._step = 2, OutputParser._skip_newlines
         elif self._in_block:
             self._in_block = False
@@ -109,7 +155,7 @@ class OutputParser:
             self._at = tag.start() + tag[0].startswith("\n")
             self._write(text[tag.start() : self._at])
             assert self._tools is not None, "the search finds no calls without tools"
-            self._call, self._step = self._tools.reader(self._sink), OutputParser._read_call
+            self._call, self._step = self._tools.reader(self._sink, in_reasoning=self._thinking), OutputParser._read_call
         return True
 
     def _read_call(self) -> bool:

@@ -21,20 +21,20 @@ from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.registry import register
 from dflash.generation.parsers.schema import Member, coerce, only_strings
 from dflash.generation.parsers.tags import NAME, SPACE, TagSearch, partial
+from dflash.generation.parsers.value_end import CALL_END, FUNCTION_END, PARAMETER, value_end
 
 _OPENING = "<tool_call>"
 _HEAD = re.compile(f"({_OPENING}{SPACE})?<function=({NAME})>")
 _HEAD_START = re.compile(f"{_OPENING}{SPACE}(?:{partial('<function=')})?")
-_TAGS = TagSearch("<parameter=", "</function>", "</tool_call>")
-_VALUE_END = TagSearch("<parameter=", "</parameter>", "</function>", newline=True)
+_TAGS = TagSearch(PARAMETER, FUNCTION_END, CALL_END)
 
 
 @register("tool", "qwen3-coder")
 class FunctionTags:
-    """Calls in ``<function=NAME>`` tags. ``<tool_call>`` may be missing, except inside reasoning."""
+    """Calls in ``<function=NAME>`` tags. ``<tool_call>`` may be missing if the function is offered, not inside reasoning."""
 
     openings, reasoning_openings = (_OPENING, "<function="), (_OPENING,)
-    closings = ("</function>", "</tool_call>")
+    closings = (FUNCTION_END, CALL_END)
 
     def __init__(self, tools: OfferedTools) -> None:
         self._tools = tools
@@ -42,19 +42,19 @@ class FunctionTags:
     @staticmethod
     def matches(source: str) -> bool:
         """Return True if the source of a chat template writes these tags."""
-        return "<function=" in source and "<parameter=" in source
+        return "<function=" in source and PARAMETER in source
 
-    def reader(self, sink: EventSink) -> "_FunctionReader":
+    def reader(self, sink: EventSink, *, in_reasoning: bool = False) -> "_FunctionReader":
         """Return a reader for the next call."""
-        return _FunctionReader(self._tools, sink)
+        return _FunctionReader(self._tools, sink, in_reasoning)
 
 
 class _FunctionReader:
-    def __init__(self, tools: OfferedTools, sink: EventSink) -> None:
-        self._tools, self._sink = tools, sink
+    def __init__(self, tools: OfferedTools, sink: EventSink, in_reasoning: bool) -> None:
+        self._tools, self._sink, self._in_reasoning = tools, sink, in_reasoning
         self.stage, self.written, self.is_block = Stage.HEAD, "", False
         self._name = ""
-        self._separator = ""
+        self._keys = set[str]()
         self._value: _Value | None = None
 
     def read(self, text: str, start: int) -> int:
@@ -67,10 +67,18 @@ class _FunctionReader:
             start = self._read_tag(text, start) if self._value is None else self._read_value(text, start)
         return start
 
-    def finish(self, rest: str) -> None:
+    def finish(self, rest: str, *, cut: bool) -> None:
         """Pass on the rest of an open value; part of a tag between two parameters is no argument."""
-        if self._value is not None:
-            self._value.cut(rest)
+        value = self._value
+        if value is None:
+            return
+        ended = not cut and value.end.is_ended(rest)
+        if not ended and not value.end.is_closed(rest):
+            value.cut(rest)
+            return
+        value.close()
+        if ended:
+            self._end()
 
     def _read_head(self, text: str, start: int) -> int:
         head = _HEAD.match(text, start)
@@ -79,7 +87,7 @@ class _FunctionReader:
                 self.stage, self.written = Stage.REJECTED, _OPENING
                 return start + len(_OPENING)
             return start
-        if head[2] not in self._tools:
+        if not self._tools.may_call(head[2], in_block=head[1] is not None, in_reasoning=self._in_reasoning):
             self.stage, self.written, self.is_block = Stage.REJECTED, head[0], head[1] is not None
             return head.end()
         self.stage, self._name = Stage.BODY, head[2]
@@ -93,29 +101,44 @@ class _FunctionReader:
         if tag is None:
             return _TAGS.held(text, start)
         key = tag["name"]
-        if key is not None:
-            self._value = _Value(self._sink, self._tools.members(self._name, key))
-            self._sink.arguments(f"{self._separator}{_quoted(key)}: {self._value.opening}")
-            self._separator = ", "
+        if key is None:
+            self._end()
+            return tag.end() if tag[0] == FUNCTION_END else tag.start()
+        alternatives = self._tools.members(self._name, key)
+        if key in self._keys:  # read to its end, and dropped
+            self._value = _Value(EventSink(""), alternatives)
             return tag.end()
+        self._value = _Value(self._sink, alternatives)
+        self._sink.arguments(f"{', ' if self._keys else ''}{_quoted(key)}: {self._value.opening}")
+        self._keys.add(key)
+        return tag.end()
+
+    def _read_value(self, text: str, start: int) -> int:
+        value = self._value
+        assert value is not None, "a parameter is open"
+        if not value.begins(text, start):
+            return start
+        found = value.end.find(text, start, self._is_next)
+        if found is None:
+            held = value.end.held(text, start)
+            value.add(text[start:held])
+            return held
+        value.add(text[start : found.text])
+        value.close()
+        self._value = None
+        return found.call
+
+    def _is_next(self, key: str, closed: bool) -> bool:
+        """Return True if a parameter may begin after the open value. No parameter begins twice."""
+        assert self._value is not None, "a parameter is open"
+        if closed and not self._value.is_text:
+            return True
+        return key not in self._keys and (closed or self._tools.declares(self._name, key))
+
+    def _end(self) -> None:
         self._sink.arguments("}")
         self._sink.end()
         self.stage = Stage.ENDED
-        return tag.end() if tag[0] == "</function>" else tag.start()
-
-    def _read_value(self, text: str, start: int) -> int:
-        assert self._value is not None, "a parameter is open"
-        start = self._value.after_newline(text, start)
-        tag = _VALUE_END.find(text, start)
-        if tag is None:
-            held = _VALUE_END.held(text, start)
-            self._value.add(text[start:held])
-            return held
-        self._value.add(text[start : tag.start()])
-        self._value.end()
-        self._value = None
-        # another tag closes the parameter and is read again
-        return tag.end() if tag[0].endswith("</parameter>") else tag.start()
 
 
 class _Value:
@@ -125,27 +148,37 @@ class _Value:
         self._sink, self._alternatives = sink, alternatives
         self._streams = only_strings(alternatives)
         self._parts: list[str] = []
-        self._at_start = True
+        self._begun = self._skips_break = False
+        self.end = value_end(block=False)
+
+    @property
+    def is_text(self) -> bool:
+        """True if the value may be a string, which is written without quotes."""
+        return self._streams or any("string" in member.kinds for member in self._alternatives)
 
     @property
     def opening(self) -> str:
         """JSON text before the value."""
         return '"' if self._streams else ""
 
-    def after_newline(self, text: str, start: int) -> int:
-        """Return the position after the line break that follows the opening tag."""
-        if not self._at_start or start == len(text):
-            return start
-        self._at_start = False
-        return start + (text[start] == "\n")
+    def begins(self, text: str, start: int) -> bool:
+        """Look at the first character, which tells where the value begins. Return False if there is none yet."""
+        if not self._begun and start < len(text):
+            self._begun, self._skips_break = True, text[start] == "\n"
+            self.end = value_end(block=self._skips_break)
+        return self._begun
 
     def add(self, text: str) -> None:
+        """Add text; the line break after the tag of the parameter is dropped."""
+        if self._skips_break and text:
+            self._skips_break, text = False, text[1:]
         if self._streams:
             self._sink.arguments(_quoted(text)[1:-1])
         else:
             self._parts.append(text)
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """End the value."""
         self._sink.arguments('"' if self._streams else coerce("".join(self._parts), self._alternatives))
 
     def cut(self, rest: str) -> None:

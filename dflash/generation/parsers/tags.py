@@ -46,3 +46,17 @@ def partial(tag: str) -> str:
     """Return a regular expression for the proper prefixes of a tag, at least one character long."""
     name = re.escape(tag) + NAME.replace("1", "0", 1) + "|" if tag.endswith("=") else ""
     return name + "|".join(re.escape(tag[:n]) for n in range(len(tag) - 1, 0, -1))
+
+
+def beginnings(*parts: str) -> str:
+    """Return a regular expression for the beginnings of a sequence of texts, `SPACE` and `NAME`: from none to all of it."""
+    found = ""
+    for part in reversed(parts):
+        if part is SPACE:
+            found = SPACE + found
+        elif part is NAME:
+            found = f"(?:{NAME}{found})?"
+        else:
+            for character in reversed(part):
+                found = f"(?:{re.escape(character)}{found})?"
+    return found

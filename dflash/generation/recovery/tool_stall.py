@@ -9,8 +9,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from dflash.decode.output_part import OutputPart
 from dflash.decode.recoveries.base import PASS, Inject, Verdict
-from dflash.decode.recoveries.reasoning import in_reasoning
+from dflash.decode.recoveries.reasoning import ReasoningTracker
 from dflash.decode.registry.recoveries import Option, register
 from dflash.errors import RequestError
 from dflash.generation.recovery.announcements import PHRASES, Phrases
@@ -92,7 +93,7 @@ class ToolStall:
         """Return the state; it acts at the end of the session only."""
         if self.announces is not None and session.detokenize is None:
             raise RequestError("ToolStall: announces needs the text of the session; give the session detokenize")
-        return _ToolStallState(self)
+        return _ToolStallState(self, session)
 
     def __repr__(self) -> str:
         return f"ToolStall(<{len(self.prefix_ids)} ids>)"
@@ -101,13 +102,16 @@ class ToolStall:
 class _ToolStallState:
     name, restarts = "ToolStall", False
 
-    def __init__(self, stall: ToolStall) -> None:
-        self._stall = stall
+    def __init__(self, stall: ToolStall, session: RecoveryView) -> None:
+        self._stall, self._parts = stall, ReasoningTracker(session)
 
     def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
+        self._parts.catch_up(session)
         if accepted.finish != "stop" or accepted.tokens[-1] not in session.eos:
             return PASS
         n, stall = len(accepted.tokens) - 1, self._stall
+        for token in accepted.tokens[:n]:
+            self._parts.feed(token)
         text = session.output_ids + accepted.tokens[:n]
         if not self._is_announcement(session, text):
             return PASS
@@ -119,9 +123,7 @@ class _ToolStallState:
 
     def _is_announcement(self, session: RecoveryView, text: list[int]) -> bool:
         stall, special_tokens = self._stall, session.special_tokens
-        if special_tokens.call is not None and special_tokens.call[0] in text:
-            return False
-        if in_reasoning(session.prompt_ids + text, special_tokens.think, session.eos):
+        if self._parts.has_call or self._parts.part is not OutputPart.CONTENT:
             return False
         end = len(text)
         while end and text[end - 1] in special_tokens.silent:

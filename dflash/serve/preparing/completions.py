@@ -42,6 +42,8 @@ class ReadRequest:
         Name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
     grammars : sequence of Grammar or None, optional
         Grammar of each prompt's outputs, from `with_grammars`.
+    offered_tools_only : bool
+        Calls of functions that the request does not offer are text.
     """
 
     request: ChatRequest | CompletionRequest
@@ -50,6 +52,7 @@ class ReadRequest:
     template: ChatTemplate | None
     conversation: str | None = None
     grammars: Sequence[Grammar | None] | None = None
+    offered_tools_only: bool = False
 
     @classmethod
     def of(
@@ -110,7 +113,8 @@ class ReadRequest:
         output_format, max_calls = None, None
         if isinstance(self.request, ChatRequest):
             forbidden = self.request.grammar.tool_choice == "none"
-            output_format = OutputFormat.of(self.template, () if forbidden else self._tools)
+            tools = () if forbidden else self._tools
+            output_format = OutputFormat.of(self.template, tools, offered_only=self.offered_tools_only)
             max_calls = None if self.request.parallel_tool_calls else 1
         return [
             Completion(

@@ -12,6 +12,7 @@ from word_grammar import WordGrammar
 
 import dflash
 from dflash.decode.grammar.after import AfterToken
+from dflash.decode.output_part import OutputPart
 from dflash.decode.recoveries.call_limits import CallLimits
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.repeated_lines import RepeatedLines
@@ -90,7 +91,7 @@ def test_equal_lines(kind):
 def test_the_same_call(kind):
     call, other = [OPEN, A, B, CLOSE], [OPEN, B, A, CLOSE]
     cut_at(kind, (call + other) * 4, 20, "the same tool call was made 3 times", calls=3)
-    cut_at(kind, [*call, A, A, *call, OPEN, *call], 15, "the same tool call was made 3 times", calls=3)
+    cut_at(kind, [*call, A, A, *call, *call], 14, "the same tool call was made 3 times", calls=3)
     left_alone(kind, [*(call + other) * 2, A, B, CLOSE, A, B, CLOSE], calls=3)
 
 
@@ -103,10 +104,11 @@ def test_text_after_a_call(kind):
 
 
 def test_only_so_many_calls_are_remembered():
-    limits = CallLimits((OPEN, CLOSE), None, 0, 2, 0)
+    limits, outside, inside = CallLimits(0, 2, 0), OutputPart.CONTENT, OutputPart.CALL
 
     def called(n):
-        return [reason for token in (OPEN, 100 + n, CLOSE) if (reason := limits.feed(token))]
+        steps = (OPEN, outside, inside), (100 + n, inside, inside), (CLOSE, inside, outside)
+        return [reason for step in steps if (reason := limits.feed(*step))]
 
     for n in range(256):
         assert called(n) == []

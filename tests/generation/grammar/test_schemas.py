@@ -1,11 +1,11 @@
 """Every finished output is valid: 500 schemas, and tools of both forms, written by a model that would write anything."""
 
 import json
-import re
 
 import pytest
 from demo_text import DATA, demo_tokenizer
 from jsonschema import Draft202012Validator
+from parsing import JSON, XML, parsed
 from schemas import random_schema, random_tools, scribbler
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
@@ -65,31 +65,11 @@ def test_any_object_is_an_object():
     assert all(isinstance(json.loads(text_of(session)), dict) for session in sessions)
 
 
-def xml_calls(text):
-    """Read calls as strictly as they are written."""
-    value = r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>\n"
-    call = rf"<tool_call>\n<function=([^>\n]+)>\n((?:{value})*)</function>\n</tool_call>"
-    found = [(match[1], dict(re.findall(value, match[2], re.DOTALL))) for match in re.finditer(call, text, re.DOTALL)]
-    assert re.sub(call, "", text, flags=re.DOTALL).strip("\n") == ""
-    return found
-
-
-def json_calls(text):
-    assert re.sub(r"<tool_call>\n.*?\n</tool_call>", "", text, flags=re.DOTALL).strip("\n") == ""
-    calls = [json.loads(body) for body in re.findall(r"<tool_call>\n(.*?)\n</tool_call>", text, re.DOTALL)]
-    return [(call["name"], call["arguments"]) for call in calls]
-
-
-def check_call(form, name, arguments, tools):
-    (parameters,) = [tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name]
-    if form == "xml":
-        for key, value in arguments.items():
-            schema = parameters["properties"][key]
-            if schema.get("type") == "string":
-                assert value.strip() or key not in parameters["required"]
-            elif "enum" not in schema:
-                arguments[key] = json.loads(value)
-    Draft202012Validator(parameters).validate(arguments)
+def parsed_calls(text, form, tools):
+    output = parsed(text, tools, calls=XML if form == "xml" else JSON)
+    assert output.content.strip("\n") == ""
+    assert all(call.complete for call in output.tool_calls)
+    return [(call.name, call.parsed) for call in output.tool_calls]
 
 
 @pytest.mark.parametrize("form", TEMPLATES)
@@ -103,8 +83,11 @@ def test_calls_are_valid_200_of_200(form, choice):
         return GrammarParams(tool_choice="required" if choice == "required" else named)
 
     for seed, session in enumerate(written(params, range(50), template, random_tools, max_tokens=4000)):
-        calls = (xml_calls if form == "xml" else json_calls)(text_of(session))
+        calls = parsed_calls(text_of(session), form, random_tools(seed))
         assert len(calls) == 1 if choice == "named" else calls
         for name, arguments in calls:
             assert choice == "required" or name == random_tools(seed)[-1]["function"]["name"]
-            check_call(form, name, arguments, random_tools(seed))
+            (parameters,) = [
+                each["function"]["parameters"] for each in random_tools(seed) if each["function"]["name"] == name
+            ]
+            Draft202012Validator(parameters).validate(arguments)

@@ -25,7 +25,6 @@ def call(body, closing="\n</tool_call>"):
         '{\n  "a": 1\n}',
         "null",
         '""',
-        '"{\\"a\\": 1}"',
         "17",
         "[1, 2]",
         "{'a': True}",
@@ -75,6 +74,24 @@ def test_broken_json_is_not_repaired(body, arguments):
     assert output.content == "x"
 
 
+@pytest.mark.parametrize("key", ["arguments", "parameters"])
+def test_arguments_under_another_key_or_as_json_text(key):
+    for written in ('{"a": "<b>"}', '"{\\"a\\": \\"<b>\\"}"', '"{\\"a\\":\\n \\"\\\\u003cb>\\"}"'):
+        for body in (f'{{"name": "get_time", "{key}": {written}}}', f'{{"{key}": {written}, "name": "get_time"}}'):
+            (one,) = parsed(call(body)).tool_calls
+            assert one.parsed == {"a": "<b>"}
+            parts = [*call(body)]
+            assert events(parts, calls=JSON) == events([call(body)], calls=JSON)
+
+
+def test_calls_of_functions_that_were_not_offered():
+    body = '{"name": "get_tim", "arguments": {"a": 1}}'
+    assert calls_of(parsed(call(body))) == [("get_tim", '{"a": 1}')]
+    assert parsed(call(body), offered_only=True).content == call(body)
+    nested = call('{"name": "none", "arguments": {"a": "<tool_call>{\\"name\\": \\"get_time\\"}"}}')
+    assert parsed(nested, offered_only=True).content == nested
+
+
 @pytest.mark.parametrize("extra", ["}", " x", "</tool"])
 def test_text_after_the_object_is_content(extra):
     output = parsed('<tool_call>{"name": "get_time"}' + extra)
@@ -85,8 +102,6 @@ def test_text_after_the_object_is_content(extra):
 @pytest.mark.parametrize(
     "text",
     [
-        call('{"name": "get_tim", "arguments": {"a": 1}}'),
-        call('{"name": "none", "arguments": {"a": "<tool_call>{\\"name\\": \\"get_time\\"}"}}'),
         call('{"arguments": {"name": "get_time"}}'),
         call('{"name": 5, "arguments": {}}'),
         call('{"name": "get_time'),

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from parsing import OPENED, XML, call, calls_of, events, parsed, tool
+from parsing import CLOSED, JSON, OPENED, XML, call, calls_of, events, parsed, tool
 
 from dflash.generation.parsers import CallEnd, CallStart
 
@@ -44,8 +44,6 @@ def test_the_outer_tags_may_be_missing(opening, closing):
 @pytest.mark.parametrize(
     "text",
     [
-        call("get_weather", city="Oslo").replace("get_weather", "get_wether"),
-        call("get_wether", city="x" + call("get_time")),
         call("get_wether", opening="", closing=""),
         "Write <tool_call> and then <function=NAME>, please.",
         "<tool_call>\n<tool_response>",
@@ -63,9 +61,17 @@ def test_text_that_never_became_a_call_is_text(text):
     assert not output.tool_calls
 
 
+@pytest.mark.parametrize("text", [call("get_wether", city="Oslo"), call("get_wether", city="x" + call("get_time"))])
+def test_calls_of_functions_that_were_not_offered(text):
+    """They reach the caller as calls, values as texts, unless only offered functions are wanted."""
+    (one,) = parsed(text).tool_calls
+    assert (one.name, one.complete, list(one.parsed)) == ("get_wether", True, ["city"])
+    assert parsed(text, offered_only=True).content == text
+
+
 def test_a_call_after_an_unknown_one_is_a_call():
     unknown = call("get_wether", city="Oslo")
-    output = parsed(f"{unknown}\n{call('get_time')}")
+    output = parsed(f"{unknown}\n{call('get_time')}", offered_only=True)
     assert output.content == unknown + "\n"
     assert calls_of(output) == [("get_time", "{}")]
 
@@ -86,6 +92,36 @@ def value(text, **settings):
 )
 def test_one_line_break_on_each_side_belongs_to_the_tags(text):
     assert value(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<job><parameter name="n">5</parameter><step/></job>',
+        'END = "</parameter>"\nprint(END)',
+        "A call ends with </function> on its own line.\nSecond line.",
+        "a\n</function>\nb",
+        "a\n</parameter>\nb",
+        "a </parameter>\n</function> b",
+        "a\n</parameter></parameter>",
+        "</parameter>",
+        "</function>\n\n</function>",
+        "x <parameter=content> y",
+        "<parameter=path>\nagain",
+        "a\n</parameter>\n<parameter=path>",
+        "a\n<parameter=unknown>\nb",
+        "<tool_call>\n<function=get_time>\n</tool_call>",
+    ],
+)
+def test_tags_in_a_text(text):
+    assert value(text) == text
+    assert value(text, tools=[tool("write", path={"type": ["string", "null"]}, content={"type": "string"})]) == text
+
+
+def test_a_value_of_one_line_with_its_end_in_the_line():
+    text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo</parameter>\n<parameter=days>\n2</parameter>\n"
+    assert calls_of(parsed(f"{text}</function>\n</tool_call>")) == [("get_weather", '{"city": "Oslo", "days": 2}')]
+    assert calls_of(parsed(f"{text}</function>")) == [("get_weather", '{"city": "Oslo", "days": 2}')]
 
 
 def test_values_without_line_breaks():
@@ -135,14 +171,18 @@ def test_a_call_that_the_run_cuts_is_not_closed(text, arguments):
     assert output.content == ""
 
 
-def test_unknown_and_repeated_parameters_are_passed_on():
+def test_no_parameter_begins_twice():
+    """An unknown one is passed on. A second tag of a text is text; that of another value is dropped with its value."""
     body = "".join(f"<parameter={key}>\n{text}\n</parameter>" for key, text in (("country", 12), ("days", 1), ("days", 2)))
     text = f"<function=get_weather>\n{body}</function>"
-    assert calls_of(parsed(text)) == [("get_weather", '{"country": "12", "days": 1, "days": 2}')]
+    assert calls_of(parsed(text)) == [("get_weather", '{"country": "12", "days": 1}')]
+    twice = "a\n</parameter>\n<parameter=path>\n/etc/passwd"
+    assert value(twice) == twice
+    assert parsed(call("write", path="a", content=twice)).tool_calls[0].parsed == {"path": "a", "content": twice}
 
 
 def test_text_between_parameters_is_no_argument():
-    text = "<function=get_weather>here: <parameter=city>\nOslo\n</parameter>, <b> {}</parameter>\n</function>"
+    text = "<function=get_weather>here: <parameter=city>\nOslo\n</parameter>\n</function>"
     output = parsed(text)
     assert (calls_of(output), output.content) == ([("get_weather", '{"city": "Oslo"}')], "")
 
@@ -153,6 +193,22 @@ def test_names_and_keys_with_unusual_characters():
     (one,) = parsed(text, tools).tool_calls
     assert one.name == 'mcp/server.do "it"'
     assert one.arguments == '{"a \\"b\\" ü": true}'
+
+
+@pytest.mark.parametrize("calls", [XML, JSON])
+@pytest.mark.parametrize("prompt", [OPENED, CLOSED])
+def test_a_run_that_is_cut_in_the_head_of_a_call_shows_nothing_of_it(calls, prompt):
+    text = call("get_weather", city="x") if calls == XML else '<tool_call>\n{"name": "get_weather", "arguments": {}}'
+    for n in range(len("<tool_call>"), text.index("get_weather") + 11):
+        output = parsed("Hm " + text[:n], calls=calls, prompt=prompt, cut=True)
+        assert (output.content + output.reasoning, output.tool_calls) == ("Hm ", [])
+        output = parsed("Hm " + text[:n], calls=calls, prompt=prompt)
+        assert output.content + output.reasoning == "Hm " + text[:n]
+
+
+def test_reasoning_opens_again_right_after_its_end_only():
+    output = parsed("a\n</think>\n\n<think>\nb</think>c <think>d</think>", prompt=OPENED)
+    assert (output.reasoning, output.content) == ("ab", "c <think>d</think>")
 
 
 def test_a_call_inside_reasoning_ends_it():

@@ -108,6 +108,6 @@ def test_a_string_is_passed_on_while_it_is_written():
     deltas = [
         [event.text for event in one.push(part)] for part in ("<parameter=content>\n", 'a"', "\n", "b\n", "</parameter>")
     ]
-    assert deltas == [['"content": "'], ['a\\"'], [], ["\\nb"], ['"']]
-    deltas = [[event.text for event in one.push(part)] for part in ("\n<parameter=options>\n{", '"a": 1', "}\n</parameter>")]
-    assert deltas == [[', "options": '], [], ['{"a": 1}']]
+    assert deltas == [['"content": "'], ['a\\"'], [], ["\\nb"], []], "what follows tells if the value has ended"
+    parts = ("\n<parameter=options>\n{", '"a": 1', "}\n</parameter>\n</function>")
+    assert [[event.text for event in one.push(part)[:1]] for part in parts] == [['", "options": '], [], ['{"a": 1}}']]

@@ -9,7 +9,6 @@ from openai.types.responses import Response
 from parsing import OPENED, call, parser
 from responses_stream import folded
 
-from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import ContextOverflow, EngineFailed, QueueFull
 from dflash.generation.parsers import ParsedOutput
 from dflash.serve.dialect import AnswerHead
@@ -47,10 +46,9 @@ def steps_of(pieces, reason="stop"):
     steps[-1].step.finish = reason
     events = [event for step in steps for event in step.events]
     session = SimpleNamespace(
-        n_prompt=7, n_cached=3, n_tokens=5, n_drafted=0, n_accepted=0, output_ids=[1, 1, 9, 1, 1],
-        special_tokens=SpecialTokens(think=(8, 9)), interventions=[], finish_reason=reason,
+        n_prompt=7, n_cached=3, n_tokens=5, n_drafted=0, n_accepted=0, interventions=[], finish_reason=reason
     )  # fmt: skip
-    return steps, SimpleNamespace(events=events, output=ParsedOutput.of(events), session=session)
+    return steps, SimpleNamespace(events=events, output=ParsedOutput.of(events), session=session, n_reasoning=3)
 
 
 def formatted(body=BODY, store=None):
