@@ -80,6 +80,8 @@ class Session:
         Name of the conversation that the prompt belongs to: a hint for the prefix cache.
     reader : callable, optional
         ``reader()`` returns a new reader of the output, for recoveries. If None, special tokens tell its parts.
+    cache_salt : str
+        Sessions of different salts share no states of the prefix cache.
 
     Attributes
     ----------
@@ -154,6 +156,7 @@ class Session:
         use_prefix_cache: bool = True,
         conversation: str | None = None,
         reader: Callable[[], OutputReader] | None = None,
+        cache_salt: str = "",
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
@@ -165,6 +168,7 @@ class Session:
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
         self.group, self.detokenize, self._reader = group, detokenize, reader
         self.boundaries, self.use_prefix_cache, self.conversation = boundaries, use_prefix_cache, conversation
+        self.cache_salt = cache_salt
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)

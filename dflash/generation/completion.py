@@ -101,6 +101,7 @@ class Completion:
         prefix_cache: bool = True,
         max_calls: int | None = None,
         conversation: str | None = None,
+        cache_salt: str = "",
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
@@ -130,6 +131,7 @@ class Completion:
             use_prefix_cache=prefix_cache,
             conversation=conversation,
             reader=None if parser is None else lambda: TextReader(tokenizer, parser()),
+            cache_salt=cache_salt,
         )
         self.pieces: list[str] = []
         self.events: list[Event] = []

@@ -1,19 +1,24 @@
 """Access control: the API key, and the ``Host`` header of a request."""
 
+import hashlib
 import hmac
 import ipaddress
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from starlette.requests import Request
 
 from dflash.errors import RequestError
 from dflash.serve.http_errors import Problem
-from dflash.serve.limits import MAX_HEADERS
+from dflash.serve.limits import HEADER_BYTES, MAX_HEADERS
 
 KEY = "DFLASH_API_KEY"
 """Environment variable that holds the key."""
+
+_HOST = re.compile(r"(?:\[(?P<ipv6>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
+_BESIDE_HEADER = len(b": \r\n")
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -53,13 +58,21 @@ def read_key(option: str | None, file: str | None) -> str | None:
     return key
 
 
-def check_key(request: Request, key: str | None) -> None:
+def check_key(headers: Mapping[str, str], key: str | None) -> str:
     """Refuse a request that carries no key of a list, neither as ``Authorization: Bearer KEY`` nor as ``x-api-key: KEY``.
 
     Parameters
     ----------
+    headers : mapping of str to str
+        Headers of the request by lower-case name.
     key : str, optional
         Keys of the server with commas between them; None accepts every request.
+
+    Returns
+    -------
+    str
+        Name of the user: a hash of the key, empty for a server without keys. Users share no stored responses, and no states
+        of the prefix cache unless they ask for that with one ``cache_salt``.
 
     Raises
     ------
@@ -67,12 +80,14 @@ def check_key(request: Request, key: str | None) -> None:
         401, if the server has a key and the request carries another or none.
     """
     if key is None:
-        return
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    given = [request.headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
+        return ""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = [headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
     keys = [each.strip().encode() for each in key.split(",") if each.strip()]
-    if not any(hmac.compare_digest(each.strip().encode(), known) for each in given for known in keys):
+    found = [known for each in given for known in keys if hmac.compare_digest(each.strip().encode(), known)]
+    if not found:
         raise Problem(401, "the API key is missing or wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+    return hashlib.sha256(found[0]).hexdigest()
 
 
 def local_hosts(host: str, key: str | None) -> frozenset[str] | None:
@@ -109,14 +124,18 @@ def check_head(request: Request, hosts: Collection[str] | None) -> None:
     Raises
     ------
     Problem
-        431 for more than `MAX_HEADERS` headers; 403 if ``Host`` is another one.
+        431 for more than `MAX_HEADERS` headers or `HEADER_BYTES` bytes; 403 if ``Host`` is another one.
     """
-    n = len(request.headers.raw)
-    if n > MAX_HEADERS:
-        raise Problem(431, f"the request has {n} headers, at most {MAX_HEADERS} are allowed")
+    raw, scope = request.headers.raw, request.scope
+    if len(raw) > MAX_HEADERS:
+        raise Problem(431, f"the request has {len(raw)} headers, at most {MAX_HEADERS} are allowed")
+    n_bytes = sum(len(name) + len(value) + _BESIDE_HEADER for name, value in raw)
+    n_bytes += len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    if n_bytes > HEADER_BYTES:  # h11 checks only what arrives in several pieces
+        raise Problem(431, f"the request line and the headers take {n_bytes} bytes, at most {HEADER_BYTES} are allowed")
     if hosts is None:
         return
     named = request.headers.get("host", "").lower()
-    name = named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
-    if name not in hosts:
+    matched = _HOST.fullmatch(named)
+    if matched is None or (matched["ipv6"] or matched["name"]) not in hosts:
         raise Problem(403, f"Host is {named[:80]!r}: without an API key this server accepts only localhost")

@@ -82,7 +82,7 @@ def build_app(
             admin.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api, admin, responses = API(backend), Admin(backend), ResponsesDialect()
+    api, admin, responses = API(backend, api_key), Admin(backend), ResponsesDialect(api_key=api_key, limits=backend.limits)
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -135,7 +135,7 @@ def answered(
     async def run(request: Request) -> Response:
         try:
             check_head(request, hosts)
-            check_key(request, api_key)
+            check_key(request.headers, api_key)
             return await endpoint(request)
         except ClientDisconnect:
             return Response(status_code=GONE)

@@ -64,7 +64,9 @@ class AnswerHead:
 
 
 class AnswerFormat(Protocol):
-    """Format of one response; a stream's state is here. Called in the event loop: every method must return quickly.
+    """Format of one response; a stream's state is here. Its methods are called one at a time, in any thread.
+
+    `delta` of a step that is not the last runs in the event loop and must return quickly.
 
     A stream calls `opening`, then `delta` and `heartbeat` any number of times, then `closing` or `failure`.
     """

@@ -17,6 +17,7 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.access import check_key
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.admin.model_list import check_model
 from dflash.serve.dialect import AnswerFormat, AnswerHead, ServerDialect
@@ -26,8 +27,9 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.fields import Fields
 from dflash.serve.parsing.sampling_defaults import filled
-from dflash.serve.parsing.session_id import session_id
+from dflash.serve.parsing.session_id import cache_salt, session_id
 from dflash.serve.preparing.completions import ReadRequest
 from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
@@ -87,14 +89,19 @@ class API:
     Bodies are parsed, rendered and tokenized in separate threads, so that streams are not delayed. Grammars are compiled in
     one more thread, so that they delay no request without a grammar.
 
+    Parameters
+    ----------
+    api_key : str, optional
+        Keys of the server, as `check_key` takes them.
+
     Attributes
     ----------
     preparing : int
         Number of requests that are being read and have not reached the engine.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, api_key: str | None = None) -> None:
+        self._backend, self._api_key = backend, api_key
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
         self._grammar_thread = ThreadPoolExecutor(1, thread_name_prefix="dflash-grammar")
         self.preparing = 0
@@ -135,7 +142,7 @@ class API:
             return EventStream(running, answer)
         try:
             await until_gone(request.receive, running.finish())
-            return JSONResponse(answer.whole(completions))
+            return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
         finally:
             running.close()
 
@@ -184,7 +191,15 @@ class API:
             kwargs = {**backend.template_kwargs, **(wanted.template_kwargs or {})}
             wanted = replace(wanted, template_kwargs=kwargs)
         read = ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
-        return replace(read, conversation=session_id(fields, headers), offered_tools_only=backend.offered_tools_only)
+        salt = cache_salt(fields, check_key(headers, self._api_key))
+        conversation = session_id(fields, headers)
+        return replace(
+            read,
+            cache_salt=salt,
+            prefix_cache=Fields(fields).flag("cache_prompt", True),
+            conversation=conversation and f"{salt} {conversation}",
+            offered_tools_only=backend.offered_tools_only,
+        )
 
     def _format(
         self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -46,27 +46,32 @@ class EventStream(Response):
         send = self._bounded(send)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            async for event in self._events():
-                await send(_message(event))
+            async for events in self._events():
+                await send({"type": "http.response.body", "body": events, "more_body": True})
         except ClientDisconnect:
             raise
         except Exception as error:
-            for event in self._answer.failure(problem_of(error)):
-                await send(_message(event))
+            events = await _in_thread(self._answer.failure, problem_of(error))
+            await send({"type": "http.response.body", "body": events, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _events(self) -> AsyncIterator[ServerEvent]:
+    async def _events(self) -> AsyncIterator[bytes]:
+        """Yield events as they are sent. What grows with the request or with its whole output is made in another thread."""
         running, answer, now = self._running, self._answer, asyncio.get_running_loop().time
-        for event in answer.opening():
-            yield event
+        yield await _in_thread(answer.opening)
         sent = now()
         while running.n_open:
             item = await running.next(max(sent + limits.HEARTBEAT_SECONDS - now(), 0))
-            for event in (answer.heartbeat(),) if item is None else answer.delta(*item):
-                yield event
+            if item is None:
+                events = await _in_thread(lambda: [answer.heartbeat()])
+            elif item[1].step.finish is not None:
+                events = await _in_thread(answer.delta, *item)
+            else:
+                events = b"".join(map(encoded, answer.delta(*item)))
+            if events:
+                yield events
                 sent = now()
-        for event in answer.closing(running.completions):
-            yield event
+        yield await _in_thread(answer.closing, running.completions)
 
     def _bounded(self, send: Send) -> Send:
         """Wrap `send`, which waits while the socket is full: raise `ClientDisconnect` after a time."""
@@ -91,5 +96,6 @@ def encoded(event: ServerEvent) -> bytes:
     return f"{head}data: {text}\n\n".encode()
 
 
-def _message(event: ServerEvent) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": encoded(event), "more_body": True}
+async def _in_thread(events: Callable[..., Iterable[ServerEvent]], *arguments: Any) -> bytes:
+    """Return the events of a call as they are sent."""
+    return await asyncio.to_thread(lambda: b"".join(map(encoded, events(*arguments))))

@@ -31,6 +31,13 @@ MAX_BIASES = 1024
 MAX_OPTIONS = 1024
 """Texts of `guided_choice`; vLLM's examples have a few."""
 
+REFERENCED_CHARACTERS = 1 << 20
+"""Characters of the definitions that the tool references of a request stand for; each reference writes one."""
+
+MAX_REPORTED = 1 << 18
+"""Log-probabilities in an answer: choices times `max_tokens` times tokens reported at a position. Each takes about 80
+bytes of JSON, and 20 MB of JSON are encoded in 0.2 seconds, which hold the interpreter lock."""
+
 MAX_RECOVERIES = 8
 """Recoveries of one request; each checks every step in the engine thread."""
 
@@ -44,7 +51,10 @@ MAX_WAITING = 256
 """Sequences that wait to start, over all requests: minutes of work at the default batch of 8. Further ones get 503."""
 
 MAX_CONNECTIONS = 1024
-"""Open connections, idle ones included; further ones get 503."""
+"""Open connections. For a further one an unused one is closed; if all have requests, it gets 503, except for ``/health``."""
+
+LAST_REQUEST_SECONDS = 1.0
+"""Seconds that an idle connection stays open at shutdown, for a request that is under way."""
 
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open: longer than clients keep theirs, so that no new request meets a closed one."""

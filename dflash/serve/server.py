@@ -11,12 +11,14 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve import limits
+from dflash.serve.app import errors_of, refusal
 from dflash.serve.health import MAX_CLOSING
-from dflash.serve.limits import HEADER_BYTES, KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from dflash.serve.http_errors import Problem
+from dflash.serve.limits import HEADER_BYTES, KEEP_ALIVE_SECONDS
 from dflash.serve.startup.protocol import BoundedProtocol
 
 
@@ -27,7 +29,7 @@ class Server(uvicorn.Server):
 
     Parameters
     ----------
-    app : Starlette
+    app : ASGI application
         Application from `build_app`.
     engine_thread : EngineThread
         Engine thread of the application.
@@ -37,21 +39,34 @@ class Server(uvicorn.Server):
         Called once, when the server accepts connections.
     """
 
-    def __init__(self, app: Starlette, engine_thread: EngineThread, *, grace: float, ready: Callable[[], object]) -> None:
+    def __init__(self, app: ASGIApp, engine_thread: EngineThread, *, grace: float, ready: Callable[[], object]) -> None:
         timeout = int(grace + MAX_CLOSING)
         config = uvicorn.Config(
-            app,
+            self._unless_crowded(app),
             access_log=False,  # `RequestLog` writes one
             http=BoundedProtocol,
             ws="none",
             h11_max_incomplete_event_size=HEADER_BYTES,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=timeout,
         )
         super().__init__(config)
         self._engine_thread, self._grace, self._ready = engine_thread, grace, ready
         self._signalled, self._unread = False, UnreadConnections()
+
+    def _unless_crowded(self, app: ASGIApp) -> ASGIApp:
+        """Return the application that refuses requests beyond `limits.MAX_CONNECTIONS` connections, but for ``/health``."""
+
+        async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+            n = len(self.server_state.connections)
+            if scope["type"] != "http" or n <= limits.MAX_CONNECTIONS or scope["path"] == "/health":
+                return await app(scope, receive, send)
+            problem = Problem(503, f"{n} connections are open; try again later", code="overloaded")
+            response = refusal(problem, errors_of(scope["path"]))
+            response.headers["Connection"] = "close"
+            return await response(scope, receive, send)
+
+        return bounded
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal or a failure of the engine; return when every request has been answered."""

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import pytest
 from in_process import sent
+from serve_fakes import ScriptedEngine
 
 from dflash.cli.serve import main
 from dflash.errors import RequestError
@@ -100,6 +101,98 @@ def test_a_local_server_answers_to_local_names(ask, base, status):
         body = {"json": {"prompt": "a"}} if method == "POST" else {}
         assert ask(hosts=hosts, base=base, method=method, path=path, **body).status_code == status
         assert ask(base=base, method=method, path=path, **body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::1]evil.com",
+        "[::1",
+        "::1",
+        "[::1]:80:80",
+        "localhost:evil.com",
+        "localhost:80@a.com",
+        "[[::1]]",
+        "a[::1]",
+        "",
+        ":80",
+    ],
+)
+def test_a_malformed_host_is_no_local_name(ask, host):
+    answer = ask(hosts=local_hosts("127.0.0.1", None), json={"prompt": "a"}, headers={"Host": host})
+    assert answer.status_code == 403
+
+
+def test_a_head_of_one_piece_has_the_same_limit(ask):
+    for headers in ({"X-Long": "a" * limits.HEADER_BYTES}, {f"X-{i}": "a" * 1000 for i in range(80)}):
+        answer = ask(json={"prompt": "a"}, headers=headers)
+        assert (answer.status_code, "at most 65536 are allowed" in answer.text) == (431, True)
+    assert ask(method="GET", path=f"/health?{'a' * 60_000}", headers={"X-Long": "a" * 6000}).status_code == 431
+    assert ask(json={"prompt": "a"}, headers={"X-Long": "a" * (limits.HEADER_BYTES - 1000)}).status_code == 200
+
+
+class Remembering(ScriptedEngine):
+    def add_all(self, sessions):
+        self.last = sessions[-1]
+        super().add_all(sessions)
+
+
+KEYS = [{"Authorization": f"Bearer {key}"} for key in ("alice", "bob")]
+
+
+def test_a_stored_response_exists_for_its_key_only(app_of):
+    app = app_of("hello", api_key="alice, bob")
+
+    def send(user, method, path, **body):
+        return sent(app, method, path, headers=KEYS[user], **({"json": body} if body else {}))
+
+    first = send(0, "POST", "/v1/responses", input="secret").json()
+    path = f"/v1/responses/{first['id']}"
+    assert send(1, "POST", "/v1/responses", input="go on", previous_response_id=first["id"]).status_code == 400
+    assert [send(1, method, path).status_code for method in ("GET", "DELETE")] == [404, 404]
+    assert send(0, "GET", path).json() == first
+    assert send(0, "POST", "/v1/responses", input="go on", previous_response_id=first["id"]).status_code == 200
+    assert send(0, "DELETE", path).status_code == 200
+
+
+def test_keys_and_salts_separate_the_prefix_cache(app_of):
+    """The salt of a session is what `PrefixCache` finds its snapshots by."""
+    app = app_of("hello", engine=Remembering, api_key="alice, bob")
+
+    def salt(user, path="/v1/completions", **fields):
+        body = {"/v1/completions": {"prompt": "a"}, "/v1/responses": {"input": "a"}}.get(
+            path, {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}]}
+        )
+        answer = sent(app, "POST", path, headers=KEYS[user], json={**body, **fields})
+        assert answer.status_code == 200, answer.text
+        return app.engine_thread.engine.last.cache_salt
+
+    paths = ["/v1/completions", "/v1/responses", "/v1/chat/completions", "/v1/messages"]
+    found = [[salt(user, path) for path in paths] for user in (0, 1)]
+    assert found == [[found[0][0]] * 4, [found[1][0]] * 4]
+    assert found[0][0] != found[1][0]
+    assert "alice" not in found[0][0]
+    shared = {salt(user, path, cache_salt="team") for user in (0, 1) for path in paths}
+    assert len(shared) == 1
+    assert shared.isdisjoint({found[0][0], found[1][0]})
+    for wrong in ("", "x" * 513, 7):
+        answer = sent(app, "POST", "/v1/completions", headers=KEYS[0], json={"prompt": "a", "cache_salt": wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
+    assert salt_without_key(app_of) == ""
+
+
+def test_cache_prompt_turns_the_prefix_cache_off(app_of):
+    app = app_of("hello", engine=Remembering)
+    for fields, used in (({}, True), ({"cache_prompt": True}, True), ({"cache_prompt": False}, False)):
+        assert sent(app, "POST", "/v1/completions", json={"prompt": "a", **fields}).status_code == 200
+        assert app.engine_thread.engine.last.use_prefix_cache is used
+    assert sent(app, "POST", "/v1/completions", json={"prompt": "a", "cache_prompt": 1}).status_code == 400
+
+
+def salt_without_key(app_of):
+    app = app_of("hello", engine=Remembering)
+    sent(app, "POST", "/v1/completions", json={"prompt": "a"})
+    return app.engine_thread.engine.last.cache_salt
 
 
 def test_other_servers_answer_to_any_name():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -88,11 +89,13 @@ def test_silence_is_counted_from_the_last_event(monkeypatch):
         heartbeat=lambda: ServerEvent("beat"),
         closing=lambda _: [ServerEvent("closing")],
     )
-    loop = SimpleNamespace(get_running_loop=lambda: SimpleNamespace(time=lambda: clock.now))
-    monkeypatch.setattr(event_stream, "asyncio", loop)
+    loop = SimpleNamespace(time=lambda: clock.now)
+    fake = SimpleNamespace(get_running_loop=lambda: loop, to_thread=asyncio.to_thread)
+    monkeypatch.setattr(event_stream, "asyncio", fake)
 
     async def events():
-        return [event.data async for event in EventStream(Running(), answer)._events()]
+        sent = b"".join([events async for events in EventStream(Running(), answer)._events()]).decode()
+        return re.findall("data: (.*)", sent)
 
     assert asyncio.run(events()) == ["opening", "beat", "beat", "text", "closing"]
     assert waits == [10.0, 6.0, 1.0, 10.0, 10.0]

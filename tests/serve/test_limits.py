@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hang_guard import GUARD, wait_until
-from in_process import client_of
+from in_process import client_of, sent
 
 from dflash.decode import registry
 from dflash.decode.drafters import PromptLookup, Strategy
@@ -289,3 +289,47 @@ def test_the_page_of_limits_is_true():
                 assert getattr(bounds, constant.partition(".")[2]) == values[value], constant
     public = {name for name in vars(limits) if name.isupper()} | {"MAX_NAME", "MAX_PARTS", "MAX_NESTING"}
     assert public <= set(written)
+
+
+def test_tool_references_are_counted_before_they_are_written(app_of):
+    """Each of 4,000 references in 300 kB stands for a definition of 60 kB."""
+    tool = {"name": "big", "description": "x" * 60_000, "input_schema": {"type": "object"}, "defer_loading": True}
+    references = [{"type": "tool_reference", "tool_name": "big"}] * 4000
+    result = {"type": "tool_result", "tool_use_id": "1", "content": references}
+    body = {"max_tokens": 4, "tools": [tool], "messages": [{"role": "user", "content": [result]}]}
+    app = app_of("hello")
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        answer = sent(app, "POST", path, json=body)
+        assert (answer.status_code, "4000 tool references stand for 240" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        ({"logprobs": True, "top_logprobs": 20, "n": 64}, 200),
+        ({"logprobs": True, "top_logprobs": 20, "n": 64, "max_tokens": 195}, 200),
+        ({"logprobs": True, "top_logprobs": 20, "n": 64, "max_tokens": 196}, 400),
+        ({"logprobs": True, "n": 64, "max_tokens": 4097}, 400),
+        ({"n": 64, "max_tokens": 100_000}, 200),
+    ],
+)
+def test_log_probabilities_of_an_answer_are_bounded(app_of, settings, status):
+    body = {"messages": [{"role": "user", "content": "a"}], **settings}
+    answer = sent(app_of("hello"), "POST", "/v1/chat/completions", json=body)
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["param"] == "max_tokens"
+
+
+def test_a_stored_conversation_is_no_longer_than_a_body(app_of):
+    app, previous, item = app_of("hello", limits=Limits(1024)), None, {"type": "web_search_call", "query": "x" * 120_000}
+    statuses = []
+    for _ in range(6):
+        body = {"input": [item, {"role": "user", "content": "a"}], "previous_response_id": previous}
+        answer = sent(app, "POST", "/v1/responses", json=body)
+        statuses.append(answer.status_code)
+        previous = answer.json().get("id")
+    assert statuses == [200] * 5 + [400]
+    assert answer.json()["error"]["param"] == "previous_response_id"
+    many = {"input": [[]] * 30_000 + [{"role": "user", "content": "a"}], "store": True}
+    assert sent(app, "POST", "/v1/responses", json=many).status_code == 400

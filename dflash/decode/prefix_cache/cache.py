@@ -1,6 +1,7 @@
 """Snapshots of sessions by their token ids, within a number of bytes."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 from weakref import WeakSet
@@ -70,6 +71,7 @@ class PrefixCache:
     A session takes snapshots at its boundaries: where a role begins, at the end of its prompt, and when it ends. Until its
     first visible output they are reserved only; a session that fails or is cancelled before leaves the cache as it was.
     A new session begins with the longest snapshot whose tokens its prompt starts with, and what follows is prefilled.
+    Sessions of another `cache_salt` neither find a snapshot nor learn whether there is one.
     Snapshots share KV pages with each other and with sessions. Running sessions come first: if pages are short, snapshots
     are evicted. Used in the engine's thread only, except for `stats`.
 
@@ -104,7 +106,7 @@ class PrefixCache:
         if capacity < 0:
             raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
         self.capacity, self.exact, self.min_gain = capacity, exact, min_gain
-        self._tree: RadixTree[CacheEntry] = RadixTree()
+        self._trees: defaultdict[str, RadixTree[CacheEntry]] = defaultdict(RadixTree)
         self._nodes: set[Node[CacheEntry]] = set()
         self._page_users: Counter[int] = Counter()
         self._reserved: dict[Session, list[SessionSnapshot]] = {}
@@ -188,7 +190,7 @@ class PrefixCache:
             return False
         self._counts["evictions"] += 1
         if self.disk is not None:
-            self.disk.save(node.value.snapshot, self._saved_bytes(node.value))
+            self.disk.save(node.value.snapshot, self._saved_bytes(node.value), salt=node.value.salt)
         self._remove(node)
         return True
 
@@ -233,7 +235,7 @@ class PrefixCache:
     def confirm(self, session: Session) -> None:
         """Store the reserved snapshots of a session, whose output is visible now."""
         for snapshot in self._reserved.pop(session, ()):
-            self.store(snapshot, session.conversation)
+            self.store(snapshot, session.conversation, session.cache_salt)
 
     def abort(self, session: Session) -> None:
         """Discard the reserved snapshots of a session that ended without visible output."""
@@ -251,10 +253,10 @@ class PrefixCache:
 
         The cache owns it and may close it.
         """
-        found = [node.value.snapshot for node in self._tree.prefixes(ids) if node.value is not None]
+        found = [node.value.snapshot for node in self._prefixes(ids, "") if node.value is not None]
         return max(found, key=lambda snapshot: (snapshot.of(drafter) is not None, snapshot.length), default=None)
 
-    def restore(self, model: TargetModel, saved: SavedState, drafter: Drafter) -> bool:
+    def restore(self, model: TargetModel, saved: SavedState, drafter: Drafter, salt: str = "") -> bool:
         """Add a saved state to memory, where it replaces older snapshots.
 
         Parameters
@@ -274,7 +276,7 @@ class PrefixCache:
         """
         while True:
             try:
-                return self.store(saved.restore(model, drafter))
+                return self.store(saved.restore(model, drafter), salt=salt)
             except (PoolExhausted, OutOfMemory):
                 if not self.evict_oldest():
                     return False
@@ -290,7 +292,7 @@ class PrefixCache:
                 room -= n_bytes
                 chosen.append((entry, n_bytes))
             for entry, n_bytes in reversed(chosen):  # the last used one becomes the newest file
-                self.disk.save(entry.snapshot, n_bytes, wait=True)
+                self.disk.save(entry.snapshot, n_bytes, wait=True, salt=entry.salt)
             self.disk.close()
         self.clear()
 
@@ -308,8 +310,9 @@ class PrefixCache:
             ids,
             above,
             alignment if self.exact and alignment > 1 else None,
-            lambda length: can_start_at(session.drafter, model, session.n_prompt, length, None),
-            session.drafter,
+            needs_no_drafter=lambda length: can_start_at(session.drafter, model, session.n_prompt, length, None),
+            drafter=session.drafter,
+            salt=session.cache_salt,
         )
         if name is None:
             return
@@ -318,7 +321,7 @@ class PrefixCache:
             return
         saved = disk.read(name, ids)
         try:
-            if saved is not None and self.restore(model, saved, session.drafter):
+            if saved is not None and self.restore(model, saved, session.drafter, session.cache_salt):
                 disk.count(name)
         except FormatError as error:
             disk.discard(name, error)
@@ -328,7 +331,8 @@ class PrefixCache:
 
     def _usable_prefixes(self, model: TargetModel, session: Session, ids: np.ndarray) -> tuple[list[Node[CacheEntry]], int]:
         """Return the nodes that a session may begin with, and how many tokens more the target alone could begin with."""
-        found = [node for node in self._tree.prefixes(ids) if self._usable(node, model.chunk_alignment)]
+        nodes = self._prefixes(ids, session.cache_salt)
+        found = [node for node in nodes if self._usable(node, model.chunk_alignment)]
         fitting = [node for node in found if self._has_drafter(node, model, session)]
         lost = (found[-1].length if found else 0) - (fitting[-1].length if fitting else 0)
         return fitting, lost
@@ -356,10 +360,15 @@ class PrefixCache:
                 above = length
         return wanted
 
-    def store(self, snapshot: SessionSnapshot, conversation: str | None = None) -> bool:
+    def _prefixes(self, ids: np.ndarray, salt: str) -> Iterator[Node[CacheEntry]]:
+        """Yield the nodes of a salt that are a prefix of ids (n,), the shortest first."""
+        tree = self._trees.get(salt)
+        return iter(()) if tree is None else tree.prefixes(ids)
+
+    def store(self, snapshot: SessionSnapshot, conversation: str | None = None, salt: str = "") -> bool:
         """Add a snapshot, which the cache owns from now on; return False if it is too large and was closed."""
         ids = snapshot.ids
-        for node in list(self._tree.prefixes(ids)):
+        for node in list(self._prefixes(ids, salt)):
             if node.length == snapshot.length and node.value is not None:
                 snapshot.take_drafters(node.value.snapshot)
                 self._remove(node)
@@ -370,7 +379,7 @@ class PrefixCache:
                 return False
         self._n_bytes += n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages)
         self._page_users.update(pages)
-        node = self._tree.add(ids, CacheEntry(snapshot, n_bytes, conversation))
+        node = self._trees[salt].add(ids, CacheEntry(snapshot, n_bytes, conversation, salt))
         self._nodes.add(node)
         if conversation is not None:
             self._n_of[conversation] += 1
@@ -393,7 +402,9 @@ class PrefixCache:
         entry = node.value
         assert entry is not None
         self._nodes.remove(node)
-        self._tree.remove(node)
+        self._trees[entry.salt].remove(node)
+        if not self._trees[entry.salt].root.children:
+            del self._trees[entry.salt]
         self._n_bytes -= entry.n_bytes
         if entry.conversation is not None:
             self._n_of[entry.conversation] -= 1

@@ -28,10 +28,12 @@ class CacheEntry:
         Name of the conversation that it belongs to.
     turn : int
         Number of requests of the conversation at its last use by it.
+    salt : str
+        The `cache_salt` of its session.
     """
 
-    def __init__(self, snapshot: SessionSnapshot, n_bytes: int, conversation: str | None = None) -> None:
-        self.snapshot, self.n_bytes, self.conversation = snapshot, n_bytes, conversation
+    def __init__(self, snapshot: SessionSnapshot, n_bytes: int, conversation: str | None = None, salt: str = "") -> None:
+        self.snapshot, self.n_bytes, self.conversation, self.salt = snapshot, n_bytes, conversation, salt
         self.used = self.turn = 0
 
 

@@ -153,6 +153,8 @@ class ChatTemplate:
             raise TemplateError(f"the chat template is not valid Jinja: {reason}") from error
         except (SyntaxError, RecursionError, MemoryError) as error:
             raise TemplateError("the chat template is nested too deeply to be compiled") from error
+        except ValueError as error:  # such as an integer of more digits than Python converts
+            raise TemplateError(f"the chat template can't be compiled: {_short(error)}") from error
 
     def _render(self, variables: dict[str, Any]) -> str:
         import jinja2

@@ -45,6 +45,7 @@ class Conversation {
     this.log.querySelectorAll(".again").forEach((button) => button.remove());
     const names = this.settings.strategies();
     const request = { ...this.settings.fields(), messages: [...this.settings.system(), ...this.messages] };
+    if (names.length > 1) request.cache_prompt = false;
     const views = names.map((name) => new CompletionView(name, name || this.settings.offer.strategy));
     const lanes = make("div", { class: views.length > 1 ? "lanes" : "lane" }, ...views.map((view) => view.root));
     this.add(lanes);
@@ -142,7 +143,7 @@ class Conversation {
       button.disabled = true;
       const plain = new CompletionView("plain", "plain");
       button.after(plain.numbers);
-      await this.run((signal) => this.fill(plain, request, signal));
+      await this.run((signal) => this.fill(plain, { ...request, cache_prompt: false }, signal));
       plain.numbers.remove();
       button.disabled = false;
       if (plain.finish === "error") button.after(...plain.below.childNodes);

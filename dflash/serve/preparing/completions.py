@@ -17,10 +17,10 @@ from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.special_tokens import CALL
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.limits import Limits
+from dflash.serve.limits import MAX_REPORTED, Limits
 from dflash.serve.parsing.fields import FieldError
 from dflash.serve.preparing.prompts import prompt_ids
-from dflash.serve.requests import ChatRequest, CompletionRequest
+from dflash.serve.requests import ChatRequest, CompletionRequest, Options
 
 _NEVER = -100.0
 """Bias of a token that must not be chosen; the lowest that OpenAI's API allows."""
@@ -44,6 +44,10 @@ class ReadRequest:
         Grammar of each prompt's outputs, from `with_grammars`.
     offered_tools_only : bool
         Calls of functions that the request does not offer are text.
+    cache_salt : str
+        Separates states of the prefix cache, see `dflash.serve.parsing.session_id.cache_salt`.
+    prefix_cache : bool
+        False to neither use nor save states of the prefix cache.
     """
 
     request: ChatRequest | CompletionRequest
@@ -53,6 +57,8 @@ class ReadRequest:
     conversation: str | None = None
     grammars: Sequence[Grammar | None] | None = None
     offered_tools_only: bool = False
+    cache_salt: str = ""
+    prefix_cache: bool = True
 
     @classmethod
     def of(
@@ -70,6 +76,7 @@ class ReadRequest:
         n_tokens, most = n * sum(map(len, prompts)), limits.prompt_tokens
         if n_tokens > most:
             raise FieldError("n", f"{n} choices take {n_tokens} prompt tokens, at most {most} are allowed in one request")
+        request = replace(request, options=_with_bounded_logprobs(request.options, n * len(prompts), limits.context))
         return cls(request, prompts, tokenizer, template)
 
     @property
@@ -128,6 +135,8 @@ class ReadRequest:
                 grammar=grammar,
                 max_calls=max_calls,
                 conversation=self.conversation,
+                cache_salt=self.cache_salt,
+                prefix_cache=self.prefix_cache,
             )
             for prompt, grammar in zip(map(PromptIds, self.prompts), grammars, strict=True)
             for each in of_choice
@@ -153,6 +162,25 @@ class ReadRequest:
 def _is_strict(tool: Mapping[str, Any]) -> bool:
     inner = tool.get("function", tool)
     return isinstance(inner, Mapping) and bool(inner.get("strict"))
+
+
+def _with_bounded_logprobs(options: Options, n: int, context: int) -> Options:
+    """Return options whose `n` sequences report at most `MAX_REPORTED` log-probabilities.
+
+    A request without `max_tokens`, or with more than the context holds, gets what is left; others are refused.
+    """
+    if options.logprobs is None:
+        return options
+    most = max(MAX_REPORTED // (n * (1 + options.logprobs)), 1)
+    if options.max_tokens is None or options.max_tokens > context:
+        return replace(options, max_tokens=most) if most < context else options
+    if options.max_tokens > most:
+        raise FieldError(
+            "max_tokens",
+            f"is {options.max_tokens}, at most {most} are allowed with {n} choices and {1 + options.logprobs} "
+            "log-probabilities of each token",
+        )
+    return options
 
 
 def _seed(seed: int | None, number: int) -> int | None:

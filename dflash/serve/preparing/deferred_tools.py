@@ -4,6 +4,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dflash.serve.limits import REFERENCED_CHARACTERS
+from dflash.serve.parsing.fields import FieldError
+
 DEFERRED = "defer_loading"
 
 Message = Mapping[str, Any]
@@ -18,8 +21,22 @@ def write_references(messages: Sequence[Message], tools: Sequence[Tool]) -> list
     list of mapping
         The same objects where a message has no reference. A definition is JSON as chat templates write it; a reference to
         an unknown tool is written as its name.
+
+    Raises
+    ------
+    FieldError
+        If all definitions together have more than `REFERENCED_CHARACTERS`.
     """
+    names = [part["tool_name"] for message in messages for part in _parts(message) if _is_reference(part)]
+    if not names:
+        return list(messages)
     written = {_name(tool): json.dumps(_without_flag(tool), ensure_ascii=False) for tool in tools}
+    n = sum(len(written.get(name, name)) for name in names)
+    if n > REFERENCED_CHARACTERS:
+        raise FieldError(
+            "messages",
+            f"its {len(names)} tool references stand for {n} characters, at most {REFERENCED_CHARACTERS} are allowed",
+        )
     return [_written(message, written) if _refers(message) else message for message in messages]
 
 

@@ -88,7 +88,7 @@ class ResponsesFormat:
             **interventions(completions),
         )
         if self._request.store:
-            self._store.add(body, self._request.items, self._request.echo["previous_response_id"])
+            self._store.add(body, self._request.items, self._request.echo["previous_response_id"], self._request.user)
         return body
 
     def _body(self, status: str, **fields: Any) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Bodies of ``/v1/responses``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.serve.http_errors import Problem
+from dflash.serve.limits import Limits
+from dflash.serve.parsing.body import parse_json
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_options
@@ -41,6 +44,8 @@ class ResponsesRequest(ChatRequest):
         Input items as JSON, for the store; without those of earlier responses.
     store : bool
         Keep the response.
+    user : str
+        Owner of the stored response.
     wants_encrypted : bool
         The client sends reasoning back only if it has ``encrypted_content``.
     """
@@ -49,16 +54,26 @@ class ResponsesRequest(ChatRequest):
     echo: Mapping[str, Any] = field(default_factory=dict)
     items: bytes = b"[]"
     store: bool = True
+    user: str = ""
     wants_encrypted: bool = False
 
 
-def parse_responses(body: object, store: ResponseStore) -> ResponsesRequest:
+def parse_responses(
+    body: object,
+    store: ResponseStore,
+    user: str = "",
+    limits: Limits = Limits(),  # noqa: B008 - immutable
+) -> ResponsesRequest:
     """Read a body.
 
     Parameters
     ----------
     store : ResponseStore
         Holds the responses that ``previous_response_id`` may name.
+    user : str
+        Only responses of this user exist.
+    limits : Limits
+        Hold for the whole conversation that ``previous_response_id`` brings back, as for a body.
 
     Raises
     ------
@@ -80,7 +95,7 @@ def parse_responses(body: object, store: ResponseStore) -> ResponsesRequest:
     stored, metadata = fields.flag("store", True), fields.object("metadata")
     return ResponsesRequest(
         options=options,
-        messages=tuple(_messages(fields, items, tools, store)),
+        messages=tuple(_messages(fields, items, tools, partial(_earlier, store=store, user=user, limits=limits))),
         tools=tools.functions,
         grammar=_grammar(fields, text, tool_choice),
         template_kwargs=parse_template_kwargs(fields, _template_defaults(reasoning)),
@@ -100,6 +115,7 @@ def parse_responses(body: object, store: ResponseStore) -> ResponsesRequest:
         },
         items=as_json(items) if stored else b"[]",
         store=stored,
+        user=user,
         wants_encrypted=_ENCRYPTED in (fields.list("include") or ()),
     )
 
@@ -113,11 +129,25 @@ def _items(fields: Fields) -> list[Any]:
     return given
 
 
-def _messages(fields: Fields, items: list[Any], tools: Tools, store: ResponseStore) -> list[Mapping[str, Any]]:
+def _earlier(previous: str, store: ResponseStore, user: str, limits: Limits) -> list[Any]:
+    """Return the items of a stored conversation, if it is no longer than a body may be."""
+    field, found = "previous_response_id", store.conversation(previous, user)
+    if found is None:
+        raise not_found("Previous response", previous, 400, field, "previous_response_not_found")
+    if len(found) > limits.body_bytes:
+        raise FieldError(field, f"the conversation has {len(found)} bytes, at most {limits.body_bytes} are allowed")
+    try:
+        items: list[Any] = parse_json(found, limits)
+    except Problem as problem:
+        raise FieldError(field, str(problem).replace("the body", "the conversation", 1)) from problem
+    return items
+
+
+def _messages(
+    fields: Fields, items: list[Any], tools: Tools, earlier_items: Callable[[str], list[Any]]
+) -> list[Mapping[str, Any]]:
     instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
-    earlier = [] if previous is None else store.conversation(previous)
-    if earlier is None:
-        raise not_found("Previous response", previous, 400, "previous_response_id", "previous_response_not_found")
+    earlier = [] if previous is None else earlier_items(previous)
     messages = messages_of(earlier, tools, "previous_response_id") + messages_of(items, tools)
     if not messages:
         raise fields.error("input", "must hold at least one message")

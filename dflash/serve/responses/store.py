@@ -13,14 +13,16 @@ from dflash.serve.limits import STORED_BYTES, STORED_SECONDS
 
 @dataclass(slots=True)
 class _Stored:
+    user: str
     body: bytes
     items: bytes
+    output: bytes
     previous: str | None
     used_at: float
 
     @property
     def n_bytes(self) -> int:
-        return len(self.body) + len(self.items)
+        return len(self.body) + len(self.items) + len(self.output)
 
 
 def as_json(value: Any) -> bytes:
@@ -30,6 +32,8 @@ def as_json(value: Any) -> bytes:
 
 class ResponseStore:
     """Finished responses by id, with the input items of their requests. May be used from several threads.
+
+    A response exists only for its user, see `dflash.serve.access.check_key`.
 
     The least recently used response is dropped first. Using a response counts as a use of all responses before it, so that a
     conversation loses its end before its beginning.
@@ -52,7 +56,7 @@ class ResponseStore:
         self._stored: OrderedDict[str, _Stored] = OrderedDict()
         self._n_bytes = 0
 
-    def add(self, body: Mapping[str, Any], items: bytes, previous: str | None) -> None:
+    def add(self, body: Mapping[str, Any], items: bytes, previous: str | None, user: str = "") -> None:
         """Store a response.
 
         Parameters
@@ -64,45 +68,52 @@ class ResponseStore:
         previous : str or None
             Id of the response that it continues.
         """
-        stored = _Stored(as_json(body), items, previous, self._clock())
+        stored = _Stored(user, as_json(body), items, as_json(body["output"]), previous, self._clock())
         if stored.n_bytes > self._max_bytes:
             return
         with self._lock:
             self._stored[body["id"]] = stored
             self._n_bytes += stored.n_bytes
-            self._use(body["id"])
+            self._use(body["id"], user)
             while self._n_bytes > self._max_bytes:
                 self._drop(next(iter(self._stored)))
 
-    def conversation(self, id_: str) -> list[Any] | None:
-        """Return the items of a response and of all before it, input and output; None if any of them is not stored."""
+    def conversation(self, id_: str, user: str = "") -> bytes | None:
+        """Return the items of a response and of all before it, input and output, as a JSON array.
+
+        None if any of them is not stored. The caller checks the size before parsing: each turn adds to it.
+        """
         with self._lock:
-            used = self._use(id_)
+            used = self._use(id_, user)
         if used is None:
             return None
-        turns = ((json.loads(stored.items), json.loads(stored.body)["output"]) for stored in reversed(used))
-        return [item for turn in turns for part in turn for item in part]
+        parts = (part[1:-1] for stored in reversed(used) for part in (stored.items, stored.output))
+        return b"[" + b",".join(filter(None, parts)) + b"]"
 
-    def body(self, id_: str) -> dict[str, Any] | None:
-        """Return a response; None if it is not stored."""
+    def body(self, id_: str, user: str = "") -> bytes | None:
+        """Return a response as JSON; None if it is not stored."""
         with self._lock:
-            self._use(id_)
-            stored = self._stored.get(id_)
-        return None if stored is None else json.loads(stored.body)
+            self._use(id_, user)
+            stored = self._of(id_, user)
+        return None if stored is None else stored.body
 
-    def delete(self, id_: str) -> bool:
+    def delete(self, id_: str, user: str = "") -> bool:
         """Drop a response; False if it was not stored."""
         with self._lock:
             self._drop_old()
-            return self._drop(id_)
+            return self._of(id_, user) is not None and self._drop(id_)
 
-    def _use(self, id_: str) -> list[_Stored] | None:
+    def _of(self, id_: str, user: str) -> _Stored | None:
+        stored = self._stored.get(id_)
+        return stored if stored is not None and stored.user == user else None
+
+    def _use(self, id_: str, user: str) -> list[_Stored] | None:
         """Mark a response and all before it as used just now; return them, None if any of them is not stored."""
         self._drop_old()
         used: list[_Stored] = []
         next_id: str | None = id_
         while next_id is not None:
-            stored = self._stored.get(next_id)
+            stored = self._of(next_id, user)
             if stored is None:
                 return None
             stored.used_at = self._clock()

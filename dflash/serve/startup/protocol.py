@@ -3,8 +3,9 @@
 import asyncio
 import json
 import sys
+from collections import Counter
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,23 +24,56 @@ class BoundedProtocol(H11Protocol):
     """A connection of uvicorn.
 
     A request whose head does not arrive within `limits.HEADER_SECONDS` is refused with 408, so that no client holds
-    connections with half requests. A head that is too long, or no HTTP, is refused with an error of the API that its path
+    connections with half requests. If all connections are taken, the oldest one without a whole request is closed, of the
+    address that has most of those. A head that is too long, or no HTTP, is refused with an error of the API that its path
     belongs to.
+
+    Attributes
+    ----------
+    idle_since : float
+        Time of the event loop at which the connection began, or completed its last response.
+    is_shutting_down : bool
+        True once `shutdown` was called: the next response is the last one.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._head_timer: asyncio.TimerHandle | None = None
+        self.idle_since, self.is_shutting_down = 0.0, False
+
+    @property
+    def is_unused(self) -> bool:
+        """True if no whole request has arrived that is not answered yet."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a request (asyncio)."""
-        assert isinstance(transport, asyncio.Transport), "servers have streams"
-        super().connection_made(transport)
+        """Begin to wait for a request (asyncio). Transports of uvloop do not derive from those of asyncio."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        self.idle_since = self.loop.time()
+        self._make_room()
         self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request. Called by uvicorn."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """Close the connection after its response, or after a moment without a request. Called by uvicorn once.
+
+        A request that the client has sent before it could know of the shutdown is answered.
+        """
+        self.is_shutting_down = True
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(limits.LAST_REQUEST_SECONDS, super().shutdown)
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request (asyncio)."""
         super().data_received(data)
+        if self.is_shutting_down and self.cycle is not None:
+            self.cycle.keep_alive = False
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -51,6 +85,18 @@ class BoundedProtocol(H11Protocol):
         """Refuse what is no request. Called by uvicorn while it handles the error."""
         status = getattr(sys.exc_info()[1], "error_status_hint", 400)
         self._refuse(Problem(status, _MESSAGES.get(status, msg)))
+
+    def _make_room(self) -> None:
+        if len(self.connections) <= limits.MAX_CONNECTIONS:
+            return
+        unused = [
+            each for each in self.connections if each is not self and isinstance(each, BoundedProtocol) and each.is_unused
+        ]
+        if unused:
+            n_of = Counter(each.client and each.client[0] for each in unused)
+            chosen = max(unused, key=lambda each: (n_of[each.client and each.client[0]], -each.idle_since))
+            self.connections.discard(chosen)
+            chosen.transport.abort()
 
     def _wait_for_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:

@@ -8,6 +8,8 @@ from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.prefix_cache.disk import DiskTier
+from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
@@ -188,3 +190,20 @@ def test_states_of_several_drafters_share_one_snapshot(loaded, text):
 def parts(name):
     strategy = Strategy.of(name)
     return strategy.drafter, strategy.shape
+
+
+def test_salts_share_no_states(loaded, text, tmp_path):
+    """Neither in memory nor on disk, and the cache is empty at the end."""
+    disk = DiskTier(tmp_path, 1 << 30, identity_of(loaded), min_gain=32)
+    cache = PrefixCache(1 << 30, loaded.model.pools.page_bytes, disk=disk)
+    engine, free = Engine(loaded.model, prefix_cache=cache), loaded.model.pools.free_pages
+    want = accepted(Engine(loaded.model), text[:150], Plain().drafter)[1].output_ids
+    for round_ in range(2):
+        for salt in ("", "alice", "bob"):
+            for n_cached in (149 if round_ else 0, 149):
+                session = accepted(engine, text[:150], Plain().drafter, cache_salt=salt)[1]
+                assert (session.n_cached, session.output_ids) == (n_cached, want)
+        disk.flush()
+        cache.close()
+        assert (len(cache), cache.stats.n_bytes, loaded.model.pools.free_pages) == (0, 0, free)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3

@@ -206,3 +206,8 @@ def test_a_prompt_is_the_start_of_the_next_one():
     prompt = template.render(PARALLEL, tools=[WEATHER, SEARCH])
     ids = demo_tokenizer().encode(prompt)
     assert demo_tokenizer().decode(ids) == prompt
+
+
+def test_a_number_that_python_does_not_convert_is_an_error_of_the_template():
+    with pytest.raises(TemplateError, match="can't be compiled: Exceeds the limit"):
+        ChatTemplate("{{ " + "1" * 5000 + " }}", tokens={}).render([{"role": "user", "content": "a"}])

@@ -1,5 +1,6 @@
 """Streams of the Responses API: their events add up to the body that is not streamed."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -219,8 +220,8 @@ def test_a_finished_response_is_stored_unless_the_request_forbids():
     steps, completion = steps_of(["Think.\n</think>\n\nHi."])
     store = ResponseStore()
     events = streamed(steps, completion, store=store)
-    assert store.body("resp_f00d") == events[-1]["response"]
-    items = store.conversation("resp_f00d")
+    assert json.loads(store.body("resp_f00d")) == events[-1]["response"]
+    items = json.loads(store.conversation("resp_f00d"))
     assert items == [{"type": "message", "role": "user", "content": "hi"}, *events[-1]["response"]["output"]]
     forgetful = ResponseStore()
     streamed(steps, completion, {**BODY, "store": False}, forgetful)

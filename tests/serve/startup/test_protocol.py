@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import httpx
@@ -128,3 +129,58 @@ def test_the_time_of_a_head_ends_with_the_head(served):
         protocol = connection_of(served)
         wait_until(lambda: protocol.cycle is not None)
         wait_until(lambda: protocol._head_timer is None)
+
+
+def test_unused_connections_make_room_for_others(served, monkeypatch):
+    """The newest of a flood of half requests are closed last, and requests under way never are."""
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 4)
+    connections = served.server.server_state.connections
+    with ExitStack() as stack:
+        busy = stack.enter_context(served.connect())
+        busy.sendall(request(b'{"prompt": "a"}'))
+        assert b" 200 " in busy.recv(100)
+        flood = []
+        for i in range(8):
+            flood.append(stack.enter_context(served.connect()))
+            flood[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n" if i % 2 else request(b"{", 9))
+            wait_until(lambda: len(connections) == min(len(flood) + 1, 4))
+        for path in ("/health", "/v1/models"):
+            assert httpx.get(f"{served.url}{path}", timeout=GUARD).status_code == 200
+        assert ended(flood[0])
+
+
+def test_requests_hold_all_connections_but_health(served, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("dflash.serve.startup.protocol.BoundedProtocol.is_unused", False)
+    with served.connect(), served.connect():
+        wait_until(lambda: len(served.server.server_state.connections) == 2)
+        assert httpx.get(f"{served.url}/health", timeout=GUARD).status_code == 200
+        refused = httpx.post(f"{served.url}/v1/messages", json={}, timeout=GUARD)
+        assert (refused.status_code, refused.json()["type"], refused.headers["retry-after"]) == (529, "error", "1")
+
+
+def test_a_request_that_meets_the_shutdown_is_answered(served, monkeypatch):
+    monkeypatch.setattr(limits, "LAST_REQUEST_SECONDS", GUARD)
+    with served.connect() as connection:
+        connection.sendall(request(b'{"prompt": "a"}'))
+        protocol = connection_of(served)
+        wait_until(lambda: protocol.cycle is not None and protocol.cycle.response_complete)
+        received = connection.recv(1 << 16)
+        monkeypatch.setattr(limits, "LAST_REQUEST_SECONDS", 0.2)
+        served.server.should_exit = True
+        wait_until(lambda: protocol.is_shutting_down)
+        connection.sendall(request(b'{"prompt": "a"}'))
+        status, _ = answer_of(connection)
+    assert (b" 200 " in received, status) == (True, 200)
+
+
+def request(body, length=None):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % (len(body) if length is None else length) + body
+
+
+def ended(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True

@@ -82,9 +82,9 @@ class StateFolder:
         parts = [self._model, str(name.length), "p" if name.in_prompt else "g", name.drafter, name.digest]
         return self.path / f"{'-'.join(filter(None, parts))}.safetensors"
 
-    def name_of(self, token_ids: NDArray[np.int32], *, in_prompt: bool, drafter: str = "") -> StateName:
+    def name_of(self, token_ids: NDArray[np.int32], *, in_prompt: bool, drafter: str = "", salt: str = "") -> StateName:
         """Return the name for the state after some tokens; `drafter` is the identity of its drafter."""
-        digest = self._identity.copy()
+        digest = self._salted(salt)
         digest.update(token_ids.astype("<i4").tobytes())
         return StateName(len(token_ids), in_prompt, digest.hexdigest()[:40], drafter_hash(drafter))
 
@@ -96,11 +96,16 @@ class StateFolder:
         with self._lock:
             self._index.discard(name)
 
-    def find(self, token_ids: NDArray[np.int32], above: int) -> list[StateName]:
+    def _salted(self, salt: str) -> "hashlib._Hash":
+        digest = self._identity.copy()
+        digest.update(hashlib.sha256(salt.encode()).digest() if salt else b"")
+        return digest
+
+    def find(self, token_ids: NDArray[np.int32], above: int, salt: str = "") -> list[StateName]:
         """Return the states of more than `above` tokens that are a prefix of token_ids (T,), the longest first."""
         with self._lock:
             index = set(self._index)
-        digest, at, found = self._identity.copy(), 0, list[StateName]()
+        digest, at, found = self._salted(salt), 0, list[StateName]()
         for length in sorted({name.length for name in index if above < name.length <= len(token_ids)}):
             digest.update(token_ids[at:length].astype("<i4").tobytes())
             at, text = length, digest.copy().hexdigest()[:40]

@@ -105,9 +105,11 @@ class DiskTier:
         self,
         token_ids: NDArray[np.int32],
         above: int,
-        alignment: int | None,
+        alignment: int | None = None,
+        *,
         needs_no_drafter: Callable[[int], bool],
         drafter: Drafter,
+        salt: str = "",
     ) -> StateName | None:
         """Return the longest state that is a prefix of token_ids (T,).
 
@@ -124,7 +126,7 @@ class DiskTier:
         with suppress(OSError):
             self.folder.refresh()
         own: str | None = None
-        for name in self.folder.find(token_ids, above + self.min_gain - 1):
+        for name in self.folder.find(token_ids, above + self.min_gain - 1, salt):
             if alignment is not None and not (name.in_prompt and name.length % alignment == 0):
                 continue
             if needs_no_drafter(name.length):
@@ -166,7 +168,7 @@ class DiskTier:
         """Count a state that a session begins with."""
         self._counts.update(hits=1, hit_tokens=name.length)
 
-    def save(self, snapshot: SessionSnapshot, n_bytes: int, *, wait: bool = False) -> None:
+    def save(self, snapshot: SessionSnapshot, n_bytes: int, *, wait: bool = False, salt: str = "") -> None:
         """Copy a snapshot of about `n_bytes` to the host and let the thread write it, unless it has a file.
 
         Parameters
@@ -175,12 +177,14 @@ class DiskTier:
             Open; may be closed afterwards.
         wait : bool
             Wait while the writer is busy; else the snapshot is dropped then.
+        salt : str
+            The `cache_salt` of its session.
         """
         if snapshot.length < self.min_gain or n_bytes > self.capacity:
             return
         drafter = newest_drafter(snapshot)
         known = "" if drafter is None else identity_of_drafter(drafter)
-        name = self.folder.name_of(snapshot.ids, in_prompt=snapshot.length < snapshot.n_prompt, drafter=known)
+        name = self.folder.name_of(snapshot.ids, in_prompt=snapshot.length < snapshot.n_prompt, drafter=known, salt=salt)
         if name in self.folder or name in self._queued:
             return
         if self._off or (self._queue.full() and not wait):
