@@ -40,7 +40,8 @@ def cache_salt(body: object, user: str) -> str:
     Parameters
     ----------
     body : object
-        Parsed JSON of a request of any API. ``cache_salt`` as in vLLM: whoever knows it may share states, with any key.
+        Parsed JSON of a request of any API. Its ``cache_salt`` is as in vLLM: requests with the same one share states,
+        whatever their keys.
     user : str
         Name of the user, whose requests share states otherwise.
 
