@@ -37,6 +37,7 @@ class WordGrammar:
 
 class WordMatcher:
     free, binds = False, True
+    mask_seconds = 0.0
 
     def __init__(self, grammar):
         self.grammar, self.path, self.masked = grammar, [], []

@@ -83,6 +83,12 @@ class AfterMatcher:
         matcher = self._segments[-1].matcher
         return matcher is not None and matcher.is_complete
 
+    @property
+    def mask_seconds(self) -> float:
+        """See `Matcher`."""
+        matcher = self._segments[-1].matcher
+        return 0.0 if matcher is None else matcher.mask_seconds
+
     def mask(self) -> Words:
         """See `Matcher`."""
         matcher = self._segments[-1].matcher

@@ -36,13 +36,18 @@ class Matcher(Protocol):
         """True if the output may end here and only end tokens are legal."""
         ...
 
+    @property
+    def mask_seconds(self) -> float:
+        """CPU seconds of a mask, lately; 0 if that is not known."""
+        ...
+
     def mask(self) -> Words:
         """Return the tokens that may follow; the caller does not change the array. Called only where it is not `free`.
 
         Raises
         ------
         DFlashError
-            If the grammar can't be followed further, as at a limit on its work.
+            If the grammar can't be followed further: no text leads on, or a limit on its work is reached.
         """
         ...
 

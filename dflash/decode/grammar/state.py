@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.grammar.drafts import contains, legal_part, walk
+from dflash.decode.grammar.drafts import affordable, contains, legal_part, walk
 from dflash.decode.grammar.matcher import Grammar, Words
 from dflash.errors import DFlashError
 
@@ -111,7 +111,7 @@ class GrammarState:
         """Return the legal part of a draft, or the tokens that the grammar forces, if the draft does not contain these."""
         try:
             draft = legal_part(self._matcher, draft)
-            forced = list(self._matcher.forced()[: max(max_draft, 0)])
+            forced = list(self._matcher.forced()[: affordable(self._matcher, max(max_draft, 0))])
         except DFlashError:
             return EMPTY  # `verify` raises it again, for this session alone
         return draft if not forced or contains(draft, forced) else Draft(forced)

@@ -7,18 +7,20 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
+from time import thread_time
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from dflash.decode.grammar.matcher import Words
-from dflash.errors import DFlashError, RequestError
+from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.checking.checker import GrammarChecker
 from dflash.generation.grammar.compilation import compile_source, guidance, guidance_tokenizer, reason_of, with_stack
 from dflash.generation.grammar.gbnf import lark_of
 from dflash.generation.grammar.limits import COMPILE_STACK
+from dflash.generation.grammar.mask_budget import MaskBudget
 from dflash.model.text.tokenizer import Tokenizer
 
 _SPLIT = "\ue000"
@@ -104,7 +106,7 @@ class GuidanceGrammar:
     """
 
     def __init__(self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False) -> None:
-        self.vocabulary = vocabulary
+        self.vocabulary, self._budget = vocabulary, MaskBudget()
         guidance()
         try:
             if not gbnf:
@@ -121,7 +123,7 @@ class GuidanceGrammar:
 
     def start(self) -> GuidanceMatcher:
         """Return the position before the first token."""
-        return GuidanceMatcher(self._first.deep_copy(), self.vocabulary)
+        return GuidanceMatcher(self._first.deep_copy(), self.vocabulary, self._budget)
 
 
 class GuidanceMatcher:
@@ -129,9 +131,9 @@ class GuidanceMatcher:
 
     free, binds = False, True
 
-    def __init__(self, inner: Any, vocabulary: GuidanceVocabulary) -> None:
+    def __init__(self, inner: Any, vocabulary: GuidanceVocabulary, budget: MaskBudget) -> None:
         self._inner, self._ends, self._ended = inner, vocabulary.ends, False
-        self._n_words = vocabulary.n_words
+        self._budget, self._n_words = budget, vocabulary.n_words
 
     @property
     def is_accepting(self) -> bool:
@@ -143,11 +145,19 @@ class GuidanceMatcher:
         """See `Matcher`."""
         return not self._ended and self._inner.is_stopped() and self._inner.is_accepting()
 
+    @property
+    def mask_seconds(self) -> float:
+        """See `Matcher`."""
+        return self._budget.mean
+
     def mask(self) -> Words:
         """See `Matcher`."""
         if self._ended:
             return np.zeros(self._n_words, np.uint32)
+        began = thread_time()
+        self._budget.charge(0.0)
         words = np.frombuffer(self._inner.compute_bitmask(), np.uint32)[: self._n_words]
+        self._budget.charge_mask(thread_time() - began)
         self._check()
         return words
 
@@ -158,7 +168,9 @@ class GuidanceMatcher:
         if token in self._ends:
             self._ended = self._inner.is_accepting()
             return self._ended
+        began = thread_time()
         moved = self._inner.try_consume_tokens([token])
+        self._budget.charge(thread_time() - began)
         self._check()
         return moved == 1
 
@@ -173,13 +185,15 @@ class GuidanceMatcher:
 
     def forced(self) -> Sequence[int]:
         """See `Matcher`."""
+        began = thread_time()
         tokens = [] if self._ended else self._inner.compute_ff_tokens()
+        self._budget.charge(thread_time() - began)
         self._check()
         return tokens
 
     def _check(self) -> None:
         if self._inner.is_error():
-            raise DFlashError(f"grammar: can't be followed further: {reason_of(self._inner.get_error())}")
+            raise RequestError(f"grammar: can't be followed further: {reason_of(self._inner.get_error())}")
 
 
 class _Encoder:

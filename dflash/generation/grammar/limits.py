@@ -10,7 +10,7 @@ MAX_CHARACTERS = 1 << 18
 MAX_DEPTH = 64
 """Levels of arrays and objects in a schema; those of real tools have up to about 20."""
 
-MAX_PARTS = 1 << 14
+MAX_GRAMMAR_PARTS = 1 << 14
 """Names, signs and texts of a grammar, or schemas within a schema (16,384); real ones have up to about 3,000."""
 
 MAX_CHAIN = 2048
@@ -44,8 +44,14 @@ MAX_STATES = 50_000
 STEP_FUEL = 200_000
 """Steps of work on regular expressions for one mask: about 14 ms. A request that needs more ends with an error."""
 
-STEP_ITEMS = 50_000
-"""Parser items for one mask: about 3 ms. A request that needs more ends with an error."""
+STEP_ITEMS = 20_000
+"""Parser items for one mask; 300 optional properties need 10,000. A request that needs more ends with an error."""
+
+FREE_MASK_SECONDS = 0.005
+"""CPU seconds that each mask has free; free text in a vocabulary of 248,320 tokens takes up to 3 ms."""
+
+MASK_SECONDS = 0.06
+"""CPU seconds of a request's masks and moves beyond the free ones; then the request ends with an error."""
 
 CHECK_SECONDS = 0.25
 """CPU seconds of the checking process for one grammar; those of real tools take up to 0.02 s."""

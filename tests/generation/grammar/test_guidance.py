@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from types import SimpleNamespace
 
 import pytest
 from demo_text import DATA, demo_tokenizer
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from word_grammar import tokens_of
 
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.grammar.state import GrammarState
 from dflash.errors import DFlashError, RequestError
-from dflash.generation.grammar import compilation
+from dflash.generation.grammar import compilation, guidance
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary
 from dflash.generation.grammar.params import GrammarParams
@@ -206,6 +209,79 @@ def test_too_much_work_for_a_mask_ends_the_output_with_an_error(monkeypatch):
         for token in ids("the quick brown fox jumps over the lazy dog a zebra"):
             matcher.mask()
             matcher.advance(token)
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """CPU seconds of each piece of work of a matcher, which the test sets."""
+    clock = SimpleNamespace(now=0.0, each=0.0)
+
+    def thread_time():
+        clock.now += clock.each / 2
+        return clock.now
+
+    monkeypatch.setattr(guidance, "thread_time", thread_time)
+    return clock
+
+
+def test_masks_that_take_too_long_end_their_request_alone(work):
+    """Its outputs share the budget; cheap masks never use it up."""
+    slow, other = (compiled((), regex="[a-z ]*") for _ in range(2))
+    outputs, neighbour = [slow.start(), slow.start()], other.start()
+    for _ in range(1000):
+        neighbour.mask()
+    work.each, n = 0.04, 0
+    with pytest.raises(RequestError, match=r"^grammar: masks take too long, [0-9]+ ms of CPU time each lately, 5 ms"):
+        while n < 1000:
+            outputs[n % 2].mask()
+            n += 1
+    assert 0.06 < n * (0.02 - 0.005) + 0.02 < 0.1, "one more than the budget allows"
+    work.each = 0.0
+    for output in outputs:
+        with pytest.raises(RequestError, match="masks take too long"):
+            output.mask()
+    neighbour.mask()
+
+
+def test_moves_count_too(work):
+    matcher, n = compiled((), regex="[a-z ]*").start(), 0
+    matcher.mask()
+    (token,) = ids("a")
+    work.each = 0.02
+    with pytest.raises(RequestError, match="masks take too long"):
+        while n < 1000:
+            matcher.advance(token)
+            n += 1
+    assert n == 6
+
+
+def test_a_draft_has_as_many_tokens_as_masks_are_affordable(work):
+    state = GrammarState(compiled((), regex="[a-z ]*"))
+    draft = Draft(ids("the quick brown fox jumps over the lazy dog"))
+    assert len(state.fit(draft, 64)) == len(draft) > 6
+    work.each = 0.01
+    for _ in range(40):
+        state.mask()
+    work.each = 0.0
+    assert len(state.fit(draft, 64)) == 5, "25 ms of masks, 5 ms each"
+    assert len(GrammarState(compiled((), regex="the end of it")).fit(draft, 64)) > 2, "forced tokens of another request"
+
+
+def test_work_that_the_library_limits_ends_the_request_with_its_reason():
+    """Many ways to read the same text: the items of one mask are bounded, whatever the clock shows."""
+    matcher = compiled((), lark='start: start start start | /[a-z]/ | ""').start()
+    (token,) = ids("a")
+    with pytest.raises(RequestError, match=r"^grammar: (can't be followed further: .*Too many items|masks take too long)"):
+        for _ in range(200):
+            matcher.mask()
+            matcher.advance(token)
+
+
+def test_where_no_text_leads_on_the_request_is_at_fault():
+    matcher = compiled((), lark='start: "a" T\nT: /b/ & /c/').start()
+    matcher.advance(*ids("a"))
+    with pytest.raises(RequestError, match=r"^grammar: can't be followed further: no output matches"):
+        matcher.mask()
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch):

@@ -9,7 +9,7 @@ from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.graph import RuleGraph
 from dflash.generation.grammar.bounds.patterns import check_pattern
 from dflash.generation.grammar.bounds.schemas import check_references
-from dflash.generation.grammar.limits import MAX_CHAIN, MAX_PARTS, MAX_QUANTIFIERS
+from dflash.generation.grammar.limits import MAX_CHAIN, MAX_GRAMMAR_PARTS, MAX_QUANTIFIERS
 
 _TOKENS = re.compile(
     r"""
@@ -133,8 +133,8 @@ def _tokens(source: str) -> Iterator[_Token]:
     place, alias, n_tokens = 0, False, 0
     while found := _TOKENS.search(source, place):
         n_tokens += 1
-        if n_tokens > MAX_PARTS:
-            raise RequestError(f"the grammar has more than {MAX_PARTS} names, signs and texts")
+        if n_tokens > MAX_GRAMMAR_PARTS:
+            raise RequestError(f"the grammar has more than {MAX_GRAMMAR_PARTS} names, signs and texts")
         place, kind, text = found.end(), found.lastgroup or "", found[0]
         if kind == "rule" or found["rule"]:
             yield _Token("rule", found["name"])

@@ -6,7 +6,7 @@ from typing import Any
 from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.graph import RuleGraph
 from dflash.generation.grammar.bounds.patterns import check_pattern
-from dflash.generation.grammar.limits import MAX_CHAIN, MAX_DEPTH, MAX_KEY_PATTERNS, MAX_MULTIPLE, MAX_PARTS
+from dflash.generation.grammar.limits import MAX_CHAIN, MAX_DEPTH, MAX_GRAMMAR_PARTS, MAX_KEY_PATTERNS, MAX_MULTIPLE
 
 _EACH = ("properties", "patternProperties", "dependentSchemas")
 _LISTS = ("prefixItems", "items")
@@ -65,8 +65,8 @@ class _Schema:
         if id(schema) in self._known and isinstance(schema, Mapping):
             return self._known[id(schema)]
         node = self._graph.add(pointer)
-        if node >= MAX_PARTS:
-            raise RequestError(f"the schema has more than {MAX_PARTS} parts that are schemas")
+        if node >= MAX_GRAMMAR_PARTS:
+            raise RequestError(f"the schema has more than {MAX_GRAMMAR_PARTS} parts that are schemas")
         if isinstance(schema, Mapping):
             self._known[id(schema)] = node
             self._waiting.append((node, schema, pointer))

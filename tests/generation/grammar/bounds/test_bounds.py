@@ -10,7 +10,7 @@ from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.bounds.graph import RuleGraph
 from dflash.generation.grammar.bounds.patterns import check_pattern
 from dflash.generation.grammar.bounds.schemas import check_references
-from dflash.generation.grammar.limits import MAX_CHAIN, MAX_PARTS, MAX_PATTERN, MAX_QUANTIFIERS, MAX_REPEATS
+from dflash.generation.grammar.limits import MAX_CHAIN, MAX_GRAMMAR_PARTS, MAX_PATTERN, MAX_QUANTIFIERS, MAX_REPEATS
 
 
 def definitions(link, n):
@@ -105,7 +105,10 @@ def test_patterns_that_are_small_enough(pattern):
         ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "^no value of finite length"),
         ({"patternProperties": {f"a{i}": True for i in range(99)}}, "^/patternProperties: has 99 patterns, at most"),
         ({"properties": {"n": {"multipleOf": 99999989}}}, "^/properties/n/multipleOf: is 1e[+]08, at most"),
-        ({"anyOf": [{"const": i} for i in range(MAX_PARTS + 1)]}, f"^the schema has more than {MAX_PARTS} parts"),
+        (
+            {"anyOf": [{"const": i} for i in range(MAX_GRAMMAR_PARTS + 1)]},
+            f"^the schema has more than {MAX_GRAMMAR_PARTS} parts",
+        ),
     ],
 )
 def test_refused_schemas(schema, message):
@@ -171,8 +174,8 @@ def test_grammars_that_are_left_to_the_library(source):
 
 
 def test_too_many_parts_of_a_grammar():
-    for text in ("( " * (MAX_PARTS + 1), "| " * (MAX_PARTS + 1), '"a" ' * (MAX_PARTS + 1)):
-        with pytest.raises(RequestError, match=f"has more than {MAX_PARTS} names, signs and texts"):
+    for text in ("( " * (MAX_GRAMMAR_PARTS + 1), "| " * (MAX_GRAMMAR_PARTS + 1), '"a" ' * (MAX_GRAMMAR_PARTS + 1)):
+        with pytest.raises(RequestError, match=f"has more than {MAX_GRAMMAR_PARTS} names, signs and texts"):
             check_grammar(f"start: {text}")
 
 
