@@ -1,7 +1,9 @@
 """Describe a model file, and the memory that running it takes, from its header alone."""
 
 import math
+import platform
 from collections import Counter
+from importlib.metadata import version
 from typing import Any
 
 from dflash.errors import TemplateError
@@ -98,6 +100,7 @@ def _host(threads: int | None) -> dict[str, Any]:
         "processor": _processor() or llvm.get_host_cpu_name(),
         "threads": threads or n_cores(),
         "simd": simd,
+        "compiler": " ".join(["numba", version("numba"), "llvmlite", version("llvmlite"), *platform.libc_ver()]).strip(),
     }
 
 

@@ -34,7 +34,7 @@ confidence(const float* stream, const float* codes, const float* weight, float b
     squares = warp_sum(squares), sum = warp_sum(sum), code_sum = warp_sum(code_sum);
     if (lane == 0)
         confidences[t - FIRST_DRAFT_ROW] =
-            1.0f / (1.0f + expf(-(sum * rsqrtf(squares / MODEL_DIM + eps) + code_sum + bias)));
+            1.0f / (1.0f + expf(-(__fmaf_rn(sum, rsqrtf(squares / MODEL_DIM + eps), code_sum) + bias)));
     __syncthreads();
     if (threadIdx.x > 0) return;
     int n = 0;

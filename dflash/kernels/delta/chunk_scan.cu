@@ -186,10 +186,10 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                     const float2 b = *(const float2*)(beta + 16 * t + 8 * h + t2);
                     float (&x)[4] = p[2 * t + h];
                     float (&y)[4] = o[2 * t + h];
-                    x[0] = b.x * (to_float((u16)v[2 * h]) - f.x * x[0]);
-                    x[1] = b.y * (to_float((u16)(v[2 * h] >> 16)) - f.y * x[1]);
-                    x[2] = b.x * (to_float((u16)v[2 * h + 1]) - f.x * x[2]);
-                    x[3] = b.y * (to_float((u16)(v[2 * h + 1] >> 16)) - f.y * x[3]);
+                    x[0] = b.x * __fmaf_rn(-f.x, x[0], to_float((u16)v[2 * h]));
+                    x[1] = b.y * __fmaf_rn(-f.y, x[1], to_float((u16)(v[2 * h] >> 16)));
+                    x[2] = b.x * __fmaf_rn(-f.x, x[2], to_float((u16)v[2 * h + 1]));
+                    x[3] = b.y * __fmaf_rn(-f.y, x[3], to_float((u16)(v[2 * h + 1] >> 16)));
                     y[0] *= f.x, y[1] *= f.y, y[2] *= f.x, y[3] *= f.y;
                 }
                 sums_to_a(frag[t], p[2 * t], p[2 * t + 1]);

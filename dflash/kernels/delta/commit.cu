@@ -7,6 +7,7 @@
 // Macros: those of stored_rows.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
 // Bytes: 8 * VALUE_HEADS * VALUE_DIM * KEY_DIM for each layer and sequence with accepted rows.
 #define ROWS_PER_THREAD 2
+#define MAY_SPILL  // 16 bytes, for states of 128 keys
 #include "apply_accepted.cuh"
 #include "conv_context.cuh"
 #include "stored_rows.cuh"

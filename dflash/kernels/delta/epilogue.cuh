@@ -39,7 +39,7 @@ __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem
         sum = warp_sum(sum);
         if (CLUSTERED) sum = cluster_sum.sum(producer.number, turn++, block.part, sum);
         if (two >= BLOCK_V) continue;
-        const float factor = rsqrtf(sum * (1.0f / VALUE_DIM) + arrays.eps);
+        const float factor = rsqrtf(__fmaf_rn(sum, 1.0f / VALUE_DIM, arrays.eps));
         const float2 z = *(const float2*)(smem.norm_gates + row * BLOCK_V + two);
         const u32 low = half_saturated(read.x * factor * gain.x * silu_fast(z.x));
         const u32 both = low | (u32)half_saturated(read.y * factor * gain.y * silu_fast(z.y)) << 16;

@@ -26,7 +26,7 @@ gated_norm(const float* x, const float* gate, const float* weight, float eps, co
         values[i] = VALUE_DIM % 32 == 0 || v < VALUE_DIM ? x[head * VALUE_DIM + v] : 0.0f;
         sum = __fmaf_rn(values[i], values[i], sum);
     }
-    const float factor = __fdiv_rn(1.0f, sqrtf(warp_sum(sum) * (1.0f / VALUE_DIM) + eps));
+    const float factor = __fdiv_rn(1.0f, sqrtf(__fmaf_rn(warp_sum(sum), 1.0f / VALUE_DIM, eps)));
     UNROLL for (int i = 0; i < PER_LANE; ++i) {
         const int v = 32 * i + lane;
         if (VALUE_DIM % 32 != 0 && v >= VALUE_DIM) continue;

@@ -132,7 +132,7 @@ __device__ __forceinline__ void norm_single(const SingleArrays& arrays, const Ta
         of_part = warp_sum(of_part);
         sum = p == 0 ? of_part : __fadd_rn(sum, of_part);
     }
-    const float factor = rsqrtf(sum * (1.0f / VALUE_DIM) + arrays.eps);
+    const float factor = rsqrtf(__fmaf_rn(sum, 1.0f / VALUE_DIM, arrays.eps));
     if (2 * lane >= PART) return;
     UNROLL for (int p = 0; p < NORM_PARTS; ++p) {
         const int at = p * PART + 2 * lane;

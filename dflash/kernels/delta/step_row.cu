@@ -148,8 +148,8 @@ step_row(const float* mixed, const float* gate, const float* alpha, const float*
             sum = p ? __fadd_rn(sum, squares) : squares;
         }
         if (SPLIT > 1) sum = cluster_sum.sum(0, 0, part, sum);
-        const float factor = SEPARATE_NORM ? __fdiv_rn(1.0f, sqrtf(sum * (1.0f / VALUE_DIM) + eps))
-                                           : rsqrtf(sum * (1.0f / VALUE_DIM) + eps);
+        const float mean_square = __fmaf_rn(sum, 1.0f / VALUE_DIM, eps);
+        const float factor = SEPARATE_NORM ? __fdiv_rn(1.0f, sqrtf(mean_square)) : rsqrtf(mean_square);
         UNROLL for (int i = 0; i < PAIRS; ++i) {
             const float2 read = pair_of(reads, i);
             const u32 low = half_saturated(read.x * factor * gain[i].x * silu_fast(z[i].x));

@@ -15,9 +15,17 @@ from pathlib import Path
 from dflash.errors import KernelError
 from dflash.kernels.code_cache import CodeCache
 from dflash.kernels.code_folder import cache_folder
+from dflash.kernels.gpu.spills import compile_without_spills
 
-OPTIONS = ("-std=c++17", "--ftz=true", "--device-as-default-execution-space")
-"""NVRTC options, besides the target and the constants."""
+OPTIONS = ("-std=c++17", "--ftz=true", "--fmad=false", "--device-as-default-execution-space")
+"""NVRTC options, besides the target and the constants.
+
+NVRTC is not deterministic. With ``--fmad=false`` it rounds each product and each sum; only `__fmaf_rn` of a source is one
+operation. So bits depend on the source and the compiler's version, not on which compilation made the code.
+"""
+
+_REPORT = "--ptxas-options=-v"
+"""Option that writes the bytes of spills into the compiler's log."""
 
 _PTX_OF_CUDA_12 = "8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.5", "8.6", "8.7", "8.8"
 """PTX versions of CUDA 12.0 to 12.9. Source: release history in the PTX ISA manual; CUDA 13.x reads PTX 9.x."""
@@ -55,10 +63,8 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
     KernelError
         If the source does not compile; the message holds the compiler's log.
     """
-    from cupy.cuda import nvrtc
-
     options = (f"--gpu-architecture={arch}", *OPTIONS, *options)
-    made_from = "\0".join((text, *options, repr(nvrtc.getVersion())))
+    made_from = "\0".join((text, *options, compiler()))
     entry = f"{hashlib.sha256(made_from.encode()).hexdigest()[:40]}.cubin"
     kept = code_cache(folder())
     if anew:
@@ -67,18 +73,28 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
         code = kept.get(entry)
         if code:
             return code
-    code = _compile(text, name, options, ptx=arch.startswith("compute"))
+    ptx = arch.startswith("compute")
+    code, _ = compile_without_spills(text, lambda: _compile(text, name, (_REPORT, *options), ptx=ptx))
     kept.put(entry, code)
     return code
 
 
-def _compile(text: str, name: str, options: tuple[str, ...], *, ptx: bool) -> bytes:
+def compiler() -> str:
+    """Return name and version of the CUDA compiler."""
+    from cupy.cuda import nvrtc
+
+    return f"NVRTC {'.'.join(map(str, nvrtc.getVersion()))}"
+
+
+def _compile(text: str, name: str, options: tuple[str, ...], *, ptx: bool) -> tuple[bytes, str]:
+    """Return the code and the compiler's log."""
     from cupy.cuda import nvrtc
 
     program = nvrtc.createProgram(text, name, (), ())
     try:
         nvrtc.compileProgram(program, options)
-        return nvrtc.getPTX(program) if ptx else nvrtc.getCUBIN(program)
+        code = nvrtc.getPTX(program) if ptx else nvrtc.getCUBIN(program)
+        return code, nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program).strip() or str(error)
         raise KernelError(f"{name} with {' '.join(options)} does not compile:\n{log}") from error

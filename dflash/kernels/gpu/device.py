@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import driver
 from dflash.kernels.gpu.capabilities import capabilities, compute_capability
+from dflash.kernels.gpu.cubin import compiler
 from dflash.kernels.gpu.lost import first_failure
 
 OLDEST = 80
@@ -58,21 +59,23 @@ def _has_driver() -> bool:
 
 
 def description() -> dict[str, Any]:
-    """Return the GPU's name, memory in bytes, bandwidth in bytes a second, target, driver and number of multiprocessors."""
+    """Return the GPU's name, memory in bytes, bandwidth in bytes a second, target, compiler, driver and multiprocessors."""
     import cupy
 
     runtime = cupy.cuda.runtime
     device = cupy.cuda.Device()
     properties, about = runtime.getDeviceProperties(device.id), device.attributes
-    driver = runtime.driverGetVersion()
+    version, rules = runtime.driverGetVersion(), capabilities()
+    driver = f"{version // 1000}.{version % 1000 // 10}"
     return {
         "kind": "cuda",
         "processor": properties["name"].decode(),
         "memory": properties["totalGlobalMem"],
         "bandwidth": 2 * 1000 * about.get("MemoryClockRate", 0) * about.get("GlobalMemoryBusWidth", 0) // 8,
         "architecture": f"sm_{compute_capability(device.id)}",
-        "target": capabilities().name,
-        "driver": f"{driver // 1000}.{driver % 1000 // 10}",
+        "target": rules.name,
+        "compiler": compiler() + (f" and driver {driver}" if rules.code.startswith("compute") else ""),
+        "driver": driver,
         "processors": properties["multiProcessorCount"],
     }
 

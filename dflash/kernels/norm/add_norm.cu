@@ -22,7 +22,7 @@ add_norm(float* x, const float* weight, float eps, float scale, float* out) {
         const RowVector gain = ((const RowVector*)weight)[vector_index(i)];
         RowVector* to = (RowVector*)out + start + vector_index(i);
         RowVector sum = *to, zeros = {};
-        UNROLL for (int j = 0; j < VECTOR; ++j) sum.v[j] = (sum.v[j] + row[i].v[j] * factor * gain.v[j]) * scale;
+        UNROLL for (int j = 0; j < VECTOR; ++j) sum.v[j] = __fmaf_rn(row[i].v[j] * factor, gain.v[j], sum.v[j]) * scale;
         *to = sum;
         if (CLEAR) ((RowVector*)x)[start + vector_index(i)] = zeros;
     }

@@ -21,6 +21,6 @@ layer_embeddings(float* projected, const float* token_part, const float* weight,
     for (int i = lane; i < LAYER_DIM; i += 32) squares = __fmaf_rn(projected[start + i], projected[start + i], squares);
     const float factor = __frsqrt_rn(warp_sum(squares) / LAYER_DIM + eps);
     for (int i = lane; i < LAYER_DIM; i += 32) {
-        projected[start + i] = (projected[start + i] * factor * weight[i] + token_part[start + i]) * 0.70710678f;
+        projected[start + i] = __fmaf_rn(projected[start + i] * factor, weight[i], token_part[start + i]) * 0.70710678f;
     }
 }

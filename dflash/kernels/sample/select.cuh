@@ -112,7 +112,7 @@ struct LogitBins {
     // A logit slightly below all of a bin, so that rounding excludes none of them.
     __device__ float least(int bin) const {
         return bin == LAST_BIN ? __int_as_float(0xff800000)
-                               : highest - (bin + 1.5f) / bins_per_unit - 1e-5f * fabsf(highest);
+                               : __fmaf_rn(-1e-5f, fabsf(highest), highest - (bin + 1.5f) / bins_per_unit);
     }
 };
 

@@ -19,7 +19,7 @@ def release() -> str:
 
 
 def fingerprint(loaded: Loaded) -> str:
-    """Return a short name of all that determines the output: weights, KV type, device and version of dflash.
+    """Return a short name of all that determines the output: weights, KV type, device, compiler and version of dflash.
 
     Parameters
     ----------

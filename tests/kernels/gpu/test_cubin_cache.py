@@ -26,10 +26,13 @@ class Device:
 
     def __init__(self):
         self.compiled, self.loaded, self.refused, self.status = 0, [], set(), 200
+        self.spills = []  # bytes of the next compilations; later ones have none
 
     def compile(self, text, name, options, *, ptx):
         self.compiled += 1
-        return b"\x7fELF" + hashlib.sha512("".join((text, name, *options)).encode()).digest() * 5
+        spilled = self.spills.pop(0) if self.spills else 0
+        code = hashlib.sha512("".join((text, name, *options)).encode()).digest() * 5 + b"%d bytes" % spilled
+        return b"\x7fELF" + code, f"    {spilled} bytes stack frame, {spilled} bytes spill stores, 0 bytes spill loads"
 
     def load(self, code):
         if not code.startswith(b"\x7fELF") or code in self.refused:
@@ -127,3 +130,19 @@ def test_a_module_that_never_loads_is_compiled_anew_once(tmp_path, device, statu
     with pytest.raises(DriverError, match=f"result {status}"):
         load(path)
     assert device.compiled == times
+
+
+@pytest.mark.parametrize(
+    ("spills", "times", "kept"), [([], 1, 0), ([52], 2, 0), ([52, 8], 3, 0), ([52, 8, 16], 3, 8), ([8, 8, 8], 3, 8)]
+)
+def test_code_that_spills_is_compiled_again(device, spills, times, kept):
+    """The best of three compilations is kept; a source that says that it spills is compiled once."""
+    device.spills = list(spills)
+    code = compile_once()
+    assert device.compiled == times
+    assert code.endswith(b"%d bytes" % kept)
+    assert compile_once() == code
+    assert device.compiled == times, "the best one is not in the cache"
+    device.spills = [52, 8]
+    cubin.cubin(f"#define MAY_SPILL\n{SOURCE}", "scale.cu", (), "sm_90a")
+    assert device.compiled == times + 1

@@ -23,7 +23,10 @@ def sources_hash(package: Path = _PACKAGE) -> str:
 
 
 def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
-    """Return the identity of states: weights, KV type, device, alignment of chunks, version and sources of dflash.
+    """Return the identity of states: weights, KV type, device, compiler, alignment of chunks, version and sources of dflash.
+
+    The compiler's version counts since functions such as `expf` come with it. Machine code does not: NVRTC makes other code
+    now and then, but no other bits (`dflash.kernels.gpu.cubin.OPTIONS`).
 
     Parameters
     ----------
@@ -37,12 +40,15 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
     except PackageNotFoundError:
         release = "0"
     model, place = loaded.model, describe(loaded.model.device)
+    # what chooses among kernels and their shapes
+    chooses = place["simd"] if place["kind"] == "cpu" else [place[name] for name in ("architecture", "target", "processors")]
     parts = {
         "dflash": release,
         "sources": sources_hash(),
         "layout": LAYOUT,
         "kv": model.pools.kv,
-        "device": " ".join([place["kind"], place["processor"], *place.get("simd", [place.get("architecture", "")])]),
+        "device": " ".join([place["kind"], place["processor"], *map(str, chooses)]),
+        "compiler": place["compiler"],
         "alignment": model.chunk_alignment,
         "exact": exact,
         "weights": loaded.file.fingerprint(),

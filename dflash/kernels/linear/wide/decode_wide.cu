@@ -21,6 +21,7 @@
 // a warp; SMEM_BYTES; SUMS_IN_SMEM, 1 if warps that have all slices of a row tile keep their sums in shared memory.
 // Bytes: the tiles once; the tokens once for each group, from the L2 cache; the sums of each slice are written and read once,
 // in the L2 cache.
+#define MAY_SPILL  // the sums of up to 128 tokens take most registers
 #include "../../gpu/include/pdl.cuh"
 #include "../../gpu/include/ptx.cuh"
 #include "tokens.cuh"
