@@ -303,14 +303,15 @@ class EngineThread:
         events = self.engine.step()
         self._notify(events, time.perf_counter() - began)
         for session, step in events:
+            if session.error is not None:
+                # breaks a reference cycle: the frames refer to the session and the model. Afterwards the error may be raised
+                # in other threads, whose frames must not be cleared
+                clear_frames(session.error.__traceback__)
             held = self._completions.get(session)
             if held is not None:
                 self._pass_on(session, *held, step)
             if step.finish is not None:
                 self._completions.pop(session, None)
-            if session.error is not None:
-                # breaks a reference cycle: the frames refer to the session and the model
-                clear_frames(session.error.__traceback__)
         self._pulse = time.monotonic()
 
     def _notify(self, events: Sequence[Event], seconds: float) -> None:

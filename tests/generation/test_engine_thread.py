@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hang_guard import GUARD, wait_until
+from serve_fakes import ScriptedEngine
 from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
-from dflash.errors import Cancelled, DFlashError, EngineFailed, RequestError
+from dflash.errors import Cancelled, DFlashError, EngineFailed, KernelError, RequestError
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.stream import Stream, finish_all
@@ -321,3 +322,26 @@ def test_closing_ends_what_runs_and_what_waits():
     engine_thread.close()
     with pytest.raises(Cancelled):
         engine_thread.call(lambda: None)
+
+
+def test_an_error_may_be_raised_where_it_was_received(lm):
+    """The engine's thread clears the frames of the error before, not while another thread has it."""
+
+    def holding(error):
+        try:
+            raise error
+        except KernelError:
+            yield "held"
+        yield "resumed"
+
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, [KernelError("the device said no")]))
+    held, completion = [], answer_of(lm)
+
+    def receive(delta):
+        held.append(holding(completion.session.error))
+        next(held[0])
+
+    engine_thread.submit(completion, receive)
+    wait_until(lambda: completion.session.finished)
+    engine_thread.close(GUARD)
+    assert next(held[0]) == "resumed"
