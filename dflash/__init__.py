@@ -123,6 +123,7 @@ def load(
     prefix_cache_exact: bool = True,
     swap_bytes: int | None = None,
     isolate: bool = True,
+    chat_template: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -174,6 +175,8 @@ def load(
         Compile the grammar, schema or pattern of a request in a small process of its own first, started beside the loading.
         So one that crashes, or takes too much memory or time, fails alone. False compiles in this process only, where the
         same limits of size hold.
+    chat_template : str or path, optional
+        Jinja source of a chat template, or a file with it, in place of the template in the model file.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -208,6 +211,7 @@ def load(
             "prefix_cache_exact": prefix_cache_exact,
             "swap_bytes": swap_bytes,
             "isolate": isolate,
+            "chat_template": chat_template,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

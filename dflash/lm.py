@@ -97,6 +97,10 @@ class LM:
         dump: str | os.PathLike[str] | None = None,
         prefix_cache: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        prompt_logprobs: int | None = None,
+        continue_final_message: bool = False,
         **sampling: Any,
     ) -> Generation | list[Generation] | Stream:
         """Continue a text or answer messages.
@@ -135,6 +139,15 @@ class LM:
             Use the prefix cache, if the model was loaded with one.
         chat_template_kwargs : dict, optional
             Variables of the chat template, as ``{"enable_thinking": False}``.
+        ignore_eos : bool
+            Continue after end tokens, up to `max_tokens`, as benchmarks want it.
+        stop_token_ids : sequence of int
+            Token ids that end the output beside the model's end tokens.
+        prompt_logprobs : int, optional
+            Number of likeliest tokens to report at each position of the prompt, beside the prompt's own token; see
+            `Generation.prompt_logprobs`. With ``max_tokens=0`` nothing else is computed.
+        continue_final_message : bool
+            Continue the last message, which is the assistant's and has text, instead of opening a new turn.
         **sampling
             Fields of `Sampling`: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``min_p``,
             ``repetition_penalty``, ``presence_penalty``, ``frequency_penalty``, ``logit_bias``, ``seed``, ``logprobs``
@@ -171,7 +184,12 @@ class LM:
             response_format=response_format, regex=regex, lark=lark, grammar=grammar, tool_choice=tool_choice
         )
         encode = partial(
-            prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
+            prompts.encode,
+            tokenizer=self.tokenizer,
+            template=self.template,
+            tools=tools,
+            settings=chat_template_kwargs,
+            continue_final_message=continue_final_message,
         )
         prompt_ids = [encode(one) for one in several]
         of_messages = OutputFormat.of(
@@ -191,6 +209,9 @@ class LM:
                 output_format=of_messages if is_chat else of_text,
                 grammar=wanted_grammar,
                 prefix_cache=prefix_cache,
+                ignore_eos=ignore_eos,
+                stop_token_ids=prompts.checked_ids("stop_token_ids", stop_token_ids, self.model.n_vocab),
+                prompt_logprobs=prompt_logprobs,
             )
             for (ids, is_chat), wanted_grammar in zip(chats, wanted, strict=True)
         ]

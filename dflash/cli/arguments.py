@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import add_draft, check_draft, device_settings, draft_settings, kv_type
+from dflash.cli.model_arguments import add_draft, add_template_file, check_draft, device_settings, draft_settings, kv_type
 from dflash.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 def add_template(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the chat template."""
     group = parser.add_argument_group("chat template")
+    add_template_file(group)
     group.add_argument("--system", metavar="TEXT", help="system message")
     group.add_argument("--tools", type=Path, metavar="FILE", help="JSON array of tools in OpenAI's format")
     group.add_argument("--no-think", action="store_true", help="turn reasoning off (enable_thinking = false)")
@@ -75,6 +76,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
         pending=arguments.pending,
         prefix_cache=prefix_cache,
         isolate=False,  # the grammars are those of the user
+        chat_template=getattr(arguments, "chat_template_file", None),
         progress=has_terminal(),
     )
 

@@ -22,7 +22,7 @@ _REFUSED = {
     ("-b", "--batch-size", "-ub", "--ubatch-size"): "the size of prompt chunks is chosen for the device; drop it",
     ("-fa", "--flash-attn", "--no-mmap", "--mlock"): "attention and loading have one implementation here; drop it",
     ("-mm", "--mmproj", "--lora", "--embedding", "--embeddings", "--rerank", "--reranking"): "is not supported",
-    ("--chat-template", "--chat-template-file"): "the template of the model's file is used; drop it",
+    ("--chat-template",): "names no template here; give a file to --chat-template-file",
     ("-to", "--timeout"): "limits reading and writing there; a request is limited by --request-timeout",
     ("--context-shift",): "a full context ends the output; drop it",
     ("--reasoning-format",): "reasoning is always apart from the text; drop it",

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 KV_NAMES = "f32", "f16", "q8_0", "q4_0"
@@ -57,6 +58,12 @@ def add_context(parser: argparse.ArgumentParser) -> None:
     """Add the maximum length of a sequence."""
     text = "maximum tokens of a sequence (default: the model's)"
     parser.add_argument("--context", "-c", "--ctx-size", type=int, metavar="N", help=text)
+
+
+def add_template_file(parser: argparse._ActionsContainer) -> None:
+    """Add the chat template to use in place of that in the model file."""
+    text = "Jinja file of a chat template to use in place of that in the model file"
+    parser.add_argument("--chat-template-file", type=Path, metavar="FILE", help=text)
 
 
 def add_draft(parser: argparse._ActionsContainer) -> None:

@@ -159,6 +159,7 @@ def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_pref
         prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
         prefix_cache_exact=not arguments.prefix_cache_inexact,
+        chat_template=arguments.chat_template_file,
     )
     with ExitStack() as stack:
         stack.callback(engine_thread.close, MAX_CLOSING)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash.cli.byte_size import byte_size
 from dflash.cli.llama_options import add_llama_options
-from dflash.cli.model_arguments import add_context, add_draft, add_model, kv_type
+from dflash.cli.model_arguments import add_context, add_draft, add_model, add_template_file, kv_type
 from dflash.errors import RequestError
 
 DEFAULT_MODEL = "demo"
@@ -168,6 +168,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict-model", action="store_true", help="refuse requests for other model names (default: every name is served)"
     )
+    add_template_file(parser)
     parser.add_argument(
         "--chat-template-kwargs",
         metavar="JSON",

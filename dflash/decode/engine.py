@@ -15,6 +15,7 @@ from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
+from dflash.decode.scheduling.prompt_scores import score
 from dflash.decode.scheduling.step_limit import StepLimit
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
@@ -272,7 +273,7 @@ class Engine:
         overtaken: list[Ticket] = []
         for ticket in self._waiting.in_turn(_N_TRIED):
             session = ticket.session
-            if session.max_length == session.n_prompt:
+            if session.max_length == session.n_prompt and not session.unscored:
                 self._end(session, "length")
                 return True
             pools = self.model.pools
@@ -375,8 +376,13 @@ class Engine:
     def _prefill(self, part: BatchPart, out: Forward, shared: Step) -> None:
         """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""
         session = part.session
+        if part.span.logits:
+            score(session, out.logits[part.start : part.stop])
         session.n_prefilled += part.n_prefill
         step = shared._replace(prefilled=part.n_prefill)
+        if session.max_length == session.n_prompt and not session.unscored:
+            self._end(session, "length", step=step._replace(finish="length"))
+            return
         assert session.drafter_state is not None, "the session runs"
         session.drafter_state.observe(step, out, slice(part.start, part.stop))
         if session.n_prefilled == session.n_prompt - 1:
@@ -388,7 +394,7 @@ class Engine:
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
         """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
         session = part.session
-        # rows that decode come first in a forward, and only they have logits
+        # rows with logits come first in a forward, those that decode before prompts
         decision = apply_recoveries(session, verify(part.draft, out.logits[part.start : part.stop], session, samples))
         accepted = show(session, decision)
         return decision if accepted is decision.accepted else decision._replace(accepted=accepted)

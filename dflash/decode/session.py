@@ -50,11 +50,13 @@ class Session:
     max_tokens : int, optional
         Most tokens to produce; if None, the session ends when the context or all KV memory is full.
     eos : iterable of int
-        End tokens; the one that ends the session is the last of `output_ids`.
+        End tokens of the model: each ends a message, in the prompt as well.
+    stop_ids : iterable of int, optional
+        Tokens that end the session; `eos` by default. The one that does is the last of `output_ids`.
     processors : sequence of LogitsProcessor
         Called at every node of every draft, after penalties and bias.
     grammar : Grammar, optional
-        Grammar of the output. Its end tokens must be `eos`.
+        Grammar of the output. Its end tokens must be `eos`, and among `stop_ids`.
     observer : callable, optional
         ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
         returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
@@ -82,6 +84,9 @@ class Session:
         ``reader()`` returns a new reader of the output, for recoveries. If None, special tokens tell its parts.
     cache_salt : str
         Sessions of different salts share no states of the prefix cache.
+    prompt_logprobs : int, optional
+        Number of likeliest tokens whose log-probabilities are found at each position of the prompt, beside that of the
+        prompt's token; None finds none. Such a session computes its whole prompt itself: it does not use the prefix cache.
 
     Attributes
     ----------
@@ -95,6 +100,8 @@ class Session:
         The end token that ended the session.
     logprobs : list of TokenLogprobs
         One for each output token, if the sampling asks for them.
+    scored_prompt : list of TokenLogprobs
+        One for each prefilled prompt token but the first, if `prompt_logprobs` asks for them.
     steps : list of Step
         Emitted steps in order. Steps that a restart discarded have no tokens.
     interventions : list of Intervention
@@ -132,8 +139,8 @@ class Session:
     Raises
     ------
     RequestError
-        If the prompt is empty or does not hold token ids, if `max_tokens` is not a whole number of at least 0, or if
-        `prefix` does not fit the prompt.
+        If the prompt is empty or does not hold token ids, if `max_tokens` or `prompt_logprobs` is not a whole number of at
+        least 0, or if `prefix` does not fit the prompt or comes with `prompt_logprobs`.
     """
 
     def __init__(
@@ -157,18 +164,26 @@ class Session:
         conversation: str | None = None,
         reader: Callable[[], OutputReader] | None = None,
         cache_salt: str = "",
+        stop_ids: Iterable[int] | None = None,
+        prompt_logprobs: int | None = None,
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
         if max_tokens is not None:
             check_whole("max_tokens", max_tokens, 0)
+        if prompt_logprobs is not None:
+            check_whole("prompt_logprobs", prompt_logprobs, 0)
+            if prefix is not None:
+                raise RequestError("prompt_logprobs: needs the whole prompt; leave out prefix")
         if prefix is not None:
             _check_prefix(prefix, self.prompt_array)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
+        self.stop_ids = self.eos if stop_ids is None else frozenset(stop_ids)
         self.group, self.detokenize, self._reader = group, detokenize, reader
-        self.boundaries, self.use_prefix_cache, self.conversation = boundaries, use_prefix_cache, conversation
-        self.cache_salt = cache_salt
+        self.boundaries, self.conversation, self.cache_salt = boundaries, conversation, cache_salt
+        self.prompt_logprobs = prompt_logprobs
+        self.use_prefix_cache = use_prefix_cache and prompt_logprobs is None
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
@@ -186,6 +201,7 @@ class Session:
         self.stop_token: int | None = None
         self.error: Exception | None = None
         self.logprobs: list[TokenLogprobs] = []
+        self.scored_prompt: list[TokenLogprobs] = []
         self.steps: list[Step] = []
         self.interventions: list[Intervention] = []
         self.warnings: list[str] = []
@@ -244,6 +260,11 @@ class Session:
         self.cancelled = True
 
     @property
+    def unscored(self) -> bool:
+        """True while log-probabilities of prompt tokens are missing that were asked for."""
+        return self.prompt_logprobs is not None and len(self.scored_prompt) < self.n_prompt - 1
+
+    @property
     def has_emitted(self) -> bool:
         """True if any token was emitted."""
         return any(step.tokens for step in self.steps)
@@ -260,7 +281,7 @@ class Session:
             self.logprobs += accepted.logprobs
         if accepted.tokens and self.first_token_at is None:
             self.first_token_at = perf_counter()
-        if accepted.finish == "stop" and accepted.tokens and accepted.tokens[-1] in self.eos:
+        if accepted.finish == "stop" and accepted.tokens and accepted.tokens[-1] in self.stop_ids:
             self.stop_token = accepted.tokens[-1]
 
     def record(self, step: Step) -> None:

@@ -139,7 +139,7 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
     long as the logits of a node are equal.
     """
-    sampler, history, end_tokens = session.sampler, session.history, session.eos
+    sampler, history, end_tokens = session.sampler, session.history, session.stop_ids
     start, room = len(history), session.max_length - len(history)
     forced, recorder, grammar = session.forced_ids, session.recorder, session.grammar
     if samples is None and not sampler.processors and grammar is None:

@@ -136,7 +136,10 @@ class RecoveryView(SessionView, Protocol):
         ...
 
     eos: frozenset[int]
-    """End tokens of the request."""
+    """End tokens of the model: each ends a message."""
+
+    stop_ids: frozenset[int]
+    """Tokens that end this session; usually `eos`."""
 
     special_tokens: SpecialTokens
     """Ids with a meaning for recoveries; never changes."""
@@ -234,7 +237,7 @@ class SamplingView(Protocol):
     grammar: GrammarState | None
     """Grammar of the output, at the position of `history`."""
 
-    eos: frozenset[int]
+    stop_ids: frozenset[int]
     """Ids that end the sequence."""
 
     max_length: int

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import NotFound, RequestError
 from dflash.evaluation.json_lines import read_lines
+from dflash.evaluation.replay.request_body import body_turn
 from dflash.generation.prompts import Prompt
 
 FOLDER = Path(__file__).parents[1] / "data" / "prompts"
@@ -77,7 +78,14 @@ def _case(row: Mapping[str, Any], number: int) -> Case:
     name = str(next((row[key] for key in ("id", "task_id", "question_id") if key in row), number))
     options = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
     sampling = {} if row.get("sampling") is None else row["sampling"]
+    if isinstance(row.get("body"), dict):  # a line of an OpenAI batch, or a recorded request
+        row = {**row["body"], **{key: row[key] for key in ("custom_id",) if key in row}}
+        name = str(row.pop("custom_id", name))
     match row:
+        case {"input": _} | {"messages": _, "system": _}:
+            turn = body_turn(name, row)
+            more = {"tools": list(turn.tools), "chat_template_kwargs": dict(turn.settings)}
+            return Case(name, list(turn.messages), (), {key: value for key, value in more.items() if value}, sampling)
         case {"messages": [_, *_] as messages}:
             return Case(name, messages, (), options, sampling)
         case {"turns": [str(first), *later]} if all(isinstance(turn, str) for turn in later):
@@ -86,7 +94,7 @@ def _case(row: Mapping[str, Any], number: int) -> Case:
             return Case(name, [_user(text)], (), options, sampling)
         case {"prompt": str(text)}:
             return Case(name, text, (), {}, sampling)
-    raise RequestError("must be an object with prompt, question, turns or messages")
+    raise RequestError("must be an object with prompt, question, turns, messages, input or body")
 
 
 def _check(case: Case) -> None:

@@ -1,6 +1,7 @@
 """Conversion of chat messages to token ids."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from dflash.errors import TemplateError
@@ -10,6 +11,20 @@ from dflash.model.text.written_numbers import with_written_numbers
 
 Message = Mapping[str, Any]
 
+_OPEN_END = "\ue000open end\ue001"
+"""Text that marks the end of a message that is continued; private characters, which no text of a client needs."""
+
+
+class PromptEnding(Enum):
+    """End of a prompt after its messages."""
+
+    NEW_TURN = auto()
+    """The beginning of the assistant's next message."""
+    CONTINUED = auto()
+    """Nothing: the last message, which is the assistant's, stays open."""
+    NOTHING = auto()
+    """Nothing: the last message is closed."""
+
 
 def chat_ids(
     tokenizer: Tokenizer,
@@ -18,7 +33,8 @@ def chat_ids(
     *,
     tools: Sequence[Mapping[str, Any]] = (),
     settings: Mapping[str, Any] | None = None,
-    max_tokens: int,
+    ending: PromptEnding = PromptEnding.NEW_TURN,
+    max_tokens: int | None = None,
 ) -> list[int]:
     """Render messages with `chat_text` and tokenize the result, which may have `max_tokens` tokens.
 
@@ -29,7 +45,8 @@ def chat_ids(
     ContextOverflow
         If the prompt is longer than `max_tokens`.
     """
-    return tokenizer.encode(chat_text(template, messages, tools=tools, settings=settings), max_tokens=max_tokens)
+    text = chat_text(template, messages, tools=tools, settings=settings, ending=ending)
+    return tokenizer.encode(text, max_tokens=max_tokens)
 
 
 def chat_text(
@@ -38,6 +55,7 @@ def chat_text(
     *,
     tools: Sequence[Mapping[str, Any]] = (),
     settings: Mapping[str, Any] | None = None,
+    ending: PromptEnding = PromptEnding.NEW_TURN,
 ) -> str:
     """Render messages with the chat template.
 
@@ -57,14 +75,43 @@ def chat_text(
     renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
     if "<function=" in template.source:
         renamed = [with_written_numbers(message) for message in renamed]
-    variables = dict(settings or {})
+    variables = {"add_generation_prompt": ending is PromptEnding.NEW_TURN, **(settings or {})}
+    if ending is PromptEnding.CONTINUED:
+        renamed = [*renamed[:-1], _open_ended(renamed[-1])]
+        variables["add_generation_prompt"] = False
     try:
-        return template.render(renamed, tools=tools or None, **variables)
+        text = template.render(renamed, tools=tools or None, **variables)
     except TemplateError:
         moved = _only_first_system(renamed)
         if moved is None:
             raise
-        return template.render(moved, tools=tools or None, **variables)
+        text = template.render(moved, tools=tools or None, **variables)
+    if ending is not PromptEnding.CONTINUED:
+        return text
+    head, marker, _ = text.rpartition(_OPEN_END)
+    if not marker:
+        raise TemplateError("the chat template leaves out the last message, so it can't be continued")
+    return head
+
+
+def can_continue(message: Message) -> bool:
+    """Return True for a message of the assistant with text or reasoning and without calls, which a model can continue."""
+    if message.get("role") != "assistant" or message.get("tool_calls"):
+        return False
+    return bool(_text(message) or _reasoning_field(message))
+
+
+def _open_ended(message: Message) -> Message:
+    """Mark the end of a message: of its text, or of its reasoning if it has no text yet."""
+    field = None if _text(message) else _reasoning_field(message)
+    if field is not None:
+        return {**message, field: message[field] + _OPEN_END}
+    return {**message, "content": _text(message) + _OPEN_END}
+
+
+def _reasoning_field(message: Message) -> str | None:
+    names = ("reasoning_content", "thinking", "reasoning")
+    return next((name for name in names if isinstance(message.get(name), str) and message[name]), None)
 
 
 def _as_system(message: Message) -> Message:

@@ -12,6 +12,7 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.errors import RequestError
 from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, OutputParser, ParsedOutput
 from dflash.generation.parsers.text_reader import TextReader
 from dflash.generation.recovery.special_tokens import special_tokens_of
@@ -37,12 +38,15 @@ class Delta(NamedTuple):
         Record of the step.
     events : sequence of Event
         Reasoning, content and tool calls that the text completes; see `dflash.generation.parsers`.
+    scored_prompt : sequence of TokenLogprobs
+        Log-probabilities of prompt tokens that the step has prefilled, if requested; the first token has none.
     """
 
     text: str
     logprobs: Sequence[TokenLogprobs]
     step: Step
     events: Sequence[Event] = ()
+    scored_prompt: Sequence[TokenLogprobs] = ()
 
 
 class Completion:
@@ -69,6 +73,14 @@ class Completion:
         Number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
     conversation : str, optional
         Name of the conversation, a hint for the prefix cache.
+    ignore_eos : bool
+        Continue after end tokens, up to `max_tokens`.
+    stop_token_ids : sequence of int
+        Tokens that end the output beside the end tokens; the one that does has no text.
+    prompt_logprobs : int, optional
+        Number of likeliest tokens to report at each position of the prompt, beside the prompt's own token.
+    skip_special : bool
+        Leave control tokens out of the text.
 
     Attributes
     ----------
@@ -84,7 +96,7 @@ class Completion:
     Raises
     ------
     RequestError
-        If the prompt is empty or an argument is out of range.
+        If the prompt is empty, an argument is out of range, or `ignore_eos` comes with a grammar, which ends the output.
     """
 
     def __init__(
@@ -102,7 +114,13 @@ class Completion:
         max_calls: int | None = None,
         conversation: str | None = None,
         cache_salt: str = "",
+        ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        prompt_logprobs: int | None = None,
+        skip_special: bool = True,
     ) -> None:
+        if ignore_eos and grammar is not None:
+            raise RequestError("ignore_eos: can't be combined with a constraint, at whose end the output ends; drop one")
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
@@ -117,12 +135,14 @@ class Completion:
             thinking = prompt_reasoning(prompt.token_ids, special_tokens.think, tokenizer.eos_ids)
             prompt_end = tokenizer.decode(prompt.array[-_PROMPT_END:].tolist())
             parser = partial(output_format.parser, prompt_end, thinking=thinking)
+        self._ends = frozenset((*(() if ignore_eos else tokenizer.eos_ids), *stop_token_ids))
         self.session = Session(
             prompt,
             sampling=sampling,
             strategy=Strategy.of(strategy),
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
+            stop_ids=self._ends,
             grammar=grammar,
             observer=observer,
             special_tokens=special_tokens,
@@ -132,6 +152,7 @@ class Completion:
             conversation=conversation,
             reader=None if parser is None else lambda: TextReader(tokenizer, parser()),
             cache_salt=cache_salt,
+            prompt_logprobs=prompt_logprobs,
         )
         self.pieces: list[str] = []
         self.events: list[Event] = []
@@ -139,12 +160,11 @@ class Completion:
         self._reasoning, self._n_counted = ReasoningCount(), 0
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
         self._tokenizer = tokenizer
-        self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
-        self._ends = frozenset(tokenizer.eos_ids)
+        self._stream = TextStream(tokenizer, stop=stop, skip_special=skip_special, min_tokens=least)
         self._new: list[str] = []
         self._max_calls, self._n_calls = max_calls, 0
         self._n_parsed, self._parsed = 0, list[Event]()
-        self._n_reported = 0
+        self._n_reported = self._n_scored = 0
 
     @property
     def text(self) -> str:
@@ -184,8 +204,9 @@ class Completion:
         self.pieces.append(text)
         self.events += events
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
-        self._n_reported += len(logprobs)
-        return Delta(text, logprobs, step, events)
+        scored = self.session.scored_prompt[self._n_scored :]
+        self._n_reported, self._n_scored = self._n_reported + len(logprobs), self._n_scored + len(scored)
+        return Delta(text, logprobs, step, events, scored)
 
     def result(self) -> Generation:
         """Return the result so far."""

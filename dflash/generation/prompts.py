@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
+from dflash.decode.sampling.params import check_whole
 from dflash.errors import RequestError, TemplateError
+from dflash.generation.chat_prompt import PromptEnding, can_continue, chat_ids
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -46,13 +48,15 @@ def encode(
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
 ) -> list[int]:
     """Convert one prompt to token ids.
 
     Raises
     ------
     RequestError
-        If the prompt has another form, or tools or settings are given without messages.
+        If the prompt has another form, tools or settings are given without messages, or the last message can't be
+        continued.
     TemplateError
         If there is no template, or it refuses the messages.
     """
@@ -60,8 +64,14 @@ def encode(
     if parts and is_messages(parts):
         if template is None:
             raise TemplateError("the model has no chat template: pass a text instead of messages")
+        if continue_final_message and not can_continue(parts[-1]):
+            raise RequestError("continue_final_message: needs a last message of the assistant with text and no tool calls")
+        if continue_final_message:
+            return chat_ids(tokenizer, template, parts, tools=tools or (), settings=settings, ending=PromptEnding.CONTINUED)
         text = template.render(parts, tools=tools or None, **(settings or {}))
         return tokenizer.encode(text)
+    if continue_final_message:
+        raise RequestError("continue_final_message: needs messages; a text is always continued")
     if tools or settings:
         name = "tools" if tools else "template settings"
         raise RequestError(f"{name} need the chat template: pass messages instead of a text")
@@ -70,6 +80,20 @@ def encode(
     if all(isinstance(part, Integral) for part in parts):
         return [int(part) for part in parts]
     raise RequestError(f"prompt: {_FORMS}, got {prompt!r:.80}")
+
+
+def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:
+    """Return an argument that holds token ids.
+
+    Raises
+    ------
+    RequestError
+        If it is no sequence of whole numbers below `n_vocab`.
+    """
+    found = tuple(ids) if isinstance(ids, Sequence) and not isinstance(ids, str) else (ids,)
+    for token in found:
+        check_whole(f"{name}: a token id", token, 0, n_vocab - 1)
+    return tuple(map(int, found))
 
 
 def _parts(prompt: Sequence[Any]) -> list[Any]:

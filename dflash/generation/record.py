@@ -33,6 +33,7 @@ class GenerationRecord:
     warnings: list[str] = field(default_factory=list)
     draft_vocab_steps: dict[int, int] = field(default_factory=dict)
     output: ParsedOutput | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
     @property
     def tokens_per_step(self) -> float:

@@ -48,6 +48,8 @@ class Generation(GenerationRecord):
         Text of each output and draft token.
     logprobs : list of TokenLogprobs or None
         One entry per output token, if requested.
+    prompt_logprobs : list of TokenLogprobs or None
+        One entry per prompt token but the first, with its ``rank``, if requested.
     interventions : list of Intervention
         Changes that recoveries made.
     warnings : list of str
@@ -83,6 +85,7 @@ class Generation(GenerationRecord):
             pieces=list(pieces),
             vocabulary=token_texts(steps, tokenizer),
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
+            prompt_logprobs=None if session.prompt_logprobs is None else list(session.scored_prompt),
             interventions=list(session.interventions),
             warnings=list(session.warnings),
             draft_vocab_steps=dict(sorted(session.draft_vocab_steps.items())),
@@ -128,7 +131,8 @@ class Generation(GenerationRecord):
             "draft_vocab_steps": {str(n): steps for n, steps in self.draft_vocab_steps.items()},
             "interventions": [asdict(one) for one in self.interventions],
             "warnings": self.warnings,
-            **({} if self.logprobs is None else {"logprobs": [_logprob(entry) for entry in self.logprobs]}),
+            **_as_json("logprobs", self.logprobs),
+            **_as_json("prompt_logprobs", self.prompt_logprobs),
         }
 
     def __str__(self) -> str:
@@ -144,5 +148,9 @@ class Generation(GenerationRecord):
         return as_html(self)
 
 
-def _logprob(entry: TokenLogprobs) -> dict[str, Any]:
-    return {"token": entry.token, "logprob": entry.logprob, "top": [list(pair) for pair in entry.top]}
+def _as_json(name: str, entries: Sequence[TokenLogprobs] | None) -> dict[str, Any]:
+    if entries is None:
+        return {}
+    return {
+        name: [{"token": each.token, "logprob": each.logprob, "top": [list(pair) for pair in each.top]} for each in entries]
+    }

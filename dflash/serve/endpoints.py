@@ -27,7 +27,6 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
-from dflash.serve.parsing.fields import Fields
 from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.parsing.session_id import cache_salt, session_id
 from dflash.serve.preparing.completions import ReadRequest
@@ -191,12 +190,11 @@ class API:
             kwargs = {**backend.template_kwargs, **(wanted.template_kwargs or {})}
             wanted = replace(wanted, template_kwargs=kwargs)
         read = ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
-        salt = cache_salt(fields, check_key(headers, self._api_key))
+        salt = cache_salt(wanted.options.cache_salt, check_key(headers, self._api_key))
         conversation = session_id(fields, headers)
         return replace(
             read,
             cache_salt=salt,
-            prefix_cache=Fields(fields).flag("cache_prompt", True),
             conversation=conversation and f"{salt} {conversation}",
             offered_tools_only=backend.offered_tools_only,
         )

@@ -25,6 +25,21 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 """Characters of one stop string; the search table has one entry per character."""
 
+MAX_STOP_IDS = 1024
+"""Entries of `stop_token_ids`; benchmarks send a few."""
+
+MAX_LOGPROBS = 20
+"""Likeliest tokens at each position, as in OpenAI's API."""
+
+MAX_PROMPT_LOGPROBS = 1 << 18
+"""Log-probabilities of prompt tokens in one answer, over all prompts and choices: about 20 MB of JSON.
+
+A batch of 64 prompts of 2,048 tokens with one likeliest token at each position has as many.
+"""
+
+MAX_SALT = 1024
+"""Characters of `cache_salt`, as in vLLM."""
+
 MAX_BIASES = 1024
 """Entries of `logit_bias`, as in OpenAI's API."""
 

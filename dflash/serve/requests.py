@@ -2,11 +2,27 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dflash.decode.sampling.params import Sampling
+from dflash.generation.chat_prompt import PromptEnding
 from dflash.generation.grammar.params import GrammarParams
 from dflash.serve.strategy_choice import UNSAID, Decoding
+
+
+class Truncation(NamedTuple):
+    """Tokens to which a prompt is shortened.
+
+    Parameters
+    ----------
+    n_tokens : int, optional
+        Most tokens; None for all that leave room for the output in the context.
+    keep_end : bool
+        Keep the end of the prompt, not its beginning.
+    """
+
+    n_tokens: int | None
+    keep_end: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,28 @@ class Options:
         Number of likeliest tokens to report at each position.
     decoding : Decoding
         Strategy and recoveries.
+    ignore_eos : bool
+        Continue after end tokens.
+    stop_token_ids : tuple of int
+        Tokens that end the output beside the end tokens.
+    skip_special : bool
+        Leave control tokens out of the text.
+    truncation : Truncation, optional
+        How to shorten prompts; None refuses those beyond the context.
+    cache_salt : str, optional
+        Text that separates the prefix cache from that of requests with another one.
+    use_prefix_cache : bool
+        Begin with a prefix from the prefix cache, if it holds one.
+    prompt_logprobs : int, optional
+        Number of likeliest tokens to report at each position of the prompt.
+    include_reasoning : bool
+        Send the reasoning.
+    continuous_usage : bool
+        Send token counts with every event of a stream, where the API can.
+    token_ids : bool
+        Send the ids of prompt and output.
+    tokens_as_ids : bool
+        Write tokens of log-probabilities as ``token_id:5``.
     """
 
     model: str | None
@@ -44,6 +82,17 @@ class Options:
     include_usage: bool = False
     logprobs: int | None = None
     decoding: Decoding = UNSAID
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    skip_special: bool = True
+    truncation: Truncation | None = None
+    cache_salt: str | None = None
+    use_prefix_cache: bool = True
+    prompt_logprobs: int | None = None
+    include_reasoning: bool = True
+    continuous_usage: bool = False
+    token_ids: bool = False
+    tokens_as_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +117,12 @@ class ChatRequest:
         False ends the output after its first tool call.
     steps : bool
         Describe the steps of the engine in a stream, where the API can.
+    ending : PromptEnding
+        What follows the messages in the prompt.
+    echo_message : bool
+        Send the message that is continued before the output.
+    drop_oldest : bool
+        Drop the oldest turns of a conversation that is longer than the context.
     """
 
     options: Options
@@ -77,13 +132,23 @@ class ChatRequest:
     template_kwargs: Mapping[str, Any] | None = None
     parallel_tool_calls: bool = True
     steps: bool = False
+    ending: PromptEnding = PromptEnding.NEW_TURN
+    echo_message: bool = False
+    drop_oldest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A request to continue prompts, which are texts or token ids."""
+    """A request to continue prompts, which are texts or token ids.
+
+    Parameters
+    ----------
+    add_special : bool
+        Begin texts with the token that the tokenizer adds, if it does.
+    """
 
     options: Options
     prompts: tuple[str | list[int], ...]
     grammar: GrammarParams = field(default_factory=GrammarParams)
     echo: bool = False
+    add_special: bool = True

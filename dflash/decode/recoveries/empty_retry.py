@@ -39,7 +39,7 @@ class _EmptyRetryState:
 
     def __init__(self, patience: int, session: RecoveryView) -> None:
         self._patience = patience
-        self._silent = session.special_tokens.silent | session.eos
+        self._silent = session.special_tokens.silent | session.stop_ids
 
     def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
         n = session.n_tokens + len(accepted.tokens)

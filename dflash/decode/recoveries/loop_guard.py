@@ -129,7 +129,7 @@ class _LoopGuardState:
                     self._feed(session, token)
         asleep = repeat(False) if session.grammar is None else session.grammar.restricts(accepted.tokens)
         for i, (token, sleeps) in enumerate(zip(accepted.tokens, asleep, strict=False), 1):
-            if token in session.eos:
+            if token in session.stop_ids:
                 break
             if sleeps:
                 self._n = self._n_asleep = session.n_tokens + i

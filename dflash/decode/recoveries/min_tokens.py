@@ -46,9 +46,9 @@ class MinTokens:
 
     def start(self, session: RecoveryView) -> _MinTokensState | None:
         """Add the processor to the session's sampler; it is removed when it is no longer needed."""
-        if not self.n or not session.eos:
+        if not self.n or not session.stop_ids:
             return None
-        processor = NoEnd(self.n, np.array(sorted(session.eos)))
+        processor = NoEnd(self.n, np.array(sorted(session.stop_ids)))
         session.sampler.add(processor)
         return _MinTokensState(processor)
 

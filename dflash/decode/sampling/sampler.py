@@ -26,11 +26,14 @@ class TokenLogprobs(NamedTuple):
         Natural logarithm of its probability by the model's own logits.
     top : tuple of (int, float)
         The likeliest tokens with their log-probabilities, the likeliest first.
+    rank : int, optional
+        Place of the token among all by probability, 1 for the likeliest; known for tokens of a prompt only.
     """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int | None = None
 
 
 class Sampler:

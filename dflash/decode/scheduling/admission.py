@@ -46,7 +46,8 @@ def check(model: TargetModel, session: Session) -> None:
     # the last token of a sequence is never in the KV cache
     wanted = min(context, capacity + 1) if session.max_tokens is None else min(context, n_prompt + session.max_tokens)
     session.max_length = max(wanted, n_prompt)
-    if session.max_tokens != 0 and (session.max_length - 1 > capacity or session.max_length == n_prompt):
+    no_room = session.max_tokens != 0 and session.max_length == n_prompt
+    if no_room or (session.max_length - 1 > capacity and (session.max_tokens != 0 or session.unscored)):
         raise PoolExhausted(
             f"a prompt of {n_prompt} tokens and {session.max_length - n_prompt} new ones never fit {capacity} KV positions; "
             "ask for fewer tokens or load the model with more pages"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
+from dflash.decode.scheduling.prompt_scores import max_scored_rows
 from dflash.decode.session import Session
 from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
@@ -51,7 +52,8 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int],
     """Lay out a forward: every session that decodes gets its rows, then prompts share the tokens of a chunk.
 
     The oldest prompt gets at least half of the chunk, so that it makes progress; the rest goes to the prompts with the
-    fewest unread tokens, so that a short prompt does not wait for long ones.
+    fewest unread tokens, so that a short prompt does not wait for long ones. Prompts whose tokens get log-probabilities
+    come first: rows with logits lie together. They share `max_scored_rows`.
 
     Parameters
     ----------
@@ -80,10 +82,15 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int],
         assert session.state is not None, "the session runs"
         parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
         start = stop
-    for session, n in _chunks(prefilling, min(most, model.max_rows - start), model.chunk_alignment):
+    scored = [session for session in prefilling if session.unscored]
+    others = [session for session in prefilling if not session.unscored]
+    room = min(most, model.max_rows - start)
+    shares = _chunks(scored, min(room, max_scored_rows(model)), model.chunk_alignment) if scored else []
+    shares += _chunks(others, room - sum(n for _, n in shares), model.chunk_alignment)
+    for session, n in shares:
         tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
         assert session.state is not None, "the session runs"
-        span = Span.chain(session.state, tokens, prefill=True, logits=False)
+        span = Span.chain(session.state, tokens, prefill=True, logits=session.unscored)
         parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
         start += n
     return parts

@@ -5,7 +5,7 @@ from typing import Any
 
 from dflash.errors import RequestError
 from dflash.evaluation.replay.messages import call, chat_messages, field, joined, text
-from dflash.evaluation.replay.turn import Turn
+from dflash.evaluation.replay.turn import Message, Turn
 
 _SYSTEM = ("system", "instructions")
 """Fields of Messages and of Responses that hold system text."""
@@ -19,7 +19,9 @@ def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
     RequestError
         If a field that the prompt consists of is of the wrong kind.
     """
-    messages = [{"role": "system", "content": text(body[key])} for key in _SYSTEM if body.get(key)]
+    found: list[tuple[str, Message]] = [
+        ("", {"role": "system", "content": text(body[key])}) for key in _SYSTEM if body.get(key)
+    ]
     source = "messages" if "messages" in body else "input"
     given = body.get(source)
     if source == "input" and isinstance(given, str):
@@ -29,12 +31,12 @@ def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
     for item in given:
         if not isinstance(item, dict):
             raise RequestError(f"{source}: must hold objects, got {item!r:.60}")
-        for message in chat_messages(item) if source == "messages" or "role" in item else _item(item):
-            both = message["role"] == "assistant" and messages and messages[-1]["role"] == "assistant"
-            if source == "input" and both:  # an item is a part of an answer
-                messages[-1] = joined(messages[-1], message)
-            else:
-                messages.append(message)
+        if source == "messages":
+            found += [("", message) for message in chat_messages(item)]
+            continue
+        for message in item_messages(item):
+            merged(found, "", message)
+    messages = [message for _, message in found]
     tools = [one for tool in field(body, "tools", list) or () for one in _tools(tool)]
     settings = dict(field(body, "chat_template_kwargs", dict) or {})
     if isinstance(body.get("enable_thinking"), bool):
@@ -42,8 +44,19 @@ def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
     return Turn(name, tuple(messages), tools, settings)
 
 
-def _item(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Convert an item of a Responses body that is no message; items that the model never sees are skipped."""
+def merged(conversation: list[tuple[str, Message]], name: str, message: Message) -> None:
+    """Append a message with its name. An item of the assistant is a part of the answer that the one before it belongs to."""
+    if conversation and message["role"] == conversation[-1][1]["role"] == "assistant":
+        conversation[-1] = conversation[-1][0], joined(conversation[-1][1], message)
+    else:
+        conversation.append((name, message))
+
+
+def item_messages(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Convert an item of a Responses body; items that the model never sees are skipped."""
+    if "role" in item:
+        yield from chat_messages(item)
+        return
     match item:
         case {"type": "function_call", "name": str(name)}:
             arguments = item.get("arguments") or {}
@@ -53,6 +66,11 @@ def _item(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": "", "tool_calls": [call(name, arguments, item.get("call_id"))]}
         case {"type": "function_call_output" | "custom_tool_call_output"}:
             yield {"role": "tool", "content": text(item.get("output")), "tool_call_id": item.get("call_id")}
+        case {"type": "local_shell_call"}:
+            arguments = field(item, "action", dict) or {}
+            yield {"role": "assistant", "content": "", "tool_calls": [call("local_shell", arguments, item.get("call_id"))]}
+        case {"type": "agent_message"}:
+            yield {"role": "user", "content": text(item.get("content"))}
         case {"type": "reasoning"}:
             blocks = field(item, "content", list) or field(item, "summary", list) or ()
             thoughts = "\n".join(field(block, "text", str) or "" for block in blocks if isinstance(block, dict))

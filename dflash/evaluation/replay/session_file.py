@@ -9,6 +9,7 @@ from dflash.errors import NotFound, RequestError
 from dflash.evaluation.json_lines import Line, read_lines
 from dflash.evaluation.replay.messages import chat_messages
 from dflash.evaluation.replay.request_body import body_turn
+from dflash.evaluation.replay.rollout import is_rollout, rollout_turns
 from dflash.evaluation.replay.transcript import transcript_turns
 from dflash.evaluation.replay.turn import Message, Turn, growing
 
@@ -29,8 +30,11 @@ def load_session(path: str | os.PathLike[str]) -> list[Turn]:
           another role;
         * request bodies of chat completions, Responses or Messages, one a line: a turn for each body. A single body is split
           into its turns;
-        * recorded HTTP requests with ``path`` and ``body``, optionally ``n`` (order) and a first line about the client: a
-          turn for each request.
+        * recorded HTTP requests with ``path`` and ``body``, optionally ``n`` (order) and a first line about the client, or
+          lines of an OpenAI batch with ``url`` and ``body``: a turn for each request;
+        * a rollout of Codex: a turn for each answer.
+
+        Objects may stand over several lines, also in an array.
 
     Raises
     ------
@@ -52,6 +56,7 @@ def load_session(path: str | os.PathLike[str]) -> list[Turn]:
         "message": _of_messages,
         "request body": _of_bodies,
         "request": _of_requests,
+        "rollout record": rollout_turns,
     }
     turns = list(read[forms[0]](lines)) if lines else []
     if not turns:
@@ -61,10 +66,12 @@ def load_session(path: str | os.PathLike[str]) -> list[Turn]:
 
 def _form(line: Line) -> str:
     match line.row:
-        case {"path": str(), "body": _}:
+        case {"path": str(), "body": _} | {"url": str(), "body": _}:
             return "request"
         case {"messages": _} | {"input": _}:
             return "request body"
+        case row if is_rollout(row):
+            return "rollout record"
         case {"type": str(), "message": _} | {"type": "user" | "assistant" | "system", "uuid": _}:
             return "transcript record"
         case {"role": _}:
@@ -73,7 +80,8 @@ def _form(line: Line) -> str:
             return "transcript record"
     raise RequestError(
         f"{line.path}, line {line.number}: must be a transcript record (type), a message (role), a request body (messages "
-        f"or input) or a recorded request (path and body), has {', '.join(line.row) or 'no fields'!s:.60}"
+        "or input), a recorded request (path or url, and body) or a rollout record (type and payload), has "
+        f"{', '.join(line.row) or 'no fields'!s:.60}"
     )
 
 
@@ -99,7 +107,8 @@ def _of_bodies(lines: Sequence[Line]) -> Iterator[Turn]:
 
 def _of_requests(lines: Sequence[Line]) -> Iterator[Turn]:
     for line in sorted(lines, key=_order):
-        if line.row["path"].endswith(_ROUTES) and isinstance(line.row["body"], dict):
+        path = str(line.row.get("path") or line.row.get("url")).partition("?")[0]
+        if path.endswith(_ROUTES) and isinstance(line.row["body"], dict):
             yield _turn(line, line.row["body"])
 
 

@@ -18,8 +18,8 @@ class GrammarParams:
     Parameters
     ----------
     response_format : mapping, optional
-        ``{"type": "json_object"}``, or ``{"type": "json_schema", "json_schema": {"schema": ...}}`` as in OpenAI's API.
-        ``{"type": "text"}`` is no constraint.
+        ``{"type": "json_object"}``, with or without a ``schema``. Or as in OpenAI's API
+        ``{"type": "json_schema", "json_schema": {"schema": ...}}``. ``{"type": "text"}`` is no constraint.
     regex : str, optional
         Regular expression of the whole output, in the syntax of Rust's `regex` without anchors, look-around and references.
     lark : str, optional
@@ -99,8 +99,10 @@ def _schema(wanted: Any) -> Any:
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     if kind == "text":
         return None
-    if kind == "json_object":
+    if kind == "json_object" and wanted.get("schema") is None:
         return {"type": "object"}
+    if kind == "json_object":
+        wanted, kind = {"schema": wanted["schema"]}, "json_schema"
     if kind != "json_schema":
         raise RequestError(f"response_format: type must be text, json_object or json_schema, got {wanted!r:.60}")
     inner = wanted.get("json_schema", wanted)

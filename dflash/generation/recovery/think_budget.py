@@ -35,7 +35,7 @@ _WORD_PARTS = "_'\u2019\ufffd"
 
 def _from_request(fields: RequestFields) -> ThinkBudget | None:
     """Read vLLM's field ``thinking_token_budget``."""
-    n = fields.integer("thinking_token_budget", 0, MAX_TOKENS, -1)
+    n = fields.integer("thinking_token_budget", -1, MAX_TOKENS, -1)
     return None if n < 0 else ThinkBudget(n)
 
 
@@ -122,7 +122,7 @@ class _ThinkBudgetState:
         n_beyond = self._reasoning.n_reasoning - self._budget.n
         if not self._reasoning.is_open or n_beyond < 0 or self._n_closes == MAX_CLOSES:
             return False
-        if token in session.eos or token in (session.special_tokens.think or ()):
+        if token in session.stop_ids or token in (session.special_tokens.think or ()):
             return False
         if n_beyond >= PATIENCE or session.detokenize is None:
             return True
@@ -137,9 +137,9 @@ class _ThinkBudgetState:
         return ids if grammar.allows([*above, *ids]) else ()
 
     def _close(self, session: RecoveryView, n: int, ids: tuple[int, ...]) -> Inject:
-        if session.eos:
+        if session.stop_ids:
             n_closed = session.n_tokens + n + len(ids)
-            self._no_end = NoEnd(n_closed + 1, np.array(sorted(session.eos)))
+            self._no_end = NoEnd(n_closed + 1, np.array(sorted(session.stop_ids)))
             session.sampler.add(self._no_end)
         return Inject(n, ids, self._reason)
 

@@ -25,6 +25,7 @@ from dflash.model.split.names import device_numbers
 from dflash.model.split.plan import SPLITS
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.own_template import own_template
 from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def load_model(
     pending: int = PENDING,
     progress: Tell | None = None,
     with_tokenizer: Callable[[Tokenizer], object] | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
 ) -> Loaded:
     """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
 
@@ -130,9 +132,10 @@ def load_model(
             tokenizer = Tokenizer.from_gguf(file.metadata)
             if with_tokenizer is not None:
                 with_tokenizer(tokenizer)
+            template = None if chat_template is None else own_template(chat_template, tokenizer)
             load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
             model = (_on_host if on_host else load)(file, config, tell=tell, **settings)
-            return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
+            return Loaded(file, model, tokenizer, template or _template(file, tokenizer), sequences, trouble)
         except BaseException:
             file.close()
             raise

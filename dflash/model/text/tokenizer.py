@@ -144,6 +144,12 @@ class Tokenizer:
             return [row if row[:1] == [self.bos] else [self.bos, *row] for row in ids]
         return ids
 
+    def without_added_bos(self, ids: list[int], text: str) -> list[int]:
+        """Drop the beginning-of-sequence token that `encode` has added to a text; keep one that the text spells out."""
+        if not self.add_bos or self.bos is None or ids[:1] != [self.bos]:
+            return ids
+        return ids if text.startswith(self.token_bytes(self.bos).decode()) else ids[1:]
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Convert ids to text: their joined bytes, with U+FFFD where they are not UTF-8.
 

@@ -48,7 +48,7 @@ def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, 
     with_pieces, with_strings = fields.flag("with_pieces"), fields.flag("return_token_strs")
     ids = tokenizer.encode(text, special=special, max_tokens=limits.prompt_tokens)
     if not add_bos:
-        ids = _without_added_bos(ids, text, tokenizer)
+        ids = tokenizer.without_added_bos(ids, text)
     tokens = [{"id": token, "piece": _piece(token, tokenizer)} for token in ids] if with_pieces else ids
     result: dict[str, Any] = {"tokens": tokens, "count": len(ids), "max_model_len": limits.context}
     if with_strings:
@@ -88,13 +88,6 @@ def apply_template(body: object, template: ChatTemplate | None) -> dict[str, str
 
 def _rendered(body: object, template: ChatTemplate | None) -> str:
     return prompt_text(parse_chat(body), template)
-
-
-def _without_added_bos(ids: list[int], text: str, tokenizer: Tokenizer) -> list[int]:
-    """Drop the beginning-of-sequence token that `Tokenizer.encode` has added; keep one that the text spells out."""
-    if not tokenizer.add_bos or tokenizer.bos is None or ids[:1] != [tokenizer.bos]:
-        return ids
-    return ids if text.startswith(tokenizer.token_bytes(tokenizer.bos).decode()) else ids[1:]
 
 
 def _piece(token: int, tokenizer: Tokenizer) -> str | list[int]:

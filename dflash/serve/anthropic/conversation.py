@@ -1,93 +1,147 @@
 """Conversion of messages with Anthropic's content blocks to chat messages."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import Any
 
 from dflash.serve.parsing.fields import Fields, shown
+from dflash.serve.request_blocks.row import ASSISTANT, MESSAGES, RESULT, SYSTEM, USER, Treatment
+from dflash.serve.request_blocks.table import treatment_of
+from dflash.serve.request_blocks.written import written
 
 BILLING = "x-anthropic-billing-header:"
 """Beginning of a line that Claude Code writes at the head of its system prompt. It differs between sessions."""
 
-_ROLES = ("user", "assistant", "system")
+_PLACES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}
 
 Message = dict[str, Any]
 
 
-def conversation(fields: Fields, *, keep_billing_header: bool = False) -> tuple[Message, ...]:
-    """Convert ``system`` and ``messages`` of a body.
+@dataclass(slots=True)
+class Conversation:
+    """Chat messages, and the definitions of tools that stand among them.
 
-    Returns
-    -------
-    tuple of dict
-        Chat messages in the order of the blocks. Blocks of text that follow each other are joined by a line break.
+    Parameters
+    ----------
+    messages : list of dict
+        In the order of the blocks. Blocks of text that follow each other are joined by a line break.
+    definitions : list of Fields
+        Tools of Anthropic's format that ``tool_addition`` blocks define.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    definitions: list[Fields] = field(default_factory=list)
+
+
+def conversation(fields: Fields, *, keep_billing_header: bool = False) -> Conversation:
+    """Convert ``system`` and ``messages`` of a body by the table of blocks, see `dflash.serve.request_blocks`.
 
     Raises
     ------
     FieldError
-        If a message is not valid, or a block holds something other than text.
-
-    Notes
-    -----
-    ``thinking`` becomes ``reasoning_content`` whatever its signature. ``redacted_thinking`` is left out: it holds no text.
-    ``tool_use`` becomes an item of ``tool_calls`` with the input as it is, ``tool_result`` a message of the role ``tool``.
+        If a message is not valid, or a block can't be read where it stands.
     """
     messages = list(fields.objects("messages", required=True))
     if not messages:
         raise fields.error("messages", "must hold at least one message")
-    return (*_system(fields, keep_billing_header), *chain.from_iterable(map(_converted, messages)))
+    found = Conversation()
+    _system(fields, found, keep_billing_header=keep_billing_header)
+    for message in messages:
+        _convert(message, found)
+    return found
 
 
-def _system(fields: Fields, keep_billing_header: bool) -> Iterator[Message]:
+def _system(fields: Fields, found: Conversation, *, keep_billing_header: bool) -> None:
     texts = _texts(fields, "system")
-    if texts and texts[0].startswith(BILLING) and not keep_billing_header:
-        _, _, rest = texts[0].partition("\n")
-        texts = [rest, *texts[1:]] if rest else texts[1:]
+    if not keep_billing_header:
+        texts = [rest for text in texts if (rest := _without_billing(text)) is not None]
     if texts:
-        yield {"role": "system", "content": "\n".join(texts)}
+        found.messages.append({"role": "system", "content": "\n".join(texts)})
 
 
-def _converted(message: Fields) -> Iterable[Message]:
+def _without_billing(text: str) -> str | None:
+    """Return a block of the system prompt without a billing line at its head; None if nothing else is in it."""
+    return text if not text.startswith(BILLING) else text.partition("\n")[2] or None
+
+
+def _convert(message: Fields, found: Conversation) -> None:
     role = message.text("role", required=True)
-    if role not in _ROLES:
-        raise message.error("role", f"must be one of {', '.join(_ROLES)}, got {shown(role)}")
+    if role not in _PLACES:
+        raise message.error("role", f"must be one of {', '.join(_PLACES)}, got {shown(role)}")
     content = message.any("content", required=True)
     if isinstance(content, str):
-        return [{"role": role, "content": content}]
-    if role == "system":
-        return [{"role": role, "content": "\n".join(_texts(message, "content"))}]
-    blocks = list(_blocks(message, "content"))
-    return [_assistant(blocks)] if role == "assistant" else _user(blocks)
+        found.messages.append({"role": role, "content": content})
+        return
+    blocks = [(block, treatment_of(block, MESSAGES, _PLACES[role])) for block in _blocks(message, "content")]
+    blocks = _after_compaction(blocks, found)
+    if role == "assistant":
+        if blocks or content == []:
+            found.messages.append(_assistant(blocks))
+    elif blocks or content == []:
+        found.messages += _others(role, blocks, found)
 
 
-def _user(blocks: Sequence[Fields]) -> Iterator[Message]:
-    """Yield a message for each result of a tool and for each run of text blocks."""
-    texts: list[str] = []
-    for block in blocks:
-        if block.any("type") != "tool_result":
-            texts.append(_text(block))
-            continue
-        if texts:
-            yield {"role": "user", "content": "\n".join(texts)}
-            texts = []
-        yield {"role": "tool", "tool_call_id": block.text("tool_use_id", required=True), "content": _result(block)}
-    if texts or not blocks:
-        yield {"role": "user", "content": "\n".join(texts)}
+def _after_compaction(blocks: list[tuple[Fields, Treatment]], found: Conversation) -> list[tuple[Fields, Treatment]]:
+    """Replace all before the last summary of a compaction by the summary, as a message of the user."""
+    for place in reversed(range(len(blocks))):
+        block, _ = blocks[place]
+        summary = block.text("content") if block.any("type") == "compaction" else None
+        if summary:
+            kept = [message for message in found.messages[:1] if message["role"] == "system"]
+            found.messages[:] = [*kept, {"role": "user", "content": summary}]
+            blocks = blocks[place + 1 :]
+            break
+    return [(block, treatment) for block, treatment in blocks if block.any("type") != "compaction"]
 
 
-def _assistant(blocks: Iterable[Fields]) -> Message:
-    texts, thoughts, calls = list[str](), list[str](), list[dict[str, Any]]()
-    for block in blocks:
+def _others(role: str, blocks: Sequence[tuple[Fields, Treatment]], found: Conversation) -> Iterator[Message]:
+    """Yield a message for each result of a tool and for each run of other blocks."""
+    parts: list[dict[str, str]] = []
+    for block, treatment in blocks:
+        match block.any("type"):
+            case "tool_result":
+                if parts:
+                    yield {"role": role, "content": _joined(parts)}
+                    parts = []
+                yield {"role": "tool", "tool_call_id": block.text("tool_use_id", required=True), "content": _result(block)}
+            case "tool_addition" | "tool_removal":
+                parts += _tool_change(block, found)
+            case _:
+                parts += _parts(block, treatment)
+    if parts or not blocks:
+        yield {"role": role, "content": _joined(parts)}
+
+
+def _tool_change(block: Fields, found: Conversation) -> list[dict[str, str]]:
+    """Return a note about a tool that is offered from here on, or no more; a definition is added to the tools."""
+    tool = block.object("tool")
+    if tool is None:
+        raise block.error("tool", "is required")
+    definition = tool.object("definition")
+    if definition is not None:
+        found.definitions.append(definition)
+    name = (definition or tool).text("name") or tool.text("tool_name")
+    if name is None:
+        raise tool.error("name", "is required")
+    if block.any("type") == "tool_removal":
+        return [{"type": "text", "text": f"The tool {name} can't be called any more."}]
+    return [
+        {"type": "text", "text": f"The tool {name} can be called from here on:"},
+        {"type": "tool_reference", "tool_name": name},
+    ]
+
+
+def _assistant(blocks: Iterable[tuple[Fields, Treatment]]) -> Message:
+    parts, thoughts, calls = list[dict[str, str]](), list[str](), list[dict[str, Any]]()
+    for block, treatment in blocks:
         match block.any("type"):
             case "thinking":
                 thoughts.append(block.text("thinking", ""))
-            case "redacted_thinking":
-                pass
             case "tool_use":
                 calls.append(_call(block))
             case _:
-                texts.append(_text(block))
-    message: Message = {"role": "assistant", "content": "\n".join(texts)}
+                parts += _parts(block, treatment)
+    message: Message = {"role": "assistant", "content": _joined(parts)}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     return {**message, "tool_calls": calls} if calls else message
@@ -104,31 +158,37 @@ def _result(block: Fields) -> str | list[dict[str, str]]:
     content = block.any("content")
     if content is None or isinstance(content, str):
         return content or ""
-    parts = [_part(part) for part in _blocks(block, "content")]
+    blocks = [(inner, treatment_of(inner, MESSAGES, RESULT)) for inner in _blocks(block, "content")]
+    return _joined([part for inner, treatment in blocks for part in _parts(inner, treatment, strict=False)])
+
+
+def _parts(block: Fields, treatment: Treatment, *, strict: bool = True) -> list[dict[str, str]]:
+    """Return the parts of a chat message for a block of text, a reference to a tool, or one that is written as text."""
+    if treatment is Treatment.LEFT_OUT:
+        return []
+    if treatment is Treatment.TEXT:
+        return [{"type": "text", "text": written(block, strict=strict)}]
+    if block.any("type") == "tool_reference":
+        return [{"type": "tool_reference", "tool_name": block.text("tool_name", required=True)}]
+    return [{"type": "text", "text": block.text("text", required=True)}]
+
+
+def _joined(parts: list[dict[str, str]]) -> str | list[dict[str, str]]:
+    """Return the texts joined by a line break, or the parts themselves if they refer to tools."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts
 
 
-def _part(block: Fields) -> dict[str, str]:
-    if block.any("type") == "tool_reference":
-        return {"type": "tool_reference", "tool_name": block.text("tool_name", required=True)}
-    return {"type": "text", "text": _text(block)}
-
-
 def _texts(fields: Fields, name: str) -> list[str]:
-    """Return the texts of a field that is a string or an array of text blocks."""
+    """Return the texts of a field that is a string or an array of blocks."""
     value = fields.any(name)
     if isinstance(value, str):
         return [value] if value else []
-    return [] if value is None else [_text(block) for block in _blocks(fields, name)]
-
-
-def _text(block: Fields) -> str:
-    kind = block.text("type", required=True)
-    if kind != "text":
-        raise block.error("type", f"{shown(kind)} can't be read here: this model takes text only")
-    return block.text("text", required=True)
+    if value is None:
+        return []
+    blocks = [(block, treatment_of(block, MESSAGES, SYSTEM)) for block in _blocks(fields, name)]
+    return [part["text"] for block, treatment in blocks for part in _parts(block, treatment)]
 
 
 def _blocks(fields: Fields, name: str) -> Iterable[Fields]:

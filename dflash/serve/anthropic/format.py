@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dflash.generation.completion import Completion, Delta
-from dflash.generation.parsers import CallStart
+from dflash.generation.parsers import CallEnd, CallStart
 from dflash.serve.anthropic.blocks import BlockStream, content_blocks
 from dflash.serve.anthropic.problems import refusal_of
 from dflash.serve.dialect import AnswerHead, ServerEvent
@@ -79,10 +79,10 @@ def _named(data: Mapping[str, Any]) -> ServerEvent:
 def _ending_of(completion: Completion) -> dict[str, str | None]:
     if completion.session.finish_reason == "length":
         return _ending("max_tokens", None)
-    if completion.stop_string is not None:
+    n_calls, n_complete = (sum(isinstance(event, kind) for event in completion.events) for kind in (CallStart, CallEnd))
+    if completion.stop_string is not None and not (n_calls and n_calls == n_complete):
         return _ending("stop_sequence", completion.stop_string)
-    called = any(isinstance(event, CallStart) for event in completion.events)
-    return _ending("tool_use" if called else "end_turn", None)
+    return _ending("tool_use" if n_calls else "end_turn", None)
 
 
 def _ending(reason: str | None, stop_string: str | None) -> dict[str, str | None]:

@@ -5,15 +5,16 @@ from typing import Any
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.errors import RequestError
+from dflash.generation.chat_prompt import PromptEnding, can_continue
 from dflash.generation.grammar.params import GrammarParams
 from dflash.serve.anthropic.conversation import conversation
-from dflash.serve.anthropic.tools import function_tools, tool_choice
+from dflash.serve.anthropic.tools import deferred_tool, function_tools, tool_choice
 from dflash.serve.parsing.fields import FieldError, Fields, shown
-from dflash.serve.parsing.options import parse_sampling, parse_stops
+from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
-from dflash.serve.parsing.unsupported import refuse_unsupported
+from dflash.serve.request_fields.row import MESSAGES
+from dflash.serve.request_fields.table import known_fields, read
 from dflash.serve.requests import ChatRequest, Options
-from dflash.serve.strategy_choice import parse_decoding
 
 _THINKING = ("enabled", "adaptive", "disabled")
 
@@ -38,34 +39,29 @@ def parse_messages(body: object, *, keep_billing_header: bool = False, counting:
     ``metadata``, ``cache_control``, ``output_config.effort`` and unknown fields are ignored. The fields of dflash have the
     names that they have in chat completions: ``strategy``, ``recover``, ``seed``, ``min_p``, ``chat_template_kwargs``.
     """
-    fields = Fields(body)
-    refuse_unsupported(fields)
-    tools = function_tools(fields)
+    fields = known_fields(body, MESSAGES)
+    messages = conversation(fields, keep_billing_header=keep_billing_header)
+    tools = (*function_tools(fields), *map(deferred_tool, messages.definitions))
     choice, parallel = tool_choice(fields, tools)
     thinks, budget = _thinking(fields)
+    is_continued = can_continue(messages.messages[-1])
     return ChatRequest(
         options=_options(fields, budget, counting=counting),
-        messages=conversation(fields, keep_billing_header=keep_billing_header),
+        messages=tuple(messages.messages),
         tools=tools,
         grammar=_grammar(fields, choice),
         template_kwargs=_template_kwargs(fields, thinks),
         parallel_tool_calls=parallel,
+        ending=PromptEnding.CONTINUED if is_continued else PromptEnding.NEW_TURN,
     )
 
 
 def _options(fields: Fields, budget: int | None, *, counting: bool) -> Options:
-    max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS)
+    max_tokens = read(fields, MESSAGES, "max_tokens")
     if max_tokens is None and not counting:
         raise fields.error("max_tokens", "Field required")  # in Anthropic's words
-    limited = Fields({"thinking_token_budget": budget, **fields.values}, fields.path)
-    return Options(
-        model=fields.text("model"),
-        sampling=parse_sampling(fields),
-        max_tokens=max_tokens,
-        stop=parse_stops(fields, "stop_sequences"),
-        stream=fields.flag("stream"),
-        decoding=parse_decoding(limited),
-    )
+    limited = fields.filled({"thinking_token_budget": budget})
+    return parse_options(limited, MESSAGES, max_tokens, stops="stop_sequences")
 
 
 def _thinking(fields: Fields) -> tuple[bool, int | None]:

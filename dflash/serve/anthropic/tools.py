@@ -25,6 +25,11 @@ def function_tools(fields: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(_function(tool) for tool in fields.objects("tools") if tool.text("type", "custom") == "custom")
 
 
+def deferred_tool(tool: Fields) -> dict[str, Any]:
+    """Convert a tool that is defined in a message: it stands in the prompt where the message refers to it."""
+    return {**_function(tool), "defer_loading": True}
+
+
 def _function(tool: Fields) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.text("name", required=True)}
     description, schema = tool.text("description"), tool.object("input_schema")

@@ -21,21 +21,26 @@ class ChatFormat(ChunkFormat):
         )
         self._open = dict.fromkeys(range(request.options.n))
         self._called: set[int] = set()
+        self._echo = _text_of(request.messages[-1]) if request.echo_message else ""
 
     def opening(self) -> Iterator[ServerEvent]:
-        """Yield a chunk with the role for each choice."""
+        """Yield a chunk with the role for each choice, and the message that is continued for ``echo``."""
         for index in self._open:
-            yield self._chunk(self._choice(index, {"role": "assistant", "content": ""}))
+            ids = self._ids(index, (), with_prompt=True)
+            prompt = {name: value for name, value in ids.items() if name == "prompt_token_ids"}
+            yield self._chunk(self._choice(index, {"role": "assistant", "content": self._echo}), **prompt)
 
     def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
         """Yield chunks with reasoning, text and tool calls, and one with the finish reason."""
-        pieces = [piece for event in delta.events if (piece := _piece(event)) is not None]
+        self._n_sent += len(delta.step.tokens)
+        pieces = [piece for event in self._wanted(delta.events) if (piece := _piece(event)) is not None]
         logprobs = self._logprobs(delta.logprobs) if delta.logprobs else None
-        if logprobs is not None and not pieces:
+        ids = self._ids(index, delta.step.tokens, with_prompt=False) if delta.step.tokens else {}
+        if not pieces and (logprobs is not None or ids):
             pieces.append({"content": ""})
         for piece in pieces:
-            yield self._chunk(self._choice(index, piece, logprobs=logprobs))
-            logprobs = None
+            yield self._chunk({**self._choice(index, piece, logprobs=logprobs), **ids})
+            logprobs, ids = None, {}
         if any(isinstance(event, CallStart) for event in delta.events):
             self._called.add(index)
         if delta.step.finish is not None:
@@ -50,18 +55,34 @@ class ChatFormat(ChunkFormat):
 
     def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
         output = completion.output or ParsedOutput(completion.text)
-        message: dict[str, Any] = {"role": "assistant", "content": output.content}
-        if output.reasoning:
+        content = self._echo + output.content
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if output.reasoning and self._options.include_reasoning:
             message["reasoning_content"] = output.reasoning
         if output.tool_calls:
-            message["content"] = output.content or None
+            message["content"] = content or None
             message["tool_calls"] = [call.as_message() for call in output.tool_calls]
         return {
             "index": index,
             "message": message,
             "logprobs": self._logprobs(completion.logprobs),
             "finish_reason": _finish_reason(completion.session.finish_reason, called=bool(output.tool_calls)),
+            **self._ids(index, completion.session.output_ids, with_prompt=False),
         }
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """Return the body of a response that is not streamed, with ids and log-probabilities of the prompt at its top."""
+        body = super().whole(completions)
+        if self._options.token_ids:
+            body["prompt_token_ids"] = completions[0].session.prompt_ids
+        if self._options.prompt_logprobs is not None:
+            body["prompt_logprobs"] = self._prompt_logprobs(0)
+        return body
+
+    def _wanted(self, events: Sequence[Event]) -> Sequence[Event]:
+        if self._options.include_reasoning:
+            return events
+        return [event for event in events if not isinstance(event, ReasoningDelta)]
 
     def _choice(
         self,
@@ -87,7 +108,7 @@ class ChatFormat(ChunkFormat):
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self._tokenizer.token_bytes(token)
-        return {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+        return {"token": self._token_text(token), "logprob": max(logprob, LOWEST), "bytes": list(raw)}
 
 
 def _piece(event: Event) -> dict[str, Any] | None:
@@ -103,6 +124,11 @@ def _piece(event: Event) -> dict[str, Any] | None:
         case ArgumentsDelta():
             return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
     return None
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def _finish_reason(reason: str | None, *, called: bool) -> str | None:

@@ -1,15 +1,18 @@
 """Bodies of ``/v1/chat/completions``."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from dflash.decode.registry.recoveries import MAX_TOKENS
-from dflash.serve.openai.completion_request import MAX_LOGPROBS
+from dflash.generation.chat_prompt import PromptEnding, can_continue
+from dflash.serve.openai.chat_messages import chat_message
+from dflash.serve.openai.reasoning import read_reasoning
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
-from dflash.serve.parsing.unsupported import refuse_unsupported
+from dflash.serve.request_fields.row import CHAT
+from dflash.serve.request_fields.table import known_fields, read
 from dflash.serve.requests import ChatRequest
 
 
@@ -19,65 +22,58 @@ def parse_chat(body: object) -> ChatRequest:
     Returns
     -------
     ChatRequest
-        Messages and tools are the client's objects, unchanged; tools that are not functions are left out.
+        Messages and tools are the client's objects, unchanged unless a template would not know their form, see
+        `chat_message`; tools that are not functions are left out.
 
     Raises
     ------
     FieldError
         If a field is missing, of the wrong kind or out of range.
     """
-    fields = Fields(body)
-    refuse_unsupported(fields)
+    fields = known_fields(body, CHAT)
     messages = list(fields.objects("messages", required=True))
     if not messages:
         raise fields.error("messages", "must hold at least one message")
-    for message in messages:
-        _check_message(message)
+    read_messages = tuple(map(chat_message, messages))
     tools = [tool for tool in fields.objects("tools") if _is_function(tool)]
     logprobs = None
-    if fields.flag("logprobs"):
-        logprobs = fields.integer("top_logprobs", 0, MAX_LOGPROBS, 0)
+    if read(fields, CHAT, "logprobs"):
+        logprobs = read(fields, CHAT, "top_logprobs") or 0
     elif fields.any("top_logprobs"):
         raise fields.error("top_logprobs", "needs logprobs to be true")
-    effort = fields.any("reasoning_effort")
     name = "max_completion_tokens" if fields.any("max_completion_tokens") is not None else "max_tokens"
+    thinks, fields, included = read_reasoning(fields)
+    ending = _ending(fields, read_messages[-1])
     return ChatRequest(
-        options=parse_options(fields, fields.integer(name, 1, MAX_TOKENS), logprobs),
-        messages=tuple(message.values for message in messages),
+        options=replace(
+            parse_options(fields, CHAT, read(fields, CHAT, name), logprobs=logprobs), include_reasoning=included
+        ),
+        messages=read_messages,
         tools=tuple(tool.values for tool in tools),
         grammar=parse_grammar(fields, _tool_choice(fields, tools)),
-        template_kwargs=parse_template_kwargs(fields, {"enable_thinking": False} if effort == "none" else {}),
-        parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+        template_kwargs=parse_template_kwargs(fields, {} if thinks is None else {"enable_thinking": thinks}),
+        parallel_tool_calls=read(fields, CHAT, "parallel_tool_calls"),
         steps=bool((extension := fields.object("dflash")) and extension.flag("steps")),
+        ending=ending,
+        echo_message=_echo(fields, ending),
     )
 
 
-def _check_message(message: Fields) -> None:
-    message.text("role", required=True)
-    content = message.any("content")
-    if isinstance(content, list):
-        for part in message.objects("content"):
-            _check_part(part)
-    elif content is not None and not isinstance(content, str):
-        raise message.error("content", f"must be a string or an array of parts, got {shown(content)}")
-    for call in message.objects("tool_calls"):
-        function = call.object("function")
-        if function is None:
-            raise call.error("function", "is required")
-        function.text("name", required=True)
-        arguments = function.any("arguments")
-        if arguments is not None and not isinstance(arguments, str | dict):
-            raise function.error("arguments", f"must be a string that holds JSON, got {shown(arguments)}")
+def _ending(fields: Fields, last: Mapping[str, Any]) -> PromptEnding:
+    if not read(fields, CHAT, "continue_final_message"):
+        return PromptEnding.NEW_TURN if read(fields, CHAT, "add_generation_prompt") else PromptEnding.NOTHING
+    if fields.any("add_generation_prompt"):
+        raise fields.error("continue_final_message", "can't be combined with add_generation_prompt: true")
+    if not can_continue(last):
+        raise fields.error("continue_final_message", "needs a last message of the assistant that has text and no tool calls")
+    return PromptEnding.CONTINUED
 
 
-def _check_part(part: Fields) -> None:
-    kind = part.text("type", required=True)
-    if kind == "tool_reference":
-        part.text("tool_name", required=True)
-    elif kind == "text":
-        part.text("text", required=True)
-    else:
-        raise part.error("type", f"only text can be read, got {shown(kind)}")
+def _echo(fields: Fields, ending: PromptEnding) -> bool:
+    echo: bool = read(fields, CHAT, "echo")
+    if echo and ending is not PromptEnding.CONTINUED:
+        raise fields.error("echo", "needs continue_final_message: no other message is repeated")
+    return echo
 
 
 def _is_function(tool: Fields) -> bool:

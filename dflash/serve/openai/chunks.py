@@ -32,10 +32,10 @@ class ChunkFormat:
         self._head = {"id": f"{prefix}-{head.id}", "object": "", "created": head.created, "model": head.model}
         self._head |= head.fingerprint_field
         self._options, self._kind, self._chunk_kind = options, kind, chunk_kind
-        self._tail = {"usage": None} if options.include_usage else {}
         self._with_logprobs, self._tokenizer = options.logprobs is not None, head.tokenizer
         self._completions = head.completions
         self._open: dict[int, None] = {}
+        self._n_sent = 0
 
     @abstractmethod
     def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
@@ -43,7 +43,44 @@ class ChunkFormat:
 
     def _chunk(self, choice: Mapping[str, Any], **more: Any) -> ServerEvent:
         """Return a chunk with one choice."""
-        return ServerEvent({**self._head, "object": self._chunk_kind, "choices": [choice], **self._tail, **more})
+        return ServerEvent({**self._head, "object": self._chunk_kind, "choices": [choice], **self._usage(), **more})
+
+    def _usage(self) -> dict[str, Any]:
+        """Return the token counts of a chunk: those so far, null, or none, as the request wants."""
+        if self._options.continuous_usage:
+            prompt = sum(completion.session.n_prompt for completion in self._completions[:: self._options.n])
+            counts = {"prompt_tokens": prompt, "completion_tokens": self._n_sent, "total_tokens": prompt + self._n_sent}
+            return {"usage": counts}
+        return {"usage": None} if self._options.include_usage else {}
+
+    def _ids(self, index: int, tokens: Sequence[int], *, with_prompt: bool) -> dict[str, Any]:
+        """Return the token ids of a choice; empty unless the request wants them."""
+        if not self._options.token_ids:
+            return {}
+        prompt = {"prompt_token_ids": self._completions[index].session.prompt_ids} if with_prompt else {}
+        return {**prompt, "token_ids": list(tokens)}
+
+    def _token_text(self, token: int) -> str:
+        """Return the name of a token in log-probabilities."""
+        if self._options.tokens_as_ids:
+            return f"token_id:{token}"
+        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+
+    def _prompt_logprobs(self, index: int) -> list[dict[str, Any] | None]:
+        """Return the log-probabilities of a prompt in vLLM's form: for each token but the first an object by token id."""
+        found: list[dict[str, Any] | None] = [None]
+        for entry in self._completions[index].session.scored_prompt:
+            ranked: dict[int, tuple[float, int | None]] = {
+                token: (logprob, 1 + place) for place, (token, logprob) in enumerate(entry.top)
+            }
+            ranked[entry.token] = (entry.logprob, entry.rank)
+            found.append(
+                {
+                    str(token): {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": self._token_text(token)}
+                    for token, (logprob, rank) in ranked.items()
+                }
+            )
+        return found
 
     def closing(self, completions: Sequence[Completion]) -> Iterator[ServerEvent]:
         """Yield the chunk with token counts, if the request wants it, and the terminal event."""

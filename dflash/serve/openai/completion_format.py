@@ -12,7 +12,13 @@ from dflash.serve.requests import CompletionRequest
 
 
 class CompletionFormat(ChunkFormat):
-    """Format of one response to a completion request."""
+    """Format of one response to a completion request.
+
+    Notes
+    -----
+    With ``echo``, log-probabilities have an entry for each token of the prompt, null for the first one, and one for each
+    output token, the end token included: evaluation programs count them.
+    """
 
     def __init__(self, request: CompletionRequest, head: AnswerHead) -> None:
         super().__init__(head, request.options, prefix="cmpl", kind="text_completion", chunk_kind="text_completion")
@@ -20,16 +26,27 @@ class CompletionFormat(ChunkFormat):
         self._echoes = [text for text in texts for _ in range(request.options.n)] if request.echo else []
         self._open = dict.fromkeys(range(request.options.n * len(request.prompts)))
         self._offsets: dict[int, int] = {}
+        self._n_reported: dict[int, int] = {}
 
     def opening(self) -> Iterator[ServerEvent]:
         """Yield a chunk for each choice, with the prompt for ``echo``, else without text."""
         for index in self._open:
-            yield self._chunk(self._choice(index, self._echoes[index] if self._echoes else ""))
+            choice = self._choice(index, self._echoes[index] if self._echoes else "", self._first_logprob(index))
+            yield self._chunk({**choice, **self._ids(index, (), with_prompt=True)})
 
     def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
-        """Yield a chunk with text, and one with the finish reason."""
-        if delta.text or delta.logprobs:
-            yield self._chunk(self._choice(index, delta.text, self._logprobs(index, delta.logprobs)))
+        """Yield a chunk with text, and one with the finish reason. Prompt tokens of ``echo`` have chunks without text."""
+        tokens = delta.step.tokens
+        self._n_sent += len(tokens)
+        if delta.scored_prompt and self._with_logprobs and self._echoes:
+            yield self._chunk(self._choice(index, "", self._logprobs(index, delta.scored_prompt)))
+        entries = [*delta.logprobs]
+        self._n_reported[index] = self._n_reported.get(index, 0) + len(entries)
+        if delta.step.finish is not None:
+            entries += self._end_logprob(index, self._n_reported[index])
+        ids = self._ids(index, tokens, with_prompt=False) if tokens else {}
+        if delta.text or entries or ids:
+            yield self._chunk({**self._choice(index, delta.text, self._logprobs(index, entries)), **ids})
         if delta.step.finish is not None:
             del self._open[index]
             ending = self._choice(index, "", reason=delta.step.finish)
@@ -41,18 +58,42 @@ class CompletionFormat(ChunkFormat):
 
     def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
         text = self._echoes[index] + completion.text if self._echoes else completion.text
-        logprobs = self._logprobs(index, completion.logprobs)
-        return self._choice(index, text, logprobs, completion.session.finish_reason)
+        session, entries = completion.session, [*completion.logprobs]
+        logprobs = self._first_logprob(index)
+        if logprobs is not None:
+            entries = [*session.scored_prompt, *entries, *self._end_logprob(index, len(entries))]
+        more = self._logprobs(index, entries)
+        if logprobs is not None and more is not None:
+            more = {name: logprobs[name] + more[name] for name in more}
+        choice = self._choice(index, text, more, session.finish_reason)
+        if self._options.prompt_logprobs is not None and not (self._echoes and self._with_logprobs):
+            choice["prompt_logprobs"] = self._prompt_logprobs(index)
+        return {**choice, **self._ids(index, session.output_ids, with_prompt=True)}
 
     def _choice(
         self, index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
     ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
+    def _first_logprob(self, index: int) -> dict[str, Any] | None:
+        """Return the entry of the prompt's first token, which has no log-probability; None without ``echo``."""
+        if not (self._with_logprobs and self._echoes):
+            return None
+        text = self._token_text(int(self._completions[index].session.prompt_array[0]))
+        self._offsets[index] = len(text)
+        return {"tokens": [text], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [0]}
+
+    def _end_logprob(self, index: int, n_reported: int) -> Sequence[TokenLogprobs]:
+        """Return the entry of the end token with ``echo``; it has no text."""
+        session = self._completions[index].session
+        if not self._echoes or session.stop_token is None or n_reported >= len(session.logprobs):
+            return ()
+        return session.logprobs[-1:]
+
     def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
-        texts = [self._text(entry.token) for entry in entries]
+        texts = [self._token_text(entry.token) for entry in entries]
         offsets = []
         for text in texts:
             offsets.append(self._offsets.get(index, 0))
@@ -67,7 +108,4 @@ class CompletionFormat(ChunkFormat):
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         """Return the top tokens and the sampled token, which OpenAI's API always includes."""
         pairs = (*entry.top, (entry.token, entry.logprob))
-        return {self._text(token): max(logprob, LOWEST) for token, logprob in pairs}
-
-    def _text(self, token: int) -> str:
-        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+        return {self._token_text(token): max(logprob, LOWEST) for token, logprob in pairs}

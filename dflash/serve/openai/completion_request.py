@@ -1,15 +1,14 @@
 """Bodies of ``/v1/completions``."""
 
-from dflash.decode.registry.recoveries import MAX_TOKENS
+from dataclasses import replace
+
 from dflash.serve.limits import MAX_CHOICES, MAX_SEQUENCES
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
-from dflash.serve.parsing.unsupported import refuse_unsupported
+from dflash.serve.request_fields.row import COMPLETIONS
+from dflash.serve.request_fields.table import known_fields, read
 from dflash.serve.requests import CompletionRequest
-
-MAX_LOGPROBS = 20
-"""Top tokens per position, as in OpenAI's API."""
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of a completion request that gives none, as in OpenAI's API."""
@@ -23,24 +22,24 @@ def parse_completion(body: object) -> CompletionRequest:
     FieldError
         If a field is missing, of the wrong kind or out of range.
     """
-    fields = Fields(body)
-    refuse_unsupported(fields)
-    logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
-    echo = fields.flag("echo")
-    if echo and logprobs is not None:
-        raise fields.error("echo", "log-probabilities of the prompt are not available; drop echo or logprobs")
-    if fields.any("suffix"):
-        raise fields.error("suffix", "filling in the middle is not supported")
-    n = fields.integer("n", 1, MAX_CHOICES, 1)
+    fields = known_fields(body, COMPLETIONS)
+    n = read(fields, COMPLETIONS, "n")
     if fields.integer("best_of", 1, MAX_CHOICES, n) != n:
         raise fields.error("best_of", f"must equal n ({n}): choices are not ranked")
-    max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS, DEFAULT_COMPLETION_TOKENS)
+    max_tokens = DEFAULT_COMPLETION_TOKENS
+    if fields.any("max_tokens") is not None:
+        max_tokens = read(fields, COMPLETIONS, "max_tokens")
     prompts = _prompts(fields)
     if n * len(prompts) > MAX_SEQUENCES:
         raise fields.error(
             "n", f"{n} choices of {len(prompts)} prompts are {n * len(prompts)}, at most {MAX_SEQUENCES} are allowed"
         )
-    return CompletionRequest(parse_options(fields, max_tokens, logprobs), prompts, parse_grammar(fields), echo)
+    options = parse_options(fields, COMPLETIONS, max_tokens, logprobs=read(fields, COMPLETIONS, "logprobs"))
+    echo = read(fields, COMPLETIONS, "echo")
+    if echo and options.logprobs is not None and options.prompt_logprobs is None:
+        options = replace(options, prompt_logprobs=options.logprobs)
+    add_special = read(fields, COMPLETIONS, "add_special_tokens")
+    return CompletionRequest(options, prompts, parse_grammar(fields), echo, add_special)
 
 
 def _prompts(fields: Fields) -> tuple[str | list[int], ...]:

@@ -1,7 +1,7 @@
 """Typed access to the fields of a JSON object; errors name the field."""
 
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dflash.errors import RequestError
@@ -38,6 +38,8 @@ class Fields:
         Parsed JSON; anything except an object is refused.
     path : str
         Path of the object in the body, for messages; empty at the top level.
+    names : mapping of str to str, optional
+        Names under which the client sent fields that have another name here, for messages.
 
     Raises
     ------
@@ -45,15 +47,25 @@ class Fields:
         From every method, if a field has the wrong type or is out of range.
     """
 
-    def __init__(self, value: object, path: str = "") -> None:
+    def __init__(self, value: object, path: str = "", *, names: Mapping[str, str] | None = None) -> None:
         if not isinstance(value, dict):
             raise FieldError(path, f"must be a JSON object, got {shown(value)}")
         self.values = value
         self.path = path
+        self._names = names or {}
 
     def name(self, field: str) -> str:
         """Return the name of a field with its path."""
+        field = self._names.get(field, field)
         return f"{self.path}.{field}" if self.path else field
+
+    def filled(self, defaults: Mapping[str, Any]) -> "Fields":
+        """Return the same fields with values for those that are absent or null."""
+        return self.changed({name: value for name, value in defaults.items() if self.values.get(name) is None})
+
+    def changed(self, values: Mapping[str, Any]) -> "Fields":
+        """Return the same fields with other values for some."""
+        return Fields({**self.values, **values}, self.path, names=self._names)
 
     def error(self, field: str, message: str) -> FieldError:
         """Return an error about `field`."""

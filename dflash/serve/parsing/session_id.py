@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields
-
 MAX_SESSION_ID = 512
 """Characters of a session id. Claude Code's ``metadata.user_id`` has about 200; a longer id is ignored."""
 
@@ -34,29 +32,17 @@ def session_id(body: object, headers: Mapping[str, str] | None = None) -> str | 
     return next((name for name in _names(body, headers or {}) if 0 < len(name) <= MAX_SESSION_ID), None)
 
 
-def cache_salt(body: object, user: str) -> str:
+def cache_salt(salt: str | None, user: str) -> str:
     """Return the text that separates states of the prefix cache: requests with different ones share none.
 
     Parameters
     ----------
-    body : object
-        Parsed JSON of a request of any API. Its ``cache_salt`` is as in vLLM: requests with the same one share states,
-        whatever their keys.
+    salt : str or None
+        ``cache_salt`` of the request, as in vLLM: requests with the same one share states, whatever their keys.
     user : str
         Name of the user, whose requests share states otherwise.
-
-    Raises
-    ------
-    FieldError
-        If ``cache_salt`` is no text, empty, or longer than `MAX_SESSION_ID`.
     """
-    fields = Fields(_object(body))
-    salt = fields.text("cache_salt")
-    if salt is None:
-        return user and f"user {user}"
-    if not 0 < len(salt) <= MAX_SESSION_ID:
-        raise fields.error("cache_salt", f"must have 1 to {MAX_SESSION_ID} characters, got {len(salt)}")
-    return f"salt {salt}"
+    return (user and f"user {user}") if salt is None else f"salt {salt}"
 
 
 def _names(body: object, headers: Mapping[str, str]) -> Iterator[str]:

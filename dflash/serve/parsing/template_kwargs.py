@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields
+from dflash.serve.parsing.fields import Fields, shown
 
 _SWITCHES = ("enable_thinking", "preserve_thinking")
 """Variables of Qwen's chat templates that some clients send at the top of the body."""
+
+_BOOLEANS = (*_SWITCHES, "thinking", "add_generation_prompt", "continue_final_message")
+"""Variables that are true or false. Templates compare them with these, so that 0 would count as true."""
+
+_SPELLED = ("true", "false")
 
 
 def parse_template_kwargs(fields: Fields, defaults: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -25,12 +30,22 @@ def parse_template_kwargs(fields: Fields, defaults: Mapping[str, Any]) -> Mappin
     Raises
     ------
     FieldError
-        If a field is of the wrong kind.
+        If a field is of the wrong kind, or a variable spells true or false as text, which templates count as true.
     """
     kwargs = fields.object("chat_template_kwargs")
     if kwargs and "tools" in kwargs.values:
         raise kwargs.error("tools", "belongs at the top of the body")
     if kwargs:
         list(kwargs.objects("documents"))
+        _check_booleans(kwargs)
+    documents = [document.values for document in fields.objects("documents")]
     switches = {name: fields.flag(name) for name in _SWITCHES if fields.any(name) is not None}
-    return {**defaults, **switches, **(kwargs.values if kwargs else {})} or None
+    given = {**({"documents": documents} if documents else {}), **(kwargs.values if kwargs else {})}
+    return {**defaults, **switches, **given} or None
+
+
+def _check_booleans(kwargs: Fields) -> None:
+    for name, value in kwargs.values.items():
+        is_spelled = isinstance(value, str) and value.strip().lower() in _SPELLED
+        if is_spelled or (name in _BOOLEANS and not isinstance(value, bool | None)):
+            raise kwargs.error(name, f"must be true or false, got {shown(value)}")

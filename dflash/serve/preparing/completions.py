@@ -1,6 +1,7 @@
 """Completions of a request: one for each choice of each prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +14,12 @@ from dflash.generation.completion import Completion
 from dflash.generation.grammar import build
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.parsers import OutputFormat
+from dflash.generation.prompts import checked_ids
 from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.special_tokens import CALL
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.limits import MAX_REPORTED, Limits
+from dflash.serve.limits import MAX_PROMPT_LOGPROBS, MAX_REPORTED, Limits
 from dflash.serve.parsing.fields import FieldError
 from dflash.serve.preparing.prompts import prompt_ids
 from dflash.serve.requests import ChatRequest, CompletionRequest, Options
@@ -46,8 +48,6 @@ class ReadRequest:
         Calls of functions that the request does not offer are text.
     cache_salt : str
         Separates states of the prefix cache, see `dflash.serve.parsing.session_id.cache_salt`.
-    prefix_cache : bool
-        False to neither use nor save states of the prefix cache.
     """
 
     request: ChatRequest | CompletionRequest
@@ -58,7 +58,6 @@ class ReadRequest:
     grammars: Sequence[Grammar | None] | None = None
     offered_tools_only: bool = False
     cache_salt: str = ""
-    prefix_cache: bool = True
 
     @classmethod
     def of(
@@ -71,11 +70,21 @@ class ReadRequest:
         RequestError
             If the chat template refuses the messages, or a prompt or all of them together are too long.
         """
-        prompts = prompt_ids(request, tokenizer, template, limits.context)
-        n = request.options.n
+        prompts = prompt_ids(request, tokenizer, template, limits)
+        options = request.options
+        n, top = options.n, options.prompt_logprobs
         n_tokens, most = n * sum(map(len, prompts)), limits.prompt_tokens
         if n_tokens > most:
             raise FieldError("n", f"{n} choices take {n_tokens} prompt tokens, at most {most} are allowed in one request")
+        if top is not None and (n_entries := n_tokens * (1 + top)) > MAX_PROMPT_LOGPROBS:
+            field = "logprobs" if isinstance(request, CompletionRequest) and request.echo else "prompt_logprobs"
+            message = f"{n_tokens} prompt tokens with {top} likeliest ones each take {n_entries} log-probabilities"
+            raise FieldError(field, f"{message}, at most {MAX_PROMPT_LOGPROBS} are allowed in one answer")
+        if options.token_ids and n_tokens > MAX_PROMPT_LOGPROBS:
+            message = f"{n_tokens} prompt tokens, at most {MAX_PROMPT_LOGPROBS} can be sent back"
+            raise FieldError("return_token_ids", message)
+        with _named():
+            checked_ids("stop_token_ids", options.stop_token_ids, tokenizer.n_vocab)
         request = replace(request, options=_with_bounded_logprobs(request.options, n * len(prompts), limits.context))
         return cls(request, prompts, tokenizer, template)
 
@@ -114,6 +123,10 @@ class ReadRequest:
         FieldError
             If a constraint can't be compiled.
         """
+        with _named():
+            return self._completions(strategy)
+
+    def _completions(self, strategy: Strategy) -> list[Completion]:
         options, sampling = self.request.options, self._sampling()
         grammars = self._grammars() if self.grammars is None else self.grammars
         of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
@@ -136,7 +149,11 @@ class ReadRequest:
                 max_calls=max_calls,
                 conversation=self.conversation,
                 cache_salt=self.cache_salt,
-                prefix_cache=self.prefix_cache,
+                ignore_eos=options.ignore_eos,
+                stop_token_ids=options.stop_token_ids,
+                prompt_logprobs=options.prompt_logprobs,
+                skip_special=options.skip_special,
+                prefix_cache=options.use_prefix_cache,
             )
             for prompt, grammar in zip(map(PromptIds, self.prompts), grammars, strict=True)
             for each in of_choice
@@ -152,11 +169,20 @@ class ReadRequest:
     def _grammars(self) -> list[Grammar | None]:
         is_chat = isinstance(self.request, ChatRequest)
         prompts = [(ids, is_chat) for ids in self.prompts]
-        try:
+        with _named():
             return build.grammars(self.request.grammar, prompts, self.tokenizer, self.template, self._tools)
-        except RequestError as error:
-            field, _, reason = str(error).partition(": ")
-            raise FieldError(field, reason) from error
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Raise errors about an argument as errors about the field of that name."""
+    try:
+        yield
+    except RequestError as error:
+        field, _, reason = str(error).partition(": ")
+        if type(error) is not RequestError or not reason or " " in field:
+            raise
+        raise FieldError(field, reason) from error
 
 
 def _is_strict(tool: Mapping[str, Any]) -> bool:

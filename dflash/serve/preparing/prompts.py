@@ -1,24 +1,27 @@
 """Text and token ids of a request's prompts."""
 
 import json
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dflash.errors import ContextOverflow
 from dflash.generation.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.limits import Limits
 from dflash.serve.preparing.deferred_tools import top_tools, write_references
-from dflash.serve.requests import ChatRequest, CompletionRequest
+from dflash.serve.requests import ChatRequest, CompletionRequest, Options
 
 BROKEN = "arguments"
 """Name of the parameter that holds arguments of a past call which are no JSON object."""
 
 
 def prompt_ids(
-    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, context: int
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
 ) -> list[list[int]]:
-    """Render and tokenize the prompts of a request.
+    """Render, tokenize and shorten the prompts of a request.
 
     Returns
     -------
@@ -30,11 +33,17 @@ def prompt_ids(
     TemplateError
         If there is no template, or it refuses the messages.
     ContextOverflow
-        If a prompt is too long.
+        If a prompt is too long and the request does not let it be shortened.
     """
+    options = request.options
+    most = limits.context if options.truncation is None else limits.prompt_tokens
     if isinstance(request, CompletionRequest):
-        return [_encoded(prompt, tokenizer, context) for prompt in request.prompts]
-    return [tokenizer.encode(prompt_text(request, template), max_tokens=context)]
+        found = [_encoded(prompt, tokenizer, most, add_special=request.add_special) for prompt in request.prompts]
+    elif request.drop_oldest:
+        found = [_without_oldest(request, tokenizer, template, limits.context)]
+    else:
+        found = [tokenizer.encode(prompt_text(request, template), max_tokens=most)]
+    return [_shortened(ids, options, limits.context) for ids in found]
 
 
 def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
@@ -51,16 +60,59 @@ def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
     model with the text as written in one parameter, `BROKEN`. Chat templates refuse such calls otherwise.
     """
     messages = [_with_objects(message) for message in write_references(request.messages, request.tools)]
-    return chat_text(template, messages, tools=top_tools(request.tools), settings=request.template_kwargs)
+    tools = top_tools(request.tools)
+    return chat_text(template, messages, tools=tools, settings=request.template_kwargs, ending=request.ending)
 
 
-def _encoded(prompt: str | list[int], tokenizer: Tokenizer, context: int) -> list[int]:
-    ids = tokenizer.encode(prompt, max_tokens=context) if isinstance(prompt, str) else prompt
-    if len(ids) > context:
+def _encoded(prompt: str | list[int], tokenizer: Tokenizer, most: int, *, add_special: bool) -> list[int]:
+    if isinstance(prompt, str):
+        ids = tokenizer.encode(prompt, max_tokens=most)
+        return ids if add_special else tokenizer.without_added_bos(ids, prompt)
+    if len(prompt) > most:
         raise ContextOverflow(
-            f"the prompt has {len(ids)} tokens, the context holds {context}", n_tokens=len(ids), context=context
+            f"the prompt has {len(prompt)} tokens, the context holds {most}", n_tokens=len(prompt), context=most
         )
+    return prompt
+
+
+def _shortened(ids: list[int], options: Options, context: int) -> list[int]:
+    """Return the part of a prompt that `Options.truncation` keeps; it leaves room for the output in the context."""
+    if options.truncation is None:
+        return ids
+    n_output = 1 if options.max_tokens is None else options.max_tokens
+    room = max(context - n_output, 1)
+    n = room if options.truncation.n_tokens is None else min(options.truncation.n_tokens, room)
+    return (ids[-n:] if options.truncation.keep_end else ids[:n]) if len(ids) > n else ids
+
+
+def _without_oldest(request: ChatRequest, tokenizer: Tokenizer, template: ChatTemplate | None, context: int) -> list[int]:
+    """Tokenize a conversation without the fewest of its oldest turns with which it leaves room for a token."""
+    rest = _without_turns(request.messages)
+
+    def encoded(n: int) -> list[int] | None:
+        """Return the ids without the first `n` turns; None if they are too long."""
+        try:
+            text = prompt_text(replace(request, messages=tuple(rest[n])), template)
+            return tokenizer.encode(text, max_tokens=context - 1)
+        except ContextOverflow:
+            if n == len(rest) - 1:
+                raise
+            return None
+
+    whole = encoded(0)
+    if whole is not None:
+        return whole
+    n = bisect_left(range(1, len(rest) - 1), 1, key=lambda n: encoded(n) is not None) + 1
+    ids = encoded(min(n, len(rest) - 1))
+    assert ids is not None, "the last one is returned or refused"
     return ids
+
+
+def _without_turns(messages: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
+    """Return the messages without none, the first, the first two ... turns. A turn begins with a message of the user."""
+    n_system = next((i for i, each in enumerate(messages) if each.get("role") not in ("system", "developer")), len(messages))
+    starts = [i for i in range(n_system + 1, len(messages)) if messages[i].get("role") == "user"]
+    return [messages, *([*messages[:n_system], *messages[start:]] for start in starts)]
 
 
 def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dflash.decode.session import Session
 from dflash.generation.completion import Completion, Delta
 from dflash.serve.dialect import AnswerHead, ErrorFormat, ServerEvent
 from dflash.serve.http_errors import Problem
@@ -76,6 +77,7 @@ class ResponsesFormat:
         is_cut = completions[0].session.finish_reason != "stop"
         body = self._body(
             "incomplete" if is_cut else "completed",
+            completed_at=None if is_cut else self._head.created + _seconds(completions[0].session),
             incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
             output=[*self._output.items],
             usage={
@@ -104,10 +106,9 @@ class ResponsesFormat:
             **self._head.fingerprint_field,
             "output": [],
             **self._request.echo,
-            "max_tool_calls": None,
+            "completed_at": None,
             "service_tier": "default",
             "top_logprobs": 0,
-            "truncation": "disabled",
             "usage": None,
         }
         return {**body, **fields}
@@ -124,3 +125,8 @@ class ResponsesFormat:
         data: Mapping[str, Any] = {"type": kind, "sequence_number": self._n_events, **fields}
         self._n_events += 1
         return ServerEvent(data, kind)
+
+
+def _seconds(session: Session) -> int:
+    """Return the whole seconds from the request to its end."""
+    return 0 if session.ended_at is None or session.added_at is None else int(session.ended_at - session.added_at)

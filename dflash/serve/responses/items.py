@@ -1,23 +1,26 @@
 """Input items of the Responses API as chat messages."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dflash.generation.recovery.special_tokens import THINK
 from dflash.serve.parsing.fields import Fields, shown
+from dflash.serve.request_blocks.row import ASSISTANT, ITEM, RESPONSES, RESULT, SYSTEM, USER, Treatment
+from dflash.serve.request_blocks.table import treatment_of
+from dflash.serve.request_blocks.written import written
 from dflash.serve.responses.tools import Tools, input_arguments
 
 ROLES = ("user", "assistant", "system", "developer")
-_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "reasoning_text": "text", "summary_text": "text"}
-_TEXTS["refusal"] = "refusal"
-"""Types of content parts to the field that holds their text."""
+_PLACES = {"user": USER, "assistant": ASSISTANT}
+"""Role to the place of its parts; those of other roles are system messages."""
 
 
 def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list[Mapping[str, Any]]:
     """Convert items to chat messages.
 
     Neighbouring items of the assistant are one message: reasoning, text and calls, as the model wrote them in one turn.
-    Items of types that this server never sends are skipped.
+    `dflash.serve.request_blocks` says what becomes of each type of item; those of unknown types are skipped.
 
     Parameters
     ----------
@@ -37,7 +40,10 @@ def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list
     for index, value in enumerate(items):
         item = Fields(value, f"{path}[{index}]")
         kind = item.text("type", "message" if "role" in item.values else None, required="role" not in item.values)
-        if kind in _READERS:
+        treatment = treatment_of(Fields({**item.values, "type": kind}, item.path), RESPONSES, ITEM)
+        if treatment is Treatment.TEXT:
+            conversation.written(item)
+        elif kind in _READERS:
             _READERS[kind](conversation, item)
     return [_joined_turn(message) for message in conversation.messages]
 
@@ -51,13 +57,34 @@ class _Conversation:
         self._turn: dict[str, Any] | None = None
 
     def message(self, item: Fields) -> None:
-        role, content = item.choice("role", ROLES), _content(item, "content")
+        role = item.choice("role", ROLES)
         if role is None:
             raise item.error("role", "is required")
+        content = _content(item, "content", _PLACES.get(role, SYSTEM))
         if role != "assistant":
             self._add({"role": role, "content": content})
             return
-        text = _joined(content)
+        self._say(_joined(content))
+
+    def written(self, item: Fields) -> None:
+        self._say(written(item))
+
+    def agent_message(self, item: Fields) -> None:
+        author, recipient = item.text("author"), item.text("recipient")
+        names = " to ".join(filter(None, (author, recipient)))
+        text = _joined(_content(item, "content", USER), "\n") or item.text("message") or ""
+        self._add({"role": "user", "content": f"[message of {names}]\n{text}" if names else text})
+
+    def compaction(self, item: Fields) -> None:
+        if text := item.text("content") or item.text("summary"):
+            self._add({"role": "user", "content": text})
+
+    def hosted_call(self, item: Fields) -> None:
+        name = item.text("type").removesuffix("_call")
+        arguments = item.any("action") or item.any("operation") or {}
+        self._call(item, json.dumps(arguments, ensure_ascii=False), name)
+
+    def _say(self, text: str) -> None:
         if (thought := _thought(text)) is not None:
             self._think(thought)
             return
@@ -65,7 +92,8 @@ class _Conversation:
         turn.setdefault("content", []).append(text)
 
     def reasoning(self, item: Fields) -> None:
-        self._think(_joined(_content(item, "content")) or _joined(_content(item, "summary"), "\n\n"))
+        thought = _joined(_content(item, "content", ASSISTANT)) or _joined(_content(item, "summary", ASSISTANT), "\n\n")
+        self._think(thought)
 
     def function_call(self, item: Fields) -> None:
         self._call(item, item.text("arguments", ""))
@@ -74,20 +102,20 @@ class _Conversation:
         self._call(item, input_arguments(item.text("input", "")))
 
     def output(self, item: Fields) -> None:
-        call, content = item.text("call_id", required=True), _content(item, "output")
+        call = item.text("call_id") or item.text("id")
+        if call is None:
+            raise item.error("call_id", "is required")
+        content = _content(item, "output", RESULT)
         self._add({"role": "tool", "tool_call_id": call, "content": content})
-
-    def reference(self, item: Fields) -> None:
-        raise item.error("type", "item_reference is not supported: send the item itself, or use previous_response_id")
 
     def _think(self, text: str) -> None:
         if text:
             self._turn = None
             self._open()["reasoning_content"] = text
 
-    def _call(self, item: Fields, arguments: str) -> None:
-        name = self._tools.name_of(item.text("name", required=True), item.text("namespace"))
-        call = {"id": item.text("call_id", required=True), "type": "function"}
+    def _call(self, item: Fields, arguments: str, name: str | None = None) -> None:
+        name = self._tools.name_of(name or item.text("name", required=True), item.text("namespace"))
+        call = {"id": item.text("call_id", required=name != "local_shell") or item.text("id"), "type": "function"}
         self._open().setdefault("tool_calls", []).append({**call, "function": {"name": name, "arguments": arguments}})
 
     def _open(self, *, closed_by: str | None = None) -> dict[str, Any]:
@@ -109,26 +137,38 @@ _READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
     "custom_tool_call": _Conversation.custom_call,
     "function_call_output": _Conversation.output,
     "custom_tool_call_output": _Conversation.output,
-    "item_reference": _Conversation.reference,
+    "agent_message": _Conversation.agent_message,
+    "compaction": _Conversation.compaction,
+    "local_shell_call": _Conversation.hosted_call,
+    "shell_call": _Conversation.hosted_call,
+    "apply_patch_call": _Conversation.hosted_call,
+    "local_shell_call_output": _Conversation.output,
+    "shell_call_output": _Conversation.output,
+    "apply_patch_call_output": _Conversation.output,
 }
 
 
-def _content(item: Fields, field: str) -> str | list[Mapping[str, Any]]:
+def _content(item: Fields, field: str, place: str) -> str | list[Mapping[str, Any]]:
     """Return text, or the text parts of a chat message if there are several."""
     content = item.any(field)
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         raise item.error(field, f"must be a string or an array of parts, got {shown(content)}")
-    texts = [_text(part) for part in item.objects(field)]
+    texts = [text for part in item.objects(field) if (text := _text(part, place)) is not None]
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
 
 
-def _text(part: Fields) -> str:
-    kind = part.text("type", required=True)
-    if kind not in _TEXTS:
-        raise part.error("type", f"only text can be read, got {shown(kind)}")
-    text: str = part.text(_TEXTS[kind], required=True)
+def _text(part: Fields, place: str) -> str | None:
+    """Return the text of a part; None if it is left out."""
+    if "type" not in part.values and place == RESULT:  # the output of a shell
+        return written(Fields({**part.values, "type": "output"}, part.path))
+    match treatment_of(part, RESPONSES, place):
+        case Treatment.LEFT_OUT:
+            return None
+        case Treatment.TEXT:
+            return written(part)
+    text: str = part.text("refusal" if part.any("type") == "refusal" else "text", required=True)
     return text
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.parsing.body import parse_json
@@ -13,19 +12,15 @@ from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
-from dflash.serve.parsing.unsupported import refuse_unsupported
+from dflash.serve.request_fields.row import RESPONSES
+from dflash.serve.request_fields.table import known_fields, read
 from dflash.serve.requests import ChatRequest
 from dflash.serve.responses.items import messages_of
 from dflash.serve.responses.store import ResponseStore, as_json
 from dflash.serve.responses.tools import Tools, parse_tool_choice, parse_tools
 
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "prompt_cache_key", "safety_identifier", "user")
-_REFUSED = {
-    "background": "send stream instead, or wait for the response",
-    "conversation": "use previous_response_id",
-    "prompt": "prompts are not kept on this server; send instructions and input",
-}
-_ENCRYPTED = "reasoning.encrypted_content"
+_ENCRYPTED, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 _KEPT = {"all_turns": True, "current_turn": False}
 """Values of ``reasoning.context``; others leave the choice to the chat template."""
 
@@ -82,29 +77,33 @@ def parse_responses(
     Problem
         400 if the previous response is not stored.
     """
-    fields = Fields(body)
-    for name, reason in _REFUSED.items():
-        if fields.any(name):
-            raise fields.error(name, f"is not supported: {reason}")
-    refuse_unsupported(fields)
+    fields = known_fields(body, RESPONSES)
+    include = fields.list("include") or []
+    if _LOGPROBS in include:
+        raise fields.error("include", f"{_LOGPROBS} is not supported: use /v1/chat/completions with logprobs")
+    truncation = fields.choice("truncation", ("disabled", "auto"), "disabled")
     tool_choice, tools = parse_tool_choice(fields, parse_tools(fields))
     items = _items(fields)
     text = fields.object("text") or Fields({}, "text")
     reasoning = fields.object("reasoning") or Fields({}, "reasoning")
-    options = parse_options(Fields({**fields.values, "n": None}), fields.integer("max_output_tokens", 1, MAX_TOKENS), None)
-    stored, metadata = fields.flag("store", True), fields.object("metadata")
+    options = parse_options(fields, RESPONSES, read(fields, RESPONSES, "max_output_tokens"))
+    stored, metadata = read(fields, RESPONSES, "store"), fields.object("metadata")
     return ResponsesRequest(
         options=options,
         messages=tuple(_messages(fields, items, tools, partial(_earlier, store=store, user=user, limits=limits))),
         tools=tools.functions,
         grammar=_grammar(fields, text, tool_choice),
         template_kwargs=parse_template_kwargs(fields, _template_defaults(reasoning)),
-        parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+        parallel_tool_calls=read(fields, RESPONSES, "parallel_tool_calls"),
+        drop_oldest=truncation == "auto",
         tools_by_name=tools.known,
         echo={
             **{name: fields.any(name) for name in _ECHOED},
+            "frequency_penalty": options.sampling.frequency_penalty,
+            "max_tool_calls": read(fields, RESPONSES, "max_tool_calls"),
             "metadata": metadata.values if metadata else {},
-            "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
+            "parallel_tool_calls": read(fields, RESPONSES, "parallel_tool_calls"),
+            "presence_penalty": options.sampling.presence_penalty,
             "reasoning": {"effort": None, "summary": None, **reasoning.values},
             "store": stored,
             "temperature": options.sampling.temperature,
@@ -112,11 +111,12 @@ def parse_responses(
             "tool_choice": fields.any("tool_choice") or "auto",
             "tools": fields.any("tools") or [],
             "top_p": options.sampling.top_p,
+            "truncation": truncation,
         },
         items=as_json(items) if stored else b"[]",
         store=stored,
         user=user,
-        wants_encrypted=_ENCRYPTED in (fields.list("include") or ()),
+        wants_encrypted=_ENCRYPTED in include,
     )
 
 
@@ -165,7 +165,7 @@ def _grammar(fields: Fields, text: Fields, tool_choice: Any) -> Any:
     if form is not None and form.choice("type", ("text", "json_object", "json_schema"), "text") == "json_schema":
         wanted = {"type": "json_schema", "json_schema": {key: value for key, value in form.values.items() if key != "type"}}
     try:
-        return parse_grammar(Fields({**fields.values, "response_format": wanted}), tool_choice)
+        return parse_grammar(fields.changed({"response_format": wanted}), tool_choice)
     except FieldError as error:
         if error.field.startswith("response_format"):
             raise text.error("format", str(error).partition(": ")[2]) from error

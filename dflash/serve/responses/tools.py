@@ -57,8 +57,8 @@ def parse_tools(fields: Fields) -> Tools:
     """Read ``tools``.
 
     Functions and custom tools are offered to the model, also those of a namespace. A tool of a namespace has its own name,
-    or ``NAMESPACE.NAME`` if another tool has that one. Of two plain tools with one name, the last counts. Other kinds, such
-    as ``web_search``, run at OpenAI and are skipped.
+    or ``NAMESPACE.NAME`` if another tool has that one; the description of the first one ends with that of its namespace.
+    Of two plain tools with one name, the last counts. Other kinds, such as ``web_search``, run at OpenAI and are skipped.
 
     Raises
     ------
@@ -67,17 +67,21 @@ def parse_tools(fields: Fields) -> Tools:
     """
     functions: dict[str, Mapping[str, Any]] = {}
     known: dict[str, Tool] = {}
+    notes: dict[str, str] = {}
     spaces: list[tuple[str | None, Iterable[Fields]]] = [(None, fields.objects("tools"))]
     for space, tools in spaces:  # namespaces are appended, so that plain tools keep their names
         for tool in tools:
             kind = tool.text("type", required=True)
             if kind == "namespace" and space is None:
                 spaces.append((tool.text("name", required=True), tool.objects("tools")))
+                notes[tool.text("name")] = tool.text("description", "")
             elif kind in ("function", "custom"):
                 name = tool.text("name", required=True)
                 seen = f"{space}.{name}" if space is not None and name in known else name
                 known[seen] = Tool(name, space, kind == "custom")
                 functions[seen] = _function(seen, tool) if kind == "function" else _custom(seen, tool)
+                if space is not None and (about := notes.pop(space, None)):
+                    functions[seen] = _with_note(functions[seen], f"About the tools of {space}: {about}")
     return Tools(tuple(functions.values()), known, {(tool.name, tool.namespace): seen for seen, tool in known.items()})
 
 
@@ -138,6 +142,13 @@ def _custom(name: str, tool: Fields) -> Mapping[str, Any]:
     description = tool.text("description")
     about = {} if description is None else {"description": description}
     return {"type": "function", "function": {"name": name, **about, "parameters": parameters}}
+
+
+def _with_note(tool: Mapping[str, Any], note: str) -> Mapping[str, Any]:
+    """Return a function with a note at the end of its description."""
+    function = tool["function"]
+    description = "\n\n".join(filter(None, (function.get("description"), note)))
+    return {**tool, "function": {**function, "description": description}}
 
 
 def _is_offered_kind(tool: Fields) -> bool:

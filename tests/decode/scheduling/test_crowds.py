@@ -51,23 +51,25 @@ def request(rng, drafters, texts, *, greedy):
         eos=(END,) if rng.random() < 0.2 else (),
         boundaries=rng.integers(0, len(prompt) + 2, rng.integers(0, 3)).tolist(),
         use_prefix_cache=bool(rng.random() < 0.9),
+        stop_ids=rng.integers(1, 12, rng.integers(2)).tolist() if rng.random() < 0.2 else None,
+        prompt_logprobs=int(rng.integers(3)) if rng.random() < 0.2 and not plain else None,
         grammar=None if plain or rng.random() < 0.8 else WordGrammar(n_vocab=13),
     )
 
 
 def session_of(asked, seen):
-    settings = vars(asked) | ({"eos": (END,)} if asked.grammar is not None else {})
+    settings = vars(asked) | ({"eos": (END,), "stop_ids": None} if asked.grammar is not None else {})
     return Session(**settings, observer=lambda _, tokens: seen.extend(tokens))
 
 
 def alone(asked, toy):
-    """Tokens, reason and log-probabilities of a request that has a model for itself, in plain decoding."""
+    """Tokens, reason and both kinds of log-probabilities of a request that has a model for itself, in plain decoding."""
     seen = []
     plain = Strategy(Nothing(), None, asked.strategy.recoveries)
     session = session_of(SimpleNamespace(**vars(asked) | {"strategy": plain}), seen)
     list(Engine(toy).stream(session))
     assert seen == session.output_ids
-    return session.output_ids, session.finish_reason, session.logprobs
+    return session.output_ids, session.finish_reason, session.logprobs, session.scored_prompt
 
 
 def crowd(number):
@@ -114,14 +116,15 @@ def crowd(number):
         check_order([session for session, *_ in running])
         n_steps += 1
         assert n_steps < 4000, "no end in sight"
-    for session, seen, (tokens, reason, logprobs) in running:
+    for session, seen, (tokens, reason, *logprobs) in running:
         assert [event.step for event in events if event.session is session] == session.steps
         if session.finish_reason in ("cancelled", "error"):
             assert disturbed, (number, session, session.error)
             assert session.error is None or "planted" in str(session.error), (number, session.error)
             assert seen == tokens[: len(seen)]
             continue
-        assert (session.output_ids, session.finish_reason, session.logprobs) == (tokens, reason, logprobs), number
+        assert (session.output_ids, session.finish_reason) == (tokens, reason), number
+        assert [session.logprobs, session.scored_prompt] == logprobs, number
         assert seen == tokens == [token for step in session.steps for token in step.tokens]
         assert [step.finish for step in session.steps if step.finish] == [reason]
         assert session.n_cached < session.n_prompt

@@ -186,9 +186,12 @@ def test_images_are_refused_by_name(ask, path):
     assert message.startswith(f"{field}[1].content[0].type: ")
     assert IMAGES[path]["type"] in message
     assert "text" in message
-    if path == MESSAGES:
-        answer = ask(path, body_of(path, [USER, *called(path, "ls", [IMAGES[path]])]))
-        assert answer.json()["error"]["message"].startswith("messages[2].content[0].content[0].type: ")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_image_in_a_result_becomes_a_note(prompt, path):
+    """It comes with every later request: a refusal would end the session for good."""
+    assert "<tool_response>\n[image]\n</tool_response>" in prompt(path, [USER, *called(path, "ls", [IMAGES[path]])])
 
 
 @pytest.mark.parametrize("path", PATHS)

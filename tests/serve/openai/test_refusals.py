@@ -42,6 +42,12 @@ def refused(http, path, status, **request):
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"continue_final_message": True}, "continue_final_message"),
+        ({"echo": True}, "echo"),
+        ({"ignore_eos": True, "regex": "a"}, "ignore_eos"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"guided_json": 5}, "guided_json"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_choice": [1]}, "guided_choice"),
@@ -52,7 +58,7 @@ def refused(http, path, status, **request):
         ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
         ({"json_schema": {"type": 5}}, "response_format"),
-        ({"ignore_eos": True}, "ignore_eos"),
+        ({"ignore_eos": 1}, "ignore_eos"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
@@ -119,7 +125,8 @@ def test_a_bad_chat_body_names_the_field(http, body, param):
         ({"prompt": {"text": "a"}}, "prompt"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "b"}, "suffix"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"prompt": [1] * 16384, "echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt": [1] * 16384, "prompt_logprobs": 20}, "prompt_logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": -1}, "logprobs"),
     ],
@@ -137,7 +144,7 @@ def test_ids_beyond_the_vocabulary_and_empty_prompts(http):
 
 def test_an_error_gives_a_bound_to_the_last_digit(http):
     error = refused(http, "/v1/completions", 400, json={"prompt": "a", "max_tokens": 2**31})
-    assert error["message"] == "max_tokens: must be a whole number from 1 to 2147483647, got 2147483648"
+    assert error["message"] == "max_tokens: must be a whole number from 0 to 2147483647, got 2147483648"
 
 
 def test_a_prompt_beyond_the_context(http, client):

@@ -116,7 +116,7 @@ def test_calls_of_a_namespace_have_the_name_that_the_model_sees():
         ({"role": "robot", "content": "hi"}, "input[1].role", "one of"),
         ({"role": "user", "content": 5}, "input[1].content", "array of parts"),
         ({"role": "user", "content": [{"type": "input_image"}]}, "input[1].content[0].type", "only text"),
-        ({**OUTPUT, "output": [{"type": "input_image"}]}, "input[1].output[0].type", "only text"),
+        ({"role": "user", "content": [{"type": "magic"}]}, "input[1].content[0].type", "not known"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[1].content[0].text", "required"),
         ({"type": "item_reference", "id": "msg_1"}, "input[1].type", "previous_response_id"),
         ({**CALL, "name": None}, "input[1].name", "required"),

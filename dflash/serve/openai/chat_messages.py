@@ -1,0 +1,97 @@
+"""Messages of chat completions, as the chat template takes them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dflash.serve.parsing.fields import Fields, shown
+from dflash.serve.request_blocks.row import ASSISTANT, CHAT, RESULT, SYSTEM, USER, Treatment
+from dflash.serve.request_blocks.table import treatment_of
+from dflash.serve.request_blocks.written import written
+
+_PLACES = {"assistant": ASSISTANT, "tool": RESULT, "function": RESULT, "user": USER}
+"""Role to the place of its parts; those of other roles are system messages."""
+
+INPUT = "input"
+"""Parameter that holds the text of a custom tool's call."""
+
+
+def chat_message(message: Fields) -> Mapping[str, Any]:
+    """Check a message and return it: the client's object, unless a part or a call has a form that templates do not know.
+
+    Notes
+    -----
+    Older forms become today's: ``function_call`` and the role ``function`` a call and its result, a ``refusal`` without
+    content the content. A call of a custom tool becomes one of a function with the text as its only parameter.
+
+    Raises
+    ------
+    FieldError
+        If a field is malformed, or a part can't be read where it stands.
+    """
+    role = message.text("role", required=True)
+    changed = dict[str, Any]()
+    content = message.any("content")
+    if isinstance(content, list):
+        changed |= _read_parts(message, _PLACES.get(role, SYSTEM))
+    elif content is not None and not isinstance(content, str):
+        raise message.error("content", f"must be a string or an array of parts, got {shown(content)}")
+    if role == "assistant" and not content and (refusal := message.text("refusal")):
+        changed["content"] = refusal
+    calls = list(message.objects("tool_calls"))
+    custom = [call.any("type") == "custom" for call in calls]
+    converted = [_custom(call) if is_custom else _checked(call) for call, is_custom in zip(calls, custom, strict=True)]
+    if any(custom):
+        changed["tool_calls"] = converted
+    legacy = message.object("function_call")
+    if legacy is not None and not calls:
+        _check_function(legacy)
+        changed |= {"tool_calls": [{"id": "call", "type": "function", "function": legacy.values}], "function_call": None}
+    if role == "function":
+        changed |= {"role": "tool", "tool_call_id": message.text("name") or "call"}
+    return {**message.values, **changed} if changed else message.values
+
+
+def _read_parts(message: Fields, place: str) -> dict[str, Any]:
+    """Return the fields of a message that its parts change; empty if all of them are as templates know them."""
+    parts, thoughts, is_same = list[Mapping[str, Any]](), list[str](), True
+    for part in message.objects("content"):
+        treatment, kind = treatment_of(part, CHAT, place), part.any("type")
+        if treatment is Treatment.TEXT:
+            parts.append({"type": "text", "text": written(part)})
+        elif kind == "refusal":
+            parts.append({"type": "text", "text": part.text("refusal", required=True)})
+        elif kind in ("thinking", "reasoning"):
+            thoughts.append(part.text("thinking") or part.text("text") or "")
+        else:
+            part.text("tool_name" if kind == "tool_reference" else "text", required=True)
+            parts.append(part.values)
+            continue
+        is_same = False
+    if is_same:
+        return {}
+    return {"content": parts, **({"reasoning_content": "\n".join(thoughts)} if thoughts else {})}
+
+
+def _checked(call: Fields) -> Mapping[str, Any]:
+    function = call.object("function")
+    if function is None:
+        raise call.error("function", "is required")
+    _check_function(function)
+    return call.values
+
+
+def _check_function(function: Fields) -> None:
+    function.text("name", required=True)
+    arguments = function.any("arguments")
+    if arguments is not None and not isinstance(arguments, str | dict):
+        raise function.error("arguments", f"must be a string that holds JSON, got {shown(arguments)}")
+
+
+def _custom(call: Fields) -> Mapping[str, Any]:
+    custom = call.object("custom")
+    if custom is None:
+        raise call.error("custom", "is required")
+    arguments = json.dumps({INPUT: custom.text("input", "")}, ensure_ascii=False)
+    function = {"name": custom.text("name", required=True), "arguments": arguments}
+    return {"id": call.any("id"), "type": "function", "function": function}

@@ -1,0 +1,126 @@
+"""One row of the table of request fields."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from dflash.serve.request_fields.kinds import Kind
+
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = "chat", "completions", "responses", "messages"
+OPENAI = (CHAT, COMPLETIONS, RESPONSES)
+CHATS = (CHAT, RESPONSES, MESSAGES)
+TEXTS = (CHAT, COMPLETIONS)
+ALL = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
+"""APIs, and groups of them that rows name."""
+
+
+class Outcome(Enum):
+    """Treatment of a field."""
+
+    DONE = "done"
+    MAPPED = "mapped"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+def is_empty(value: Any) -> bool:
+    """Return True for null, false, 0, and empty text, arrays and objects."""
+    return not value
+
+
+def is_one_of(*values: Any) -> Callable[[Any], bool]:
+    """Return a test for null and some values. Numbers equal each other, but no boolean."""
+    return lambda value: (
+        value is None or any(type(value) is type(each) or _are_numbers(value, each) for each in values if value == each)
+    )
+
+
+def is_at_most(bound: float) -> Callable[[Any], bool]:
+    """Return a test for null and numbers up to a bound."""
+    return lambda value: value is None or (_are_numbers(value, bound) and value <= bound)
+
+
+def is_only(*words: str) -> Callable[[Any], bool]:
+    """Return a test for null, an empty array, and arrays that hold nothing but some words."""
+    return lambda value: value is None or (isinstance(value, list) and all(each in words for each in value))
+
+
+def unchanged(value: Any) -> Any:
+    """Return the value of a field that is mapped to one with the same values."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRow:
+    """Treatment of a field of a request's body.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field at the top of the body.
+    apis : tuple of str
+        APIs whose bodies this row is about.
+    outcome : Outcome
+        Done, mapped, ignored or refused.
+    text : str
+        Its effect; why it changes nothing; or the alternative. Begins in lower case, without a full stop.
+    example : object
+        A value that asks for something.
+    kind : Kind, optional
+        Type, range and default of a field with a plain value; parsers read it by `FieldRow.read`.
+    to : str, optional
+        Field whose meaning a mapped one has.
+    convert : callable
+        ``convert(value)`` returns the value of that field.
+    is_off : callable
+        ``is_off(value)`` returns True for values that ask for nothing, with which a refused field passes.
+    needs : mapping
+        Other fields of a body in which the example is valid.
+    """
+
+    name: str
+    apis: tuple[str, ...]
+    outcome: Outcome
+    text: str
+    example: Any
+    kind: Kind | None = None
+    to: str | None = None
+    convert: Callable[[Any], Any] = unchanged
+    is_off: Callable[[Any], bool] = is_empty
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def done(name: str, apis: tuple[str, ...], text: str, example: Any, kind: Kind | None = None, **needs: Any) -> FieldRow:
+    """Return the row of a field that acts."""
+    return FieldRow(name, apis, Outcome.DONE, text, example, kind, needs=needs)
+
+
+def mapped(
+    name: str,
+    apis: tuple[str, ...],
+    to: str,
+    text: str,
+    example: Any,
+    *,
+    convert: Callable[[Any], Any] = unchanged,
+    **needs: Any,
+) -> FieldRow:
+    """Return the row of another name, or another form, of a field."""
+    return FieldRow(name, apis, Outcome.MAPPED, text, example, to=to, convert=convert, needs=needs)
+
+
+def ignored(name: str, apis: tuple[str, ...], why: str, example: Any, **needs: Any) -> FieldRow:
+    """Return the row of a field that changes nothing here."""
+    return FieldRow(name, apis, Outcome.IGNORED, why, example, needs=needs)
+
+
+def refused(
+    name: str, apis: tuple[str, ...], alternative: str, example: Any, is_off: Callable[[Any], bool] = is_empty
+) -> FieldRow:
+    """Return the row of a field that would change the output, and can't."""
+    return FieldRow(name, apis, Outcome.REFUSED, alternative, example, is_off=is_off)
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
