@@ -69,8 +69,9 @@ def build_app(
     Returns
     -------
     Starlette
-        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/responses``, Anthropic's ``/v1/messages`` and
-        ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``, the page at ``/``, and the routes of `Admin`.
+        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/responses`` with stored items and
+        ``input_tokens``, Anthropic's ``/v1/messages`` and ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``,
+        the page at ``/``, and the routes of `Admin`.
     """
 
     @asynccontextmanager
@@ -91,12 +92,15 @@ def build_app(
         return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
 
     messages, counted = (MessagesDialect(keep_billing_header, counting) for counting in (False, True))
+    counted_input = api.counting(responses, object="response.input_tokens")
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
         chat("/v1/messages", messages),
         Route("/v1/messages/count_tokens", answered(api.counting(counted), api_key, hosts, counted), methods=["POST"]),
         chat("/v1/responses", responses),
+        Route("/v1/responses/input_tokens", guarded(counted_input), methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", guarded(responses.input_items)),
         Route("/v1/responses/{id}", guarded(responses.retrieve)),
         Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
         Route("/v1/strategies", guarded(catalog_endpoint(backend.defaults))),

@@ -118,13 +118,16 @@ class API:
 
         return answer
 
-    def counting(self, dialect: ServerDialect[Any]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint that counts the prompt tokens of requests in a dialect, also of prompts beyond the context."""
+    def counting(self, dialect: ServerDialect[Any], **fields: str) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint that counts the prompt tokens of requests in a dialect, also of prompts beyond the context.
+
+        Other fields of its answers are parameters.
+        """
 
         async def count(request: Request) -> Response:
             with self._place():
                 read = await self._read(request, dialect, Limits(self._backend.limits.prompt_tokens))
-            return JSONResponse({"input_tokens": sum(map(len, read.prompts))})
+            return JSONResponse({**fields, "input_tokens": sum(map(len, read.prompts))})
 
         return count
 
@@ -195,7 +198,7 @@ class API:
         return replace(
             read,
             cache_salt=salt,
-            conversation=conversation and f"{salt} {conversation}",
+            conversation=f"{salt} {conversation}" if salt and conversation else conversation,
             offered_tools_only=backend.offered_tools_only,
         )
 

@@ -141,6 +141,14 @@ BODIES: Mapping[str, Schema] = {
         store=_FLAG,
         previous_response_id={"type": ["string", "null"]},
     ),
+    "/v1/responses/input_tokens": _object(
+        ["input"],
+        model={"type": ["string", "null"]},
+        input={"anyOf": [_NONEMPTY, _array(_object(), minItems=1)]},
+        instructions={"type": ["string", "null"]},
+        tools=_any(_array(_object(["type"], type=_TEXT))),
+        previous_response_id={"type": ["string", "null"]},
+    ),
     "/v1/messages": _object(
         ["messages", "max_tokens"],
         **_MESSAGES,

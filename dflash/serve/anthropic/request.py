@@ -44,7 +44,7 @@ def parse_messages(body: object, *, keep_billing_header: bool = False, counting:
     tools = (*function_tools(fields), *map(deferred_tool, messages.definitions))
     choice, parallel = tool_choice(fields, tools)
     thinks, budget = _thinking(fields)
-    is_continued = can_continue(messages.messages[-1])
+    is_continued = not thinks and can_continue(messages.messages[-1])
     return ChatRequest(
         options=_options(fields, budget, counting=counting),
         messages=tuple(messages.messages),

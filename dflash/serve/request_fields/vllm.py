@@ -34,7 +34,7 @@ ROWS = (
     ),
     refused("add_generation_prompt", (RESPONSES, MESSAGES), "use /v1/chat/completions", False, is_one_of(True)),
     refused("continue_final_message", _R, "use /v1/chat/completions", True),
-    ignored("continue_final_message", (MESSAGES,), "a last message of the assistant is continued anyway", True),
+    ignored("continue_final_message", (MESSAGES,), "a last message of the assistant is continued if thinking is off", True),
     ignored("continue_final_message", _T, "a prompt is always continued", True),
     ignored("add_generation_prompt", _T, "prompts are not rendered", False),
     done("include_reasoning", _C, "false leaves the reasoning out of the answer", False, Flag(True)),

@@ -1,5 +1,6 @@
 """The Responses API as the server runs it."""
 
+import asyncio
 from collections.abc import Mapping
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.openai.errors import OpenAIErrors
 from dflash.serve.responses.format import ResponsesFormat
+from dflash.serve.responses.input_items import listed
 from dflash.serve.responses.request import ResponsesRequest, not_found, parse_responses
 from dflash.serve.responses.store import ResponseStore
 
@@ -55,6 +57,14 @@ class ResponsesDialect(OpenAIErrors):
         if body is None:
             raise not_found("Response", id_, 404)
         return Response(body, media_type="application/json")
+
+    async def input_items(self, request: Request) -> Response:
+        """Answer ``GET /v1/responses/ID/input_items`` with the items of the request itself, not of responses before it."""
+        id_ = request.path_params["id"]
+        items = self._store.items(id_, check_key(request.headers, self._api_key))
+        if items is None:
+            raise not_found("Response", id_, 404)
+        return await asyncio.to_thread(lambda: JSONResponse(listed(items, id_, request.query_params)))
 
     async def delete(self, request: Request) -> Response:
         """Answer ``DELETE /v1/responses/ID``."""

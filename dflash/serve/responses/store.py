@@ -97,6 +97,13 @@ class ResponseStore:
             stored = self._of(id_, user)
         return None if stored is None else stored.body
 
+    def items(self, id_: str, user: str = "") -> bytes | None:
+        """Return the input items of a response's request as a JSON array; None if the response is not stored."""
+        with self._lock:
+            self._use(id_, user)
+            stored = self._of(id_, user)
+        return None if stored is None else stored.items
+
     def delete(self, id_: str, user: str = "") -> bool:
         """Drop a response; False if it was not stored."""
         with self._lock:

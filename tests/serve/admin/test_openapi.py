@@ -26,6 +26,7 @@ GOOD = {
         {"messages": MESSAGES, "logit_bias": {"5": -100}, "stream": True, "stream_options": {"include_usage": True}},
     ],
     "/v1/completions": [{"prompt": "a"}, {"prompt": [1, 2]}, {"prompt": ["a", [1]], "echo": True, "seed": -5}],
+    "/v1/responses/input_tokens": [{"input": "Hi"}, {"input": [{"role": "user", "content": "Hi"}], "instructions": "a"}],
     "/v1/responses": [{"input": "Hi"}, {"input": [{"role": "user", "content": "Hi"}], "instructions": None, "store": False}],
     "/v1/messages": [
         {"messages": MESSAGES, "max_tokens": 5},
@@ -63,6 +64,7 @@ BAD = {
         {"messages": MESSAGES, "repetition_penalty": 0},
     ],
     "/v1/completions": [{}, {"prompt": []}, {"prompt": [[]]}, {"prompt": [-1]}, {"prompt": 5}, {"prompt": "a", "seed": 0.5}],
+    "/v1/responses/input_tokens": [{}, {"input": []}, {"input": 5}, {"input": "a", "instructions": 1}],
     "/v1/responses": [{}, {"input": []}, {"input": 5}, {"input": "a", "store": 1}, {"input": "a", "instructions": 1}],
     "/v1/messages": [
         {},
@@ -89,6 +91,7 @@ def parsers(lm):
         "/v1/chat/completions": parse_chat,
         "/v1/completions": parse_completion,
         "/v1/responses": lambda body: parse_responses(body, ResponseStore()),
+        "/v1/responses/input_tokens": lambda body: parse_responses(body, ResponseStore()),
         "/v1/messages": parse_messages,
         "/v1/messages/count_tokens": lambda body: parse_messages(body, counting=True),
         "/tokenize": lambda body: tokenize(body, lm.tokenizer, lm.template, Limits(512)),

@@ -26,7 +26,7 @@
 | 22 whole answers in all APIs | test_chat.py::test_chat, anthropic/test_anthropic_sdk.py::test_a_message, responses/test_endpoint.py::test_a_response |
 | 23 the list of models while the engine works; HEAD of unknown paths | test_models_are_listed_while_the_engine_works, test_head_of_an_unknown_path |
 | 24 several user messages in a row | test_users_may_follow_each_other |
-| images are refused clearly | test_images_are_refused_by_name |
+| images are refused clearly, those in results become a note | test_images_are_refused_by_name, test_an_image_in_a_result_becomes_a_note |
 """  # noqa: E501 - a table
 
 import json

@@ -256,10 +256,12 @@ def test_a_message_of_an_agent_names_it():
 
 
 def test_continued_answers_of_messages(lm):
-    """A last message of the assistant is continued, unless it has calls."""
+    """A last message of the assistant is continued, unless it has calls or thinking is on."""
     user, begun = {"role": "user", "content": "q"}, {"role": "assistant", "content": "The answer"}
     request = parse_messages({"messages": [user, begun], "max_tokens": 4})
     assert prompt_text(request, lm.template).endswith("</think>\n\nThe answer")
+    thinking = parse_messages({"messages": [user, begun], "max_tokens": 4, "thinking": {"type": "adaptive"}})
+    assert prompt_text(thinking, lm.template).endswith("The answer<|im_end|>\n<|im_start|>assistant\n<think>\n")
     called = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "ls", "input": {}}]}
     request = parse_messages({"messages": [user, called], "max_tokens": 4})
     assert prompt_text(request, lm.template) == chat_text(lm.template, request.messages, settings=request.template_kwargs)
