@@ -11,7 +11,9 @@ from typing import Any
 from dflash.errors import RequestError
 from dflash.generation.grammar.limits import COMPILE_FUEL, MAX_STATES, MAX_SYMBOLS, STEP_FUEL, STEP_ITEMS
 
-_MAX_REASON = 200
+_MAX_READ, _MAX_REASON = 4096, 200
+"""Characters of a message of the library: it may repeat a whole pattern. Characters that an error shows."""
+
 _stack = threading.Lock()
 
 
@@ -71,7 +73,8 @@ def reason_of(error: str) -> str:
     """Return the message of llguidance on one line."""
     if error.startswith("NoExtension"):
         return "no output matches the grammar"
-    line = " ".join(re.split(r"\n\s+\d+ \| ", error)[0].replace("<non-verbose/>", "").split()) or "is not valid"
+    shown = re.split(r"\n[ \t]+\d+ \| ", error[:_MAX_READ])[0].replace("<non-verbose/>", "")
+    line = " ".join(shown.split()) or "is not valid"
     return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 3] + "..."
 
 

@@ -5,6 +5,7 @@ from demo_text import demo_tokenizer
 
 from dflash.errors import RequestError
 from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar.gbnf import lark_of
 from dflash.generation.grammar.params import GrammarParams
 
 ARITHMETIC = """
@@ -69,3 +70,19 @@ def test_an_invalid_grammar_is_one_sentence(grammar, reason):
         matches("a", grammar=grammar)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "grammar", [ARITHMETIC, LIST, CHESS, 'root ::= a | root\na ::= b b\nb ::= c\nc ::= [#"] d\nd ::= a?']
+)
+def test_the_conversion_is_that_of_the_library(grammar):
+    """Only comments and empty lines differ: terminals are found in linear time here."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    expected = [line for line in gbnf_to_lark(grammar).splitlines() if line and not line.startswith("//")]
+    assert lark_of(grammar).splitlines() == expected
+
+
+def test_errors_name_the_place_in_the_given_text():
+    with pytest.raises(RequestError, match="at line 3, "):
+        lark_of('# comment # ".\nroot ::= "a" # [\nb ::= "')
