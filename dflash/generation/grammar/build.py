@@ -1,5 +1,6 @@
 """The grammars of a request."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,14 +9,17 @@ import numpy as np
 from dflash.decode.grammar.after import AfterToken
 from dflash.decode.grammar.matcher import Grammar
 from dflash.errors import RequestError
+from dflash.generation.grammar.bounds.schemas import check_references
 from dflash.generation.grammar.call_form import CallForm, call_form, call_tokens
-from dflash.generation.grammar.functions import Function, functions_of
+from dflash.generation.grammar.functions import Function, functions_of, is_strict
 from dflash.generation.grammar.gbnf import is_gbnf
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary, regex_source
 from dflash.generation.grammar.json_calls import json_body
 from dflash.generation.grammar.lark import json_rule
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.grammar.reasoning import Reasoning, reasoning_after
+from dflash.generation.grammar.schema.plain import PlainSchemas
+from dflash.generation.grammar.schema.policy import Notes, Policy
 from dflash.generation.grammar.xml_calls import xml_body
 from dflash.generation.recovery.special_tokens import CALL
 from dflash.model.text.chat_template import ChatTemplate
@@ -24,6 +28,9 @@ from dflash.model.text.tokenizer import Tokenizer
 _LEAD = "/\\n{0,2}/ "
 """Line breaks that templates put after reasoning."""
 
+_POSITION = re.compile(r"(?<=: )at [0-9]+\([0-9]+\): (?:failed to compile JSON schema: )?")
+"""Position in a grammar that the client has not written."""
+
 
 def grammars(
     params: GrammarParams,
@@ -31,6 +38,8 @@ def grammars(
     tokenizer: Tokenizer,
     template: ChatTemplate | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    notes: Notes | None = None,
 ) -> list[Grammar | None]:
     """Compile the grammars of a request's outputs.
 
@@ -42,6 +51,8 @@ def grammars(
         Chat template of the model; it shows the form of tool calls.
     tools : sequence of mapping
         The offered tools in OpenAI's format.
+    notes : Notes, optional
+        Receives what the grammars approximate.
 
     Returns
     -------
@@ -53,14 +64,15 @@ def grammars(
     RequestError
         If a schema, an expression or a tool is not valid, too large, or can't be enforced; one sentence says why.
     """
+    builder = _Builder(params, tokenizer, template, tools, Notes() if notes is None else notes)
     compiled: dict[bool, _Built | None] = {}
     found: list[Grammar | None] = []
     for ids, is_chat in prompts:
         reasoning = reasoning_after(ids, tokenizer, template if is_chat else None)
         lead = reasoning is not None
         if lead not in compiled:
-            compiled[lead] = _build(params, tokenizer, template, tools, lead=lead)
-        found.append(_after(reasoning, compiled[lead], tokenizer, has_tools=bool(tools) and params.tool_choice != "none"))
+            compiled[lead] = builder.build(lead=lead)
+        found.append(builder.after(reasoning, compiled[lead]))
     return found
 
 
@@ -82,83 +94,102 @@ class _Built(NamedTuple):
     is_needed: bool = True
 
 
-def _after(reasoning: Reasoning | None, built: _Built | None, tokenizer: Tokenizer, *, has_tools: bool) -> Grammar | None:
-    """Return a grammar of reasoning and what follows. No end token, and no call that can't follow, stands in reasoning."""
-    if built is None or reasoning is None:
-        return built and built.grammar
-    opened = tokenizer.id_of(CALL[0])
-    if not built.is_needed:
-        return reasoning.before(built.grammar, call=opened)
-    excluded = [*tokenizer.eos_ids, *([opened] if has_tools and not built.calls and opened is not None else [])]
-    legal = np.full(GuidanceVocabulary.of(tokenizer).n_words, 2**32 - 1, np.uint32)
-    for token in excluded:
-        legal[token // 32] &= ~np.uint32(1 << token % 32)
-    return reasoning.before(built.grammar, call=opened if built.calls else None, legal=legal)
+class _Builder:
+    def __init__(
+        self,
+        params: GrammarParams,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        tools: Sequence[Mapping[str, Any]],
+        notes: Notes,
+    ) -> None:
+        self._params, self._tokenizer, self._template, self._notes = params, tokenizer, template, notes
+        self._tools = tools if tools and params.tool_choice != "none" else ()
 
+    def after(self, reasoning: Reasoning | None, built: _Built | None) -> Grammar | None:
+        """Return a grammar of reasoning and what follows. In reasoning stand no end token and no call that can't follow."""
+        if built is None or reasoning is None:
+            return built and built.grammar
+        opened = self._tokenizer.id_of(CALL[0])
+        if not built.is_needed:
+            return reasoning.before(built.grammar, call=opened)
+        may_call = built.calls or not self._tools or opened is None
+        legal = np.full(GuidanceVocabulary.of(self._tokenizer).n_words, 2**32 - 1, np.uint32)
+        for token in (*self._tokenizer.eos_ids, *(() if may_call else (opened,))):
+            legal[token // 32] &= ~np.uint32(1 << token % 32)
+        return reasoning.before(built.grammar, call=opened if built.calls else None, legal=legal)
 
-def _build(
-    params: GrammarParams,
-    tokenizer: Tokenizer,
-    template: ChatTemplate | None,
-    tools: Sequence[Mapping[str, Any]],
-    *,
-    lead: bool,
-) -> _Built | None:
-    """Compile the grammar after reasoning, if there is any: with `lead`, line breaks may come first."""
-    start = f"start: {_LEAD if lead else ''}"
-    if params.must_call:
-        return _Built(_must_call(start, params, tokenizer, template, tools), calls=True)
-    if params.regex is not None:
-        return _Built(GuidanceGrammar(GuidanceVocabulary.of(tokenizer), regex_source(params.regex), "regex"))
-    for name in ("lark", "grammar"):
-        if (source := getattr(params, name)) is not None:
-            return _Built(GuidanceGrammar(GuidanceVocabulary.of(tokenizer), source, name, gbnf=is_gbnf(source)))
-    callable_ = functions_of(tools) if tools and params.tool_choice != "none" else []
-    if params.schema is not None:
-        return _Built(_json(start, params, tokenizer, template, callable_), calls=bool(callable_))
-    if not any(function.strict for function in callable_):
-        return None
-    opened, closed = call_tokens(tokenizer)
-    rules = ["start: call", *_call(callable_, closed, call_form(template))]
-    grammar = AfterToken(_compiled(rules, tokenizer, "tools"), opened, repeats=True)
-    return _Built(grammar, calls=True, is_needed=False)
+    def build(self, *, lead: bool) -> _Built | None:
+        """Compile the grammar after reasoning, if there is any: with `lead`, line breaks may come first."""
+        params, vocabulary = self._params, GuidanceVocabulary.of
+        start = f"start: {_LEAD if lead else ''}"
+        if params.must_call:
+            return _Built(self._must_call(start), calls=True)
+        if params.regex is not None:
+            return _Built(GuidanceGrammar(vocabulary(self._tokenizer), regex_source(params.regex), "regex"))
+        for name in ("lark", "grammar"):
+            if (source := getattr(params, name)) is not None:
+                return _Built(GuidanceGrammar(vocabulary(self._tokenizer), source, name, gbnf=is_gbnf(source)))
+        if params.schema is not None:
+            return _Built(self._json(start), calls=bool(self._tools))
+        if not any(is_strict(tool) for tool in self._tools):
+            return None
+        grammar = AfterToken(self._calls("start: call", functions_of(self._tools)), self._tokens[0], repeats=True)
+        return _Built(grammar, calls=True, is_needed=False)
 
+    @property
+    def _tokens(self) -> tuple[int, int]:
+        return call_tokens(self._tokenizer)
 
-def _must_call(
-    start: str,
-    params: GrammarParams,
-    tokenizer: Tokenizer,
-    template: ChatTemplate | None,
-    tools: Sequence[Mapping[str, Any]],
-) -> Grammar:
-    functions = functions_of(tools)
-    if params.function is not None:
-        functions = [function for function in functions if function.name == params.function]
+    def _must_call(self, start: str) -> Grammar:
+        params, functions = self._params, functions_of(self._tools)
+        if params.function is not None:
+            functions = [function for function in functions if function.name == params.function]
+            if not functions:
+                raise RequestError(f"tool_choice: names {params.function!r:.60}, which is not among the tools")
         if not functions:
-            raise RequestError(f"tool_choice: names {params.function!r:.60}, which is not among the tools")
-    if not functions:
-        raise RequestError(f"tool_choice: is {params.tool_choice!r}, but tools holds none")
-    opened, closed = call_tokens(tokenizer)
-    calls = f"calls: <[{opened}]> call" + ("" if params.function else f' ("\\n" <[{opened}]> call)*')
-    rules = [f"{start}calls", calls, *_call(functions, closed, call_form(template))]
-    return _compiled(rules, tokenizer, "tools")
+            raise RequestError(f"tool_choice: is {params.tool_choice!r}, but tools holds none")
+        more = "" if params.function else f' ("\\n" <[{self._tokens[0]}]> call)*'
+        return self._calls(f"{start}<[{self._tokens[0]}]> call{more}", functions)
 
+    def _json(self, start: str) -> Grammar:
+        """Compile the grammar of an answer. The model may call a tool instead."""
+        params = self._params
+        try:
+            check_references(params.schema)
+        except RequestError as error:
+            raise RequestError(f"response_format: {error}") from None
+        policy = Policy("response_format", strict=params.is_strict, notes=self._notes)
+        plain = PlainSchemas(params.schema, policy)
+        value = f"value: {json_rule(plain.with_shared(plain.reduced(params.schema, '')))}"
+        if not self._tools:
+            return self._compiled([f"{start}value", value], "response_format")
+        opened = self._tokens[0]
+        rules = [f"{start}(value | calls)", f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*']
+        functions = functions_of(self._tools)
+        calls = self._call_rules(functions)
+        self._compiled([f"{start}value", value], "response_format")  # so that an error names the right field
+        return self._compiled([*rules, value, *calls], "tools")
 
-def _json(
-    start: str, params: GrammarParams, tokenizer: Tokenizer, template: ChatTemplate | None, functions: Sequence[Function]
-) -> Grammar:
-    rules = [f"{start}value", f"value: {json_rule(params.schema)}"]
-    if functions:  # the model may call a tool instead
-        opened, closed = call_tokens(tokenizer)
-        rules[0] = f"{start}(value | calls)"
-        rules += [f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*', *_call(functions, closed, call_form(template))]
-    return _compiled(rules, tokenizer, "response_format")
+    def _call_rules(self, functions: Sequence[Function]) -> list[str]:
+        """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
+        body = xml_body if call_form(self._template) is CallForm.XML else json_body
+        return [f"call: body <[{self._tokens[1]}]>", *body(functions, self._notes)]
 
+    def _calls(self, start: str, functions: Sequence[Function]) -> GuidanceGrammar:
+        """Compile a grammar of calls. An error names the function that causes it."""
+        try:
+            return self._compiled([start, *self._call_rules(functions)], "tools")
+        except RequestError:
+            for function in functions if len(functions) > 1 else ():
+                self._compiled(["start: call", *self._call_rules([function])], f"tools: {function.name}")
+            if len(functions) == 1:
+                self._compiled(["start: call", *self._call_rules(functions)], f"tools: {functions[0].name}")
+            raise
 
-def _call(functions: Sequence[Function], closed: int, form: CallForm) -> list[str]:
-    """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
-    return [f"call: body <[{closed}]>", *(xml_body if form is CallForm.XML else json_body)(functions, lenient=True)]
-
-
-def _compiled(rules: Sequence[str], tokenizer: Tokenizer, name: str) -> GuidanceGrammar:
-    return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), "\n".join(("%llguidance {}", *rules)), name)
+    def _compiled(self, rules: Sequence[str], name: str) -> GuidanceGrammar:
+        source = "\n".join(("%llguidance {}", *rules))
+        try:
+            return GuidanceGrammar(GuidanceVocabulary.of(self._tokenizer), source, name)
+        except RequestError as error:
+            raise RequestError(_POSITION.sub("", str(error))) from None

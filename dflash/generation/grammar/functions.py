@@ -46,18 +46,20 @@ def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
         if name in found:
             raise RequestError(f"{where}: is the second one with the name {name!r:.60}")
         parameters = inner.get("parameters") or _FREE
-        if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        if not isinstance(parameters, Mapping) or not _is_object(parameters.get("type")):
             raise RequestError(f"{where}: parameters must be the schema of an object, got {parameters!r:.60}")
         check_schema(f"{where}.parameters", parameters)
-        _check_parameters(where, parameters)
-        found[name] = Function(name, {"type": "object", **parameters}, inner.get("strict") is True)
+        found[name] = Function(name, parameters, inner.get("strict") is True)
     return list(found.values())
 
 
-def _check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
-    for name in ("properties", "$defs", "definitions"):
-        if not isinstance(parameters.get(name, {}), Mapping):
-            raise RequestError(f"{where}: {name} of the parameters must be an object, got {parameters[name]!r:.60}")
-    required = parameters.get("required", ())
-    if not isinstance(required, list | tuple) or not all(isinstance(key, str) for key in required):
-        raise RequestError(f"{where}: required of the parameters must be an array of strings, got {required!r:.60}")
+def is_strict(tool: Mapping[str, Any]) -> bool:
+    """Return True if a tool in OpenAI's format is strict."""
+    inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return isinstance(inner, Mapping) and inner.get("strict") is True
+
+
+def _is_object(kind: Any) -> bool:
+    """Return True if a type, in any case, may be an object."""
+    names = kind if isinstance(kind, list | tuple) else [kind]
+    return kind is None or any(isinstance(name, str) and name.lower() in ("object", "dict", "map") for name in names)

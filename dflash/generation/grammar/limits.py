@@ -70,3 +70,6 @@ CHECK_WALL_SECONDS = 30.0
 
 START_SECONDS = 120.0
 """Seconds for the checking process to start and to build the vocabulary, which takes 1.5 s for 248,320 tokens."""
+
+MAX_BUILT = 1 << 20
+"""Characters of all schemas of a grammar, with the definitions that each of them needs (1,048,576)."""

@@ -61,6 +61,12 @@ class GrammarParams:
         return None if self.response_format is None else _schema(self.response_format)
 
     @property
+    def is_strict(self) -> bool:
+        """True if a JSON schema of the output must be enforced wholly."""
+        inner = (self.response_format or {}).get("json_schema", self.response_format)
+        return isinstance(inner, Mapping) and inner.get("strict") is True
+
+    @property
     def must_call(self) -> bool:
         """True if the output must be a tool call."""
         return self.tool_choice not in (None, "auto", "none")

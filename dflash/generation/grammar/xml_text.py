@@ -1,4 +1,4 @@
-"""Free text as the value of a parameter in a call written as XML."""
+"""Texts as values of parameters in a call written as XML."""
 
 from collections.abc import Sequence
 
@@ -10,48 +10,62 @@ _ENDS = (
     f"{pattern_of(CLOSE)}{_BLANK}(?:{pattern_of(PARAMETER)}|{pattern_of(FUNCTION_END)}|{pattern_of(CALL_END)})",
     f"{pattern_of(FUNCTION_END)}{_BLANK}{pattern_of(CALL_END)}",
 )
-"""Patterns that would end a value where they stand at the start of a line; see `dflash.generation.parsers.value_end`."""
+"""Patterns that end a value at the start of a line; see `dflash.generation.parsers.value_end`."""
 
 
-def text_value(
-    name: str, open_keys: Sequence[str], *, more: Sequence[str], last: bool, known: Sequence[str] = ()
-) -> list[str]:
-    """Return the rules of a value and of what follows it, up to the end of the function.
+class TextRules:
+    """Makes rules of text values. Their terminals reach to the tag after the value, which alone tells that the value ends.
 
-    The terminals reach to the tag after the value, which alone tells that the value ends.
-
-    Parameters
+    Attributes
     ----------
-    name : str
-        Name of the rule.
-    open_keys : sequence of str
-        Parameters of the function that may not have been given before: their tags end a value at the start of a line.
-    more : sequence of str
-        Rules that follow the start of the next parameter's tag.
-    known : sequence of str
-        Keys, with their bracket, that were given before. The value goes on after them, since none begins twice.
-    last : bool
-        The function may end after the value.
+    rules : list of str
+        The terminals, each once.
     """
-    rules = []
-    text = _unended(open_keys)
-    options = []
-    if more or known:
-        again = [f"({' | '.join(known)}) {name}"] if known else []
-        rules += _terminal(f"{name}_m", text, f"\n{CLOSE}\n{PARAMETER}")
-        options.append(f"{name}_m ({' | '.join([*more, *again])})")
-    if last:
-        rules += _terminal(f"{name}_l", text, f"\n{CLOSE}\n{FUNCTION_END}")
-        options.append(f"{name}_l")
-    return [*rules, f"{name}: {' | '.join(options)}"]
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+        self._names: dict[tuple[str, str], str] = {}
+
+    def options(
+        self, name: str, text: str, open_keys: Sequence[str], *, more: Sequence[str], last: bool, known: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the alternatives of a value and of what follows it, up to the end of the function.
+
+        Parameters
+        ----------
+        name : str
+            Rule that goes on with the text after `known`.
+        text : str
+            Terminal of all texts that the schema allows.
+        open_keys : sequence of str
+            Parameters of the function that may not have been given before: their tags end a value at the start of a line.
+        more : sequence of str
+            Rules that follow the start of the next parameter's tag.
+        last : bool
+            The function may end after the value.
+        known : sequence of str
+            Keys, with their bracket, that were given before. The value goes on after them, since none begins twice.
+        """
+        value = f"{text} & {_unended(open_keys)}"
+        options = []
+        if more or known:
+            again = [f"({' | '.join(known)}) {name}"] if known else []
+            options.append(f"{self._terminal(value, f'{CLOSE}{chr(10)}{PARAMETER}')} ({' | '.join([*more, *again])})")
+        if last:
+            options.append(self._terminal(value, f"{CLOSE}\n{FUNCTION_END}"))
+        return options
+
+    def _terminal(self, value: str, end: str) -> str:
+        """Return the name of a rule that ends at the first `end` at the start of a line after a text."""
+        known = self._names.get((value, end))
+        if known is not None:
+            return known
+        name = self._names[value, end] = f"t{len(self._names)}"
+        self.rules += [f"{name}[lazy]: {name.upper()}", f"{name.upper()}: ({value}) {quoted(chr(10) + end)}"]
+        return name
 
 
 def _unended(open_keys: Sequence[str]) -> str:
     """Return a pattern of all texts in which nothing ends a value."""
     tags = [f"{pattern_of(PARAMETER)}(?:{'|'.join(map(pattern_of, open_keys))})>"] if open_keys else []
-    return rf"/(?s:.*)/ & ~/((?s:.*)\n)?(?:{'|'.join([*_ENDS, *tags])})(?s:.*)/"
-
-
-def _terminal(rule: str, text: str, end: str) -> list[str]:
-    """Return a rule that ends at the first `end` after a text."""
-    return [f"{rule}[lazy]: {rule.upper()}", f"{rule.upper()}: ({text}) {quoted(end)}"]
+    return rf"~/((?s:.*)\n)?(?:{'|'.join([*_ENDS, *tags])})(?s:.*)/"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dflash.generation.parsers.schema import STRING, Member, deref, members
+from dflash.generation.parsers.schema import STRING, Member, members, object_parts
 
 
 class OfferedTools:
@@ -25,6 +25,7 @@ class OfferedTools:
             name = function.get("name") if isinstance(function, Mapping) else None
             if isinstance(name, str):
                 self._schemas[name] = function.get("parameters")
+        self._objects: dict[str, list[Mapping[str, Any]]] = {}
         self._members: dict[tuple[str, str], tuple[Member, ...]] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -39,8 +40,8 @@ class OfferedTools:
 
     def declares(self, name: str, key: str) -> bool:
         """Return True if a function has a parameter of this name; one without any declared parameter may have all."""
-        properties = self._object(name).get("properties")
-        return key in properties if isinstance(properties, Mapping) and properties else True
+        declared = [part["properties"] for part in self._parts(name) if isinstance(part.get("properties"), Mapping)]
+        return any(key in properties for properties in declared) or not any(declared)
 
     def members(self, name: str, key: str) -> tuple[Member, ...]:
         """Return the types that a parameter accepts; a parameter that the schema does not declare is a string."""
@@ -48,14 +49,18 @@ class OfferedTools:
         return self._read(name, key) if known is None else known
 
     def _read(self, name: str, key: str) -> tuple[Member, ...]:
-        schema, root = self._object(name), self._schemas.get(name)
-        declared, others = schema.get("properties"), schema.get("additionalProperties")
-        if isinstance(declared, Mapping) and key in declared:
-            found = self._members[name, key] = members(declared[key], root)  # declared keys alone: the model writes others
-            return found
-        return members(others, root) if isinstance(others, Mapping) and others else STRING
+        root, found = self._schemas.get(name), list[Member]()
+        for part in self._parts(name):
+            properties = part.get("properties")
+            if isinstance(properties, Mapping) and key in properties:
+                found += members(properties[key], root)
+        if found:
+            self._members[name, key] = tuple(found)  # declared keys alone: the model writes others
+            return self._members[name, key]
+        others = next((part["additionalProperties"] for part in self._parts(name) if part.get("additionalProperties")), None)
+        return members(others, root) if isinstance(others, Mapping) else STRING
 
-    def _object(self, name: str) -> Mapping[str, Any]:
-        root = self._schemas.get(name)
-        schema = deref(root, root)
-        return schema if isinstance(schema, Mapping) else {}
+    def _parts(self, name: str) -> list[Mapping[str, Any]]:
+        if name not in self._objects:
+            self._objects[name] = object_parts(self._schemas.get(name))
+        return self._objects[name]

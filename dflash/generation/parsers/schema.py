@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 _BLANK = " \t\r\n"
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+_WORDS = {"true": True, "false": False, "True": True, "False": False} | dict.fromkeys(("null", "None", "NULL", "Null"))
 _KINDS = frozenset(("null", "boolean", "integer", "number", "array", "object", "string"))
 _SHAPES = {"properties": "object", "additionalProperties": "object", "items": "array", "prefixItems": "array"}
 _TYPED = ("type", "const", "enum", "$ref", "anyOf", "oneOf", "allOf", *_SHAPES)
@@ -69,7 +69,7 @@ def members(schema: Any, root: Any) -> tuple[Member, ...]:
         if isinstance(reference, str):
             if reference not in seen:
                 seen.add(reference)
-                waiting.append(_pointed(root, reference))
+                waiting.append(pointed(root, reference))
             continue
         inner = _alternatives(each)
         if inner:
@@ -108,16 +108,47 @@ def coerce(text: str, alternatives: Sequence[Member]) -> str:
     return literal
 
 
+def is_circle(root: Any, reference: str) -> bool:
+    """Return True if a reference leads through references alone back to one of them: no value is meant."""
+    seen = set()
+    while reference not in seen:
+        seen.add(reference)
+        target = pointed(root, reference)
+        following = target.get("$ref") if isinstance(target, Mapping) else None
+        if not isinstance(following, str):
+            return False
+        reference = following
+    return True
+
+
 def deref(schema: Any, root: Any) -> Any:
     """Follow the references of a schema."""
     seen = set()
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and schema["$ref"] not in seen:
         seen.add(schema["$ref"])
-        schema = _pointed(root, schema["$ref"])
+        schema = pointed(root, schema["$ref"])
     return schema
 
 
-def _pointed(root: Any, reference: str) -> Any:
+def object_parts(root: Any) -> list[Mapping[str, Any]]:
+    """Return the parts of an object's schema: itself, and all that it refers to or combines."""
+    found: list[Mapping[str, Any]] = []
+    waiting, seen = [root], set()
+    while waiting:
+        part = waiting.pop(0)
+        if not isinstance(part, Mapping):
+            continue
+        found.append(part)
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            waiting.append(pointed(root, reference))
+        for key in ("allOf", "anyOf", "oneOf"):
+            waiting += part[key] if isinstance(part.get(key), list | tuple) else ()
+    return found
+
+
+def pointed(root: Any, reference: str) -> Any:
     """Return the part of `root` that a JSON pointer such as ``#/$defs/Color`` names; None if there is none."""
     if not reference.startswith("#"):
         return None
@@ -155,7 +186,7 @@ def _member(schema: Any) -> Member:
         return Member(frozenset(map(_kind_of, values)), tuple(values))
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list | tuple) else []
-    known = frozenset(kind for kind in kinds if isinstance(kind, str) and kind in _KINDS)
+    known = frozenset(kind.lower() for kind in kinds if isinstance(kind, str) and kind.lower() in _KINDS)
     shape = next((kind for key, kind in _SHAPES.items() if key in schema), None)
     return Member(known or (_KINDS if shape is None else frozenset((shape,))))
 

@@ -157,6 +157,10 @@ def test_free_text_holds_no_tokens_of_the_envelope():
     assert not any(demo_tokenizer().is_added(token) for token in tokens_of(matcher.mask()))
 
 
+def strict(schema):
+    return {"type": "json_schema", "json_schema": {"schema": schema, "strict": True}}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -171,11 +175,11 @@ def test_free_text_holds_no_tokens_of_the_envelope():
             "response_format: .*objekt",
         ),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "array", "uniqueItems": True}}}},
-            "response_format: .*uniqueItems",
+            {"response_format": strict({"type": "array", "uniqueItems": True})},
+            "response_format: #/uniqueItems can't be enforced",
         ),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/$defs/none"}}}},
+            {"response_format": strict({"$ref": "#/$defs/none"})},
             "response_format: .*does not exist",
         ),
     ],

@@ -1,0 +1,1 @@
+"""JSON schemas of requests: what a grammar enforces, approximates or refuses."""
