@@ -190,6 +190,6 @@ class _Builder:
     def _compiled(self, rules: Sequence[str], name: str) -> GuidanceGrammar:
         source = "\n".join(("%llguidance {}", *rules))
         try:
-            return GuidanceGrammar(GuidanceVocabulary.of(self._tokenizer), source, name)
+            return GuidanceGrammar(GuidanceVocabulary.of(self._tokenizer), source, name, is_generated=True)
         except RequestError as error:
             raise RequestError(_POSITION.sub("", str(error))) from None

@@ -19,7 +19,7 @@ from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.checking.checker import GrammarChecker
 from dflash.generation.grammar.compilation import compile_source, guidance, guidance_tokenizer, reason_of, with_stack
 from dflash.generation.grammar.gbnf import lark_of
-from dflash.generation.grammar.limits import COMPILE_STACK
+from dflash.generation.grammar.limits import COMPILE_STACK, MAX_GENERATED_PARTS, MAX_GRAMMAR_PARTS
 from dflash.generation.grammar.mask_budget import MaskBudget
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -96,6 +96,8 @@ class GuidanceGrammar:
         Field of the request, for errors.
     gbnf : bool
         The grammar is in llama.cpp's GBNF.
+    is_generated : bool
+        The grammar was made from schemas, whose size is bounded.
 
     Raises
     ------
@@ -105,12 +107,14 @@ class GuidanceGrammar:
         As for `GrammarChecker.check`.
     """
 
-    def __init__(self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False) -> None:
+    def __init__(
+        self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False, is_generated: bool = False
+    ) -> None:
         self.vocabulary, self._budget = vocabulary, MaskBudget()
         guidance()
         try:
             if not gbnf:
-                check_grammar(source)
+                check_grammar(source, MAX_GENERATED_PARTS if is_generated else MAX_GRAMMAR_PARTS)
             if vocabulary.checker is not None:
                 source = vocabulary.checker.check(source, gbnf=gbnf)
             elif gbnf:

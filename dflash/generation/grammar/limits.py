@@ -73,3 +73,6 @@ START_SECONDS = 120.0
 
 MAX_BUILT = 1 << 20
 """Characters of all schemas of a grammar, with the definitions that each of them needs (1,048,576)."""
+
+MAX_GENERATED_PARTS = 1 << 17
+"""Names, signs and texts of a grammar that was made from schemas (131,072); a parameter takes about 30."""

@@ -25,6 +25,7 @@ class TextRules:
     def __init__(self) -> None:
         self.rules: list[str] = []
         self._names: dict[tuple[str, str], str] = {}
+        self._unended_names: dict[tuple[str, ...], str] = {}
 
     def options(
         self, name: str, text: str, open_keys: Sequence[str], *, more: Sequence[str], last: bool, known: Sequence[str] = ()
@@ -46,7 +47,7 @@ class TextRules:
         known : sequence of str
             Keys, with their bracket, that were given before. The value goes on after them, since none begins twice.
         """
-        value = f"{text} & {_unended(open_keys)}"
+        value = f"{text} & {self._unended(open_keys)}"
         options = []
         if more or known:
             again = [f"({' | '.join(known)}) {name}"] if known else []
@@ -54,6 +55,15 @@ class TextRules:
         if last:
             options.append(self._terminal(value, f"{CLOSE}\n{FUNCTION_END}"))
         return options
+
+    def _unended(self, open_keys: Sequence[str]) -> str:
+        """Return the terminal of all texts in which nothing ends a value."""
+        keys = tuple(open_keys)
+        if keys not in self._unended_names:
+            name = self._unended_names[keys] = f"U{len(self._unended_names)}"
+            tags = [f"{pattern_of(PARAMETER)}(?:{'|'.join(map(pattern_of, keys))})>"] if keys else []
+            self.rules.append(rf"{name}: ~/((?s:.*)\n)?(?:{'|'.join([*_ENDS, *tags])})(?s:.*)/")
+        return self._unended_names[keys]
 
     def _terminal(self, value: str, end: str) -> str:
         """Return the name of a rule that ends at the first `end` at the start of a line after a text."""
@@ -63,9 +73,3 @@ class TextRules:
         name = self._names[value, end] = f"t{len(self._names)}"
         self.rules += [f"{name}[lazy]: {name.upper()}", f"{name.upper()}: ({value}) {quoted(chr(10) + end)}"]
         return name
-
-
-def _unended(open_keys: Sequence[str]) -> str:
-    """Return a pattern of all texts in which nothing ends a value."""
-    tags = [f"{pattern_of(PARAMETER)}(?:{'|'.join(map(pattern_of, open_keys))})>"] if open_keys else []
-    return rf"~/((?s:.*)\n)?(?:{'|'.join([*_ENDS, *tags])})(?s:.*)/"

@@ -35,7 +35,7 @@ class _Token(NamedTuple):
     value: Any = None
 
 
-def check_grammar(source: str) -> None:
+def check_grammar(source: str, max_parts: int = MAX_GRAMMAR_PARTS) -> None:
     """Check a grammar in Lark, or in llguidance's JSON form, without compiling it.
 
     Raises
@@ -44,7 +44,7 @@ def check_grammar(source: str) -> None:
         If rules lead too far into each other, a pattern or a schema within is too large, or a rule matches nothing.
     """
     if not source.lstrip().startswith("{"):
-        _Grammar(source).check()
+        _Grammar(source, max_parts).check()
         return
     try:
         inner = json.loads(source)
@@ -59,15 +59,15 @@ def check_grammar(source: str) -> None:
 
 
 class _Grammar:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, max_parts: int = MAX_GRAMMAR_PARTS) -> None:
         self._graph, self._nodes = RuleGraph(), dict[str, int]()
-        self._source = source
+        self._source, self._max_parts = source, max_parts
 
     def check(self) -> None:
         graph, defined = self._graph, set[str]()
         body: list[_Token] = []
         name: str | None = None
-        for token in (*_tokens(self._source), _Token("rule", "")):
+        for token in (*_tokens(self._source, self._max_parts), _Token("rule", "")):
             if token.kind not in ("rule", "directive"):
                 body.append(token)
                 continue
@@ -128,13 +128,13 @@ def _is_optional(token: _Token) -> bool:
     return token.text in ("?", "*") or (token.kind == "count" and _FROM_ZERO.match(token.text) is not None)
 
 
-def _tokens(source: str) -> Iterator[_Token]:
+def _tokens(source: str, max_parts: int) -> Iterator[_Token]:
     """Yield the tokens that matter; check patterns and schemas on the way."""
     place, alias, n_tokens = 0, False, 0
     while found := _TOKENS.search(source, place):
         n_tokens += 1
-        if n_tokens > MAX_GRAMMAR_PARTS:
-            raise RequestError(f"the grammar has more than {MAX_GRAMMAR_PARTS} names, signs and texts")
+        if n_tokens > max_parts:
+            raise RequestError(f"the grammar has more than {max_parts} names, signs and texts")
         place, kind, text = found.end(), found.lastgroup or "", found[0]
         if kind == "rule" or found["rule"]:
             yield _Token("rule", found["name"])
