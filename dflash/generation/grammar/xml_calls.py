@@ -10,7 +10,7 @@ from dflash.generation.grammar.lark import pattern_of, quoted
 from dflash.generation.grammar.schema.literals import ALL, INTEGER, Literals, may_be
 from dflash.generation.grammar.schema.plain import PlainSchemas
 from dflash.generation.grammar.schema.policy import Notes, Policy
-from dflash.generation.grammar.schema.shapes import Shape, shapes_of
+from dflash.generation.grammar.schema.shapes import ParameterSet, shapes_of
 from dflash.generation.grammar.xml_text import TextRules
 from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.schema import only_strings
@@ -74,7 +74,7 @@ class _Body:
 class _ShapeRules:
     """Rules of one shape. ``p{name}_{j}`` follows the tag of parameter j, ``n{name}_{j}`` names the one after it."""
 
-    def __init__(self, name: str, shape: Shape, body: _Body) -> None:
+    def __init__(self, name: str, shape: ParameterSet, body: _Body) -> None:
         self._name, self._body = name, body
         self._parameters: list[tuple[str, Parts]] = []
         for key in dict.fromkeys((*shape.properties, *shape.required)):
@@ -86,7 +86,7 @@ class _ShapeRules:
         self._others = None if shape.additional in (None, False) else shape.additional
 
     @staticmethod
-    def _undeclared(shape: Shape, key: str) -> Parts:
+    def _undeclared(shape: ParameterSet, key: str) -> Parts:
         """Return the schema of a required parameter that the schema does not declare: a string, unless others have one."""
         return (({"type": "string"} if shape.additional in (None, True, False) else shape.additional, f"/required/{key}"),)
 

@@ -1,10 +1,10 @@
-"""Keywords of JSON Schema, and what a grammar does with each. `docs/structured-output.md` shows the same table."""
+"""Keywords of JSON Schema and their treatment in grammars. `docs/structured-output.md` shows the same table."""
 
 from enum import Enum
 
 
 class Handling(Enum):
-    """What becomes of a keyword."""
+    """Treatment of a keyword."""
 
     ENFORCED = "enforced"
     PASSES = "passes"

@@ -1,4 +1,4 @@
-"""What happens to a keyword of a schema that a grammar can't enforce."""
+"""Treatment of keywords of a schema that a grammar can't enforce."""
 
 from dflash.errors import RequestError
 

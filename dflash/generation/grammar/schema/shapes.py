@@ -16,7 +16,7 @@ _COUNTS = ("unevaluatedProperties", "minProperties", "maxProperties", "enum", "c
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ParameterSet:
     """One form of the parameters.
 
     Parameters
@@ -33,17 +33,17 @@ class Shape:
     required: tuple[str, ...] = ()
     additional: Any = None
 
-    def merged(self, other: "Shape") -> "Shape":
+    def merged(self, other: "ParameterSet") -> "ParameterSet":
         """Return the parameters that fit both."""
         properties = dict(self.properties)
         for key, parts in other.properties.items():
             properties[key] = (*properties.get(key, ()), *(part for part in parts if part not in properties.get(key, ())))
         both = [each for each in (self.additional, other.additional) if each is not None]
         additional = None if not both else False if False in both else both[0]
-        return Shape(properties, tuple(dict.fromkeys((*self.required, *other.required))), additional)
+        return ParameterSet(properties, tuple(dict.fromkeys((*self.required, *other.required))), additional)
 
 
-def shapes_of(parameters: Any, policy: Policy) -> list[Shape]:
+def shapes_of(parameters: Any, policy: Policy) -> list[ParameterSet]:
     """Return the forms of a function's parameters: more than one if ``anyOf`` or ``oneOf`` stands at the top.
 
     Raises
@@ -58,9 +58,9 @@ class _Shapes:
     def __init__(self, root: Any, policy: Policy) -> None:
         self._root, self._policy = root, policy
 
-    def of(self, schema: Any, pointer: str, seen: tuple[str, ...]) -> list[Shape]:
+    def of(self, schema: Any, pointer: str, seen: tuple[str, ...]) -> list[ParameterSet]:
         if not isinstance(schema, Mapping):
-            return [Shape()]
+            return [ParameterSet()]
         self._check(schema, pointer)
         found = [self._own(schema, pointer)]
         for parts in self._conjuncts(schema, pointer, seen):
@@ -70,7 +70,7 @@ class _Shapes:
                 found = found[:1]
         return found
 
-    def _own(self, schema: Mapping[str, Any], pointer: str) -> Shape:
+    def _own(self, schema: Mapping[str, Any], pointer: str) -> ParameterSet:
         properties, required = schema.get("properties"), schema.get("required")
         for keyword, value, kinds in (("properties", properties, Mapping), ("required", required, list | tuple)):
             if value is not None and not isinstance(value, kinds):
@@ -80,9 +80,9 @@ class _Shapes:
         known = properties if isinstance(properties, Mapping) else {}
         names = [key for key in required if isinstance(key, str)] if isinstance(required, list | tuple) else []
         parts = {key: ((part, f"{pointer}/properties/{escaped(key)}"),) for key, part in known.items()}
-        return Shape(parts, tuple(dict.fromkeys(names)), schema.get("additionalProperties"))
+        return ParameterSet(parts, tuple(dict.fromkeys(names)), schema.get("additionalProperties"))
 
-    def _conjuncts(self, schema: Mapping[str, Any], pointer: str, seen: tuple[str, ...]) -> Iterator[list[Shape]]:
+    def _conjuncts(self, schema: Mapping[str, Any], pointer: str, seen: tuple[str, ...]) -> Iterator[list[ParameterSet]]:
         """Yield the alternatives of each part that the parameters must fit beside the schema's own."""
         reference = schema.get("$ref")
         if isinstance(reference, str):
