@@ -26,6 +26,7 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.grammar.schema.policy import Notes
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, with_recoveries
@@ -197,7 +198,8 @@ class LM:
         )
         of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
         chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
-        wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())
+        notes = Notes()
+        wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or (), notes=notes)
         completions = [
             Completion(
                 self.tokenizer,
@@ -209,6 +211,7 @@ class LM:
                 output_format=of_messages if is_chat else of_text,
                 grammar=wanted_grammar,
                 prefix_cache=prefix_cache,
+                warnings=notes.texts,
                 ignore_eos=ignore_eos,
                 stop_token_ids=prompts.checked_ids("stop_token_ids", stop_token_ids, self.model.n_vocab),
                 prompt_logprobs=prompt_logprobs,

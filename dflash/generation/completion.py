@@ -73,6 +73,8 @@ class Completion:
         Number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
     conversation : str, optional
         Name of the conversation, a hint for the prefix cache.
+    warnings : sequence of str
+        Notes about the request for the caller, such as keywords of a schema that are not enforced.
     ignore_eos : bool
         Continue after end tokens, up to `max_tokens`.
     stop_token_ids : sequence of int
@@ -118,6 +120,7 @@ class Completion:
         stop_token_ids: Sequence[int] = (),
         prompt_logprobs: int | None = None,
         skip_special: bool = True,
+        warnings: Sequence[str] = (),
     ) -> None:
         if ignore_eos and grammar is not None:
             raise RequestError("ignore_eos: can't be combined with a constraint, at whose end the output ends; drop one")
@@ -154,6 +157,7 @@ class Completion:
             cache_salt=cache_salt,
             prompt_logprobs=prompt_logprobs,
         )
+        self.session.warnings += warnings
         self.pieces: list[str] = []
         self.events: list[Event] = []
         self._parser = None if parser is None else parser()

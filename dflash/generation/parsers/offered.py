@@ -20,11 +20,13 @@ class OfferedTools:
     def __init__(self, tools: Iterable[Mapping[str, Any]], *, only: bool = False) -> None:
         self._only = only
         self._schemas: dict[str, Any] = {}
+        self.has_strict = False
         for tool in tools:
             function = tool.get("function", tool) if isinstance(tool, Mapping) else None
             name = function.get("name") if isinstance(function, Mapping) else None
             if isinstance(name, str):
                 self._schemas[name] = function.get("parameters")
+                self.has_strict = self.has_strict or function.get("strict") is True
         self._objects: dict[str, list[Mapping[str, Any]]] = {}
         self._members: dict[tuple[str, str], tuple[Member, ...]] = {}
 

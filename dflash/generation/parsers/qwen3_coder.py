@@ -31,13 +31,18 @@ _TAGS = TagSearch(PARAMETER, FUNCTION_END, CALL_END)
 
 @register("tool", "qwen3-coder")
 class FunctionTags:
-    """Calls in ``<function=NAME>`` tags. ``<tool_call>`` may be missing if the function is offered, not inside reasoning."""
+    """Calls in ``<function=NAME>`` tags.
 
-    openings, reasoning_openings = (_OPENING, "<function="), (_OPENING,)
+    ``<tool_call>`` may be missing if the function is offered, but not inside reasoning, nor if a tool is strict: grammars
+    bind calls from that tag on.
+    """
+
+    reasoning_openings: tuple[str, ...] = (_OPENING,)
     closings = (FUNCTION_END, CALL_END)
 
     def __init__(self, tools: OfferedTools) -> None:
         self._tools = tools
+        self.openings: tuple[str, ...] = (_OPENING,) if tools.has_strict else (_OPENING, "<function=")
 
     @staticmethod
     def matches(source: str) -> bool:

@@ -40,7 +40,14 @@ class MessageFormat:
     def closing(self, completions: Sequence[Completion]) -> Iterator[ServerEvent]:
         """Yield ``message_delta`` with the stop reason and token counts, and ``message_stop``."""
         (completion,) = completions
-        yield _named({"type": "message_delta", "delta": _ending_of(completion), "usage": _usage_of(completion)})
+        yield _named(
+            {
+                "type": "message_delta",
+                "delta": _ending_of(completion),
+                "usage": _usage_of(completion),
+                **_warnings_of(completion),
+            }
+        )
         yield _named({"type": "message_stop"})
 
     def heartbeat(self) -> ServerEvent:
@@ -55,7 +62,8 @@ class MessageFormat:
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """Return the body of a response that is not streamed."""
         (completion,) = completions
-        return self._message(content_blocks(completion.events), _ending_of(completion), _usage_of(completion))
+        body = self._message(content_blocks(completion.events), _ending_of(completion), _usage_of(completion))
+        return {**body, **_warnings_of(completion)}
 
     def _message(
         self, content: Sequence[Mapping[str, Any]], ending: Mapping[str, Any], usage: Mapping[str, Any]
@@ -74,6 +82,10 @@ class MessageFormat:
 
 def _named(data: Mapping[str, Any]) -> ServerEvent:
     return ServerEvent(data, data["type"])
+
+
+def _warnings_of(completion: Completion) -> dict[str, list[str]]:
+    return {"warnings": list(completion.session.warnings)} if completion.session.warnings else {}
 
 
 def _ending_of(completion: Completion) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from dflash.generation.completion import Completion, Delta
 from dflash.generation.parsers import ArgumentsDelta, CallStart, ContentDelta, Event, ParsedOutput, ReasoningDelta
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.openai.chunks import LOWEST, ChunkFormat
-from dflash.serve.openai.usage import interventions
+from dflash.serve.openai.usage import remarks
 from dflash.serve.requests import ChatRequest
 
 
@@ -47,7 +47,7 @@ class ChatFormat(ChunkFormat):
             del self._open[index]
             reason = _finish_reason(delta.step.finish, called=index in self._called)
             ending = self._choice(index, {}, finish_reason=reason)
-            yield self._chunk(ending, **interventions([self._completions[index]]))
+            yield self._chunk(ending, **remarks([self._completions[index]]))
 
     def heartbeat(self) -> ServerEvent:
         """Return a chunk that adds nothing."""

@@ -7,7 +7,7 @@ from typing import Any
 from dflash.generation.completion import Completion
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.http_errors import Problem
-from dflash.serve.openai.usage import interventions, usage
+from dflash.serve.openai.usage import remarks, usage
 from dflash.serve.requests import Options
 
 LOWEST = -9999.0
@@ -101,5 +101,5 @@ class ChunkFormat:
             "object": self._kind,
             "choices": [self._whole_choice(index, completion) for index, completion in enumerate(completions)],
             "usage": usage(completions, self._options.n),
-            **interventions(completions),
+            **remarks(completions),
         }

@@ -7,7 +7,7 @@ from dflash.decode.session import TokenLogprobs
 from dflash.generation.completion import Completion, Delta
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.openai.chunks import LOWEST, ChunkFormat
-from dflash.serve.openai.usage import interventions
+from dflash.serve.openai.usage import remarks
 from dflash.serve.requests import CompletionRequest
 
 
@@ -50,7 +50,7 @@ class CompletionFormat(ChunkFormat):
         if delta.step.finish is not None:
             del self._open[index]
             ending = self._choice(index, "", reason=delta.step.finish)
-            yield self._chunk(ending, **interventions([self._completions[index]]))
+            yield self._chunk(ending, **remarks([self._completions[index]]))
 
     def heartbeat(self) -> ServerEvent:
         """Return a chunk without text."""

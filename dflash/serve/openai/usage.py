@@ -1,4 +1,4 @@
-"""Token counts and interventions in OpenAI's form."""
+"""Token counts, interventions and warnings in OpenAI's form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,9 @@ def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
     return {**found, "completion_tokens_details": details} if details else found
 
 
-def interventions(completions: Sequence[Completion]) -> dict[str, list[str]]:
-    """Return the interventions of recoveries, one sentence each; empty if there were none."""
-    done = [str(each) for completion in completions for each in completion.session.interventions]
-    return {"interventions": done} if done else {}
+def remarks(completions: Sequence[Completion]) -> dict[str, list[str]]:
+    """Return interventions of recoveries and warnings, one sentence each; empty if there were none."""
+    sessions = [completion.session for completion in completions]
+    done = [str(each) for session in sessions for each in session.interventions]
+    warnings = list(dict.fromkeys(warning for session in sessions for warning in session.warnings))
+    return ({"interventions": done} if done else {}) | ({"warnings": warnings} if warnings else {})

@@ -13,6 +13,7 @@ from dflash.errors import RequestError
 from dflash.generation.completion import Completion
 from dflash.generation.grammar import build
 from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.grammar.schema.policy import Notes
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import checked_ids
 from dflash.generation.recovery.names import Language
@@ -44,6 +45,8 @@ class ReadRequest:
         Name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
     grammars : sequence of Grammar or None, optional
         Grammar of each prompt's outputs, from `with_grammars`.
+    warnings : sequence of str
+        What these grammars do not enforce.
     offered_tools_only : bool
         Calls of functions that the request does not offer are text.
     cache_salt : str
@@ -56,6 +59,7 @@ class ReadRequest:
     template: ChatTemplate | None
     conversation: str | None = None
     grammars: Sequence[Grammar | None] | None = None
+    warnings: Sequence[str] = ()
     offered_tools_only: bool = False
     cache_salt: str = ""
 
@@ -113,7 +117,8 @@ class ReadRequest:
         FieldError
             If a constraint can't be compiled.
         """
-        return replace(self, grammars=self._grammars())
+        notes = Notes()
+        return replace(self, grammars=self._grammars(notes), warnings=notes.texts)
 
     def completions(self, strategy: Strategy) -> list[Completion]:
         """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
@@ -128,7 +133,8 @@ class ReadRequest:
 
     def _completions(self, strategy: Strategy) -> list[Completion]:
         options, sampling = self.request.options, self._sampling()
-        grammars = self._grammars() if self.grammars is None else self.grammars
+        if self.grammars is None:
+            return self.with_grammars()._completions(strategy)
         of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
         output_format, max_calls = None, None
         if isinstance(self.request, ChatRequest):
@@ -153,9 +159,10 @@ class ReadRequest:
                 stop_token_ids=options.stop_token_ids,
                 prompt_logprobs=options.prompt_logprobs,
                 skip_special=options.skip_special,
+                warnings=self.warnings,
                 prefix_cache=options.use_prefix_cache,
             )
-            for prompt, grammar in zip(map(PromptIds, self.prompts), grammars, strict=True)
+            for prompt, grammar in zip(map(PromptIds, self.prompts), self.grammars, strict=True)
             for each in of_choice
         ]
 
@@ -166,11 +173,12 @@ class ReadRequest:
             return sampling
         return replace(sampling, logit_bias={**dict(sampling.logit_bias), call: _NEVER})
 
-    def _grammars(self) -> list[Grammar | None]:
+    def _grammars(self, notes: Notes) -> list[Grammar | None]:
         is_chat = isinstance(self.request, ChatRequest)
         prompts = [(ids, is_chat) for ids in self.prompts]
         with _named():
-            return build.grammars(self.request.grammar, prompts, self.tokenizer, self.template, self._tools)
+            params, template = self.request.grammar, self.template
+            return build.grammars(params, prompts, self.tokenizer, template, self._tools, notes=notes)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dflash.decode.session import Session
 from dflash.generation.completion import Completion, Delta
 from dflash.serve.dialect import AnswerHead, ErrorFormat, ServerEvent
 from dflash.serve.http_errors import Problem
-from dflash.serve.openai.usage import interventions
+from dflash.serve.openai.usage import remarks
 from dflash.serve.responses.output import Output
 from dflash.serve.responses.output_items import Payload
 from dflash.serve.responses.request import ResponsesRequest
@@ -87,7 +87,7 @@ class ResponsesFormat:
                 "output_tokens_details": {"reasoning_tokens": counts.reasoning},
                 "total_tokens": counts.prompt + counts.output,
             },
-            **interventions(completions),
+            **remarks(completions),
         )
         if self._request.store:
             self._store.add(body, self._request.items, self._request.echo["previous_response_id"], self._request.user)

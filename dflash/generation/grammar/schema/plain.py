@@ -145,7 +145,9 @@ class PlainSchemas:
             self._policy.give_up(pointer, keyword, f"it holds {error}")
             return None
 
-    def _format(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _format(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+        if "string" not in (types_of(schema, pointer, self._policy) or ("string",)):
+            return {}  # of a number: an annotation
         if isinstance(value, str) and value in FORMATS:
             return {"allOf": [{"pattern": f"^(?:{searched(f'^(?:{FORMATS[value]})$')})$"}]}
         self._policy.give_up(pointer, keyword, f"{value!r:.60} is not a known format")
@@ -243,7 +245,7 @@ class PlainSchemas:
         is_idle = (
             (keyword == "uniqueItems" and value is False)
             or (keyword.startswith("dep") and value == {})
-            or (keyword == "if" and not {"then", "else"} & set(schema))
+            or (keyword == "if" and all(schema.get(part, True) in ({}, True) for part in ("then", "else")))
             or (keyword in ("minContains", "maxContains") and "contains" not in schema)
         )
         if not is_idle:
