@@ -6,6 +6,9 @@ from dflash.generation.grammar.limits import FREE_MASK_SECONDS, MASK_SECONDS
 _NEW = 0.25
 """Weight of the newest mask in the mean."""
 
+_FIRST = 0.0025
+"""CPU seconds that masks of a new request count for, as slow as free text in a large vocabulary: its first draft has ten."""
+
 
 class MaskBudget:
     """CPU seconds of masks and moves beyond what each mask has free. The outputs of one request share it.
@@ -19,7 +22,7 @@ class MaskBudget:
     __slots__ = ("_spent", "mean")
 
     def __init__(self) -> None:
-        self._spent = self.mean = 0.0
+        self._spent, self.mean = 0.0, _FIRST
 
     def charge_mask(self, seconds: float) -> None:
         """Count a mask."""

@@ -262,13 +262,15 @@ def test_moves_count_too(work):
 def test_a_draft_has_as_many_tokens_as_masks_are_affordable(work):
     state = GrammarState(compiled((), regex="[a-z ]*"))
     draft = Draft(ids("the quick brown fox jumps over the lazy dog"))
-    assert len(state.fit(draft, 64)) == len(draft) > 6
-    work.each = 0.01
-    for _ in range(40):
-        state.mask()
-    work.each = 0.0
-    assert len(state.fit(draft, 64)) == 5, "25 ms of masks, 5 ms each"
-    assert len(GrammarState(compiled((), regex="the end of it")).fit(draft, 64)) > 2, "forced tokens of another request"
+    assert len(state.fit(draft, 64)) == 10 < len(draft), "before the first mask"
+    for each, n in ((0.0, len(draft)), (0.01, 5)):
+        work.each = each
+        for _ in range(40):
+            state.mask()
+        work.each = 0.0
+        assert len(state.fit(draft, 64)) == n, "25 ms of masks, 5 ms each"
+    forced = GrammarState(compiled((), regex="the quick brown fox jumps over the lazy dog and is gone"))
+    assert len(forced.fit(Draft([]), 64)) == 10
 
 
 def test_work_that_the_library_limits_ends_the_request_with_its_reason():

@@ -1,0 +1,139 @@
+"""Random hostile grammars against a running server, beside a neighbour that streams without a grammar.
+
+python -m dflash.serve demo --port 18300 --no-access-log --context 768 --prefix-cache-mib 0 &
+python benchmarks/grammar_fuzz.py $! http://127.0.0.1:18300 [--cases 20000] [--first 0] [--threads 3]
+
+Prints statuses, the server's CPU seconds between two events of the neighbour (of the whole process, and of its busiest
+thread), and its memory before and after. The server has few KV pages and no prefix cache, so that neither fills. Ends with
+1 if the server has ended, answers 5xx, or exceeds 0.3 s of a thread or 50 MB.
+"""
+
+import argparse
+import collections
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from hostile_grammars import hostile_fields
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+MESSAGES = [{"role": "user", "content": "Tell me a long story."}]
+SETTINGS = {"messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": False}, "temperature": 1.0}
+
+
+def cpu_of(pid):
+    """CPU seconds of each thread of a process."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            fields = (task / "stat").read_text().rpartition(") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found[task.name] = TICK * (int(fields[11]) + int(fields[12]))
+    return found
+
+
+def memory_of(pid):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Neighbour(threading.Thread):
+    """Streams answers one after the other; notes the server's CPU time between their events."""
+
+    def __init__(self, pid, url):
+        super().__init__(daemon=True)
+        self.pid, self.url, self.ending = pid, url, False
+        self.process, self.thread, self.wall = [], [], []
+
+    def run(self):
+        with httpx.Client(timeout=600) as client:
+            while not self.ending:
+                body = {**SETTINGS, "max_tokens": 400, "stream": True, "logit_bias": {}, "seed": len(self.process)}
+                with client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as answer:
+                    before = None
+                    for line in answer.iter_lines():
+                        if not line.startswith("data: {"):
+                            continue
+                        now = time.monotonic(), cpu_of(self.pid)
+                        if before is not None:
+                            took = [seconds - before[1].get(name, 0.0) for name, seconds in now[1].items()]
+                            self.wall.append(now[0] - before[0])
+                            self.process.append(sum(took))
+                            self.thread.append(max(took))
+                        before = now
+
+
+def shown(seconds):
+    ordered = sorted(seconds)
+    places = (0.5, 0.99, 0.999)
+    return " / ".join(f"{1e3 * ordered[int(p * (len(ordered) - 1))]:.0f}" for p in places) + f" / {1e3 * ordered[-1]:.0f} ms"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pid", type=int)
+    parser.add_argument("url")
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first case")
+    parser.add_argument("--threads", type=int, default=3, help="requests at a time")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
+    arguments = parser.parse_args()
+    client = httpx.Client(timeout=600, limits=httpx.Limits(max_connections=arguments.threads + 1))
+    statuses, messages = collections.Counter(), collections.Counter()
+    deadline = time.monotonic() + arguments.seconds
+
+    def one(seed):
+        if time.monotonic() > deadline:
+            return
+        more = {"n": 4} if seed % 5 == 0 else {}
+        strategy = "lookup" if seed % 2 else "plain"
+        body = {**SETTINGS, **hostile_fields(seed), "max_tokens": 24, "seed": seed, "strategy": strategy, **more}
+        answer = client.post(f"{arguments.url}/v1/chat/completions", json=body)
+        statuses[answer.status_code] += 1
+        if answer.status_code != 200:
+            messages[answer.json()["error"]["message"][:60]] += 1
+        if answer.status_code >= 500:
+            print("seed", seed, answer.status_code, answer.text[:200], flush=True)
+
+    for seed in range(10**6, 10**6 + 100):  # fill caches and pools
+        one(seed)
+    time.sleep(1)
+    before = memory_of(arguments.pid)
+    statuses.clear()
+    neighbour = Neighbour(arguments.pid, arguments.url)
+    neighbour.start()
+    began = time.monotonic()
+    with ThreadPoolExecutor(arguments.threads) as threads:
+        for n, _ in enumerate(threads.map(one, range(arguments.first, arguments.first + arguments.cases)), 1):
+            if n % 500 == 0 and time.monotonic() < deadline:
+                print(
+                    n,
+                    dict(statuses),
+                    f"{time.monotonic() - began:.0f} s",
+                    f"{memory_of(arguments.pid) >> 20} MB",
+                    flush=True,
+                )
+    neighbour.ending = True
+    neighbour.join()
+    time.sleep(2)
+    grown = memory_of(arguments.pid) - before
+    print(f"{sum(statuses.values())} cases: {dict(statuses)}")
+    for message, n in messages.most_common(12):
+        print(f"{n:6d} {message}")
+    print(f"events of the neighbour: {len(neighbour.thread)}; median / 99 % / 99.9 % / maximum between two of them")
+    print(f"CPU of the busiest thread: {shown(neighbour.thread)}")
+    print(f"CPU of the process:        {shown(neighbour.process)}")
+    print(f"time:                      {shown(neighbour.wall)}")
+    print(f"memory: {before >> 20} MB before, {grown / 2**20:+.1f} MB after")
+    fine = not any(status >= 500 for status in statuses) and max(neighbour.thread) < 0.3 and grown < 50 << 20
+    sys.exit(not fine)
+
+
+if __name__ == "__main__":
+    main()
