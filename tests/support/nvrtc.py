@@ -21,8 +21,10 @@ GENERATIONS = 80, 90, 120
 
 
 JUDGED = {(13, minor) for minor in (0, 2, 3, 4, 5)}
-"""Versions of NVRTC whose spills are faults of the sources: no kernel of the tests needs any with these. NVRTC 13.1 always spills
-8 bytes of `topk_topp` for compute capability 12.0; other versions were not tried."""
+"""Versions of NVRTC whose spills are faults of the sources: no kernel of the tests needs any with these.
+
+NVRTC 13.1 always spills 8 bytes of `topk_topp` for compute capability 12.0; other versions were not tried.
+"""
 
 _CONTRACTIBLE = re.compile(
     r"^\s*(?:@!?%\w+ )?((?:add|sub|mul|mad)(?!(?:\.\w+)*\.r[nzmp]\b)(?:\.\w+)*\.b?f\d\w*)\s", re.MULTILINE
