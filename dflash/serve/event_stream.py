@@ -88,10 +88,16 @@ class EventStream(Response):
         return bounded
 
 
+_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""Characters that end a line for clients that split text in Unicode's way, as httpx does; JSON may hold them as they are."""
+
+
 def encoded(event: ServerEvent) -> bytes:
     """Return an event as it is sent."""
     data, name = event
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = (
+        data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    )
     head = f"event: {name}\n" if name is not None else ""
     return f"{head}data: {text}\n\n".encode()
 

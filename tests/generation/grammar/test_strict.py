@@ -7,8 +7,14 @@ import pytest
 from demo_text import DATA, demo_tokenizer
 from jsonschema import Draft202012Validator
 from parsing import JSON, XML, parsed
+from schemas import scribbler
 from strict_tools import hostile_text, legal_output, strict_tool
 
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Plain, Strategy
+from dflash.decode.engine import Engine
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
 from dflash.errors import RequestError
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
@@ -273,3 +279,43 @@ def test_messages_name_the_tool_and_nothing_of_the_generated_grammar():
     assert str(error.value).startswith("tools: go: ")
     assert "failed to compile" not in str(error.value)
     assert json.dumps(str(error.value)).isascii()
+
+
+CALL = demo_tokenizer().id_of("<tool_call>")
+
+
+def calling(law):
+    """A law that opens a call after seven tokens, and does not end before."""
+
+    def logits(text):
+        row = law(text).copy()
+        row[list(demo_tokenizer().eos_ids)] -= 60 * (len(text) <= 7)
+        row[CALL] += 60 * (len(text) == 7)
+        return row
+
+    return logits
+
+
+@pytest.mark.parametrize("form", TEMPLATES)
+@pytest.mark.parametrize("strategy", [Plain(), Strategy(PromptLookup())], ids=["plain", "lookup"])
+def test_strict_calls_that_begin_in_reasoning_validate_with_every_strategy(form, strategy):
+    toy, finished = scribbler(), 0
+    toy.law = calling(toy.law)
+    for seed in range(8):
+        tool, prompt = strict_tool(6 * seed if form == "xml" else 6 * seed + 2), [5, demo_tokenizer().id_of("<think>")]
+        try:
+            (grammar,) = grammars(GrammarParams(), [(prompt, True)], demo_tokenizer(), TEMPLATES[form], [tool])
+        except RequestError:
+            continue
+        settings = {"sampling": Sampling(temperature=1.0, seed=seed), "max_tokens": 400, "eos": demo_tokenizer().eos_ids}
+        session = Session(prompt, grammar=grammar, strategy=strategy, **settings)
+        for _ in Engine(toy).run([session]):
+            pass
+        assert session.error is None
+        output = parsed(demo_tokenizer().decode(session.output_ids), [tool], calls=CALLS[form], prompt="<think>\n")
+        assert output.tool_calls, "the call begins in reasoning"
+        for call in output.tool_calls:
+            if call.complete:
+                finished += 1
+                Draft202012Validator(tool["function"]["parameters"]).validate(call.parsed)
+    assert finished

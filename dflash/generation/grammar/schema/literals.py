@@ -15,8 +15,8 @@ from dflash.generation.grammar.schema.policy import Policy
 from dflash.generation.grammar.schema.types import types_of
 from dflash.generation.parsers.schema import is_circle, pointed
 
-MAX_LENGTH = 4096
-"""Largest length that is enforced on a text: each character is a state of the lexer."""
+MAX_LENGTHS = {"minLength": 1024, "maxLength": 10_000}
+"""Largest lengths that are enforced on a text: each character is a state of the lexer."""
 
 INTEGER = r"/-?(?:0|[1-9][0-9]*)(?:\.0+)?/"
 _NUMBERS = "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"
@@ -75,15 +75,14 @@ class Literals:
     def _string(self, schema: Mapping[str, Any], pointer: str) -> Iterable[Expression]:
         low, high = _length(schema.get("minLength"), 0), _length(schema.get("maxLength"), None)
         for keyword, length in (("minLength", low), ("maxLength", high)):
-            if length is not None and length > MAX_LENGTH:
-                self._give_up(pointer, keyword, f"at most {MAX_LENGTH} characters are counted")
-        low = min(low or 0, MAX_LENGTH)
-        if low or (high is not None and high <= MAX_LENGTH):
-            yield (
-                f"/(?s:.{{{low},{'' if high is None or high > MAX_LENGTH else high}}})/"
-                if high is None or high >= low
-                else None
-            )
+            if length is not None and length > MAX_LENGTHS[keyword]:
+                self._give_up(pointer, keyword, f"at most {MAX_LENGTHS[keyword]} characters are counted")
+        low = low if low is not None and low <= MAX_LENGTHS["minLength"] else 0
+        high = high if high is not None and high <= MAX_LENGTHS["maxLength"] else None
+        if high is not None and high < low:
+            yield None
+        elif low or high is not None:
+            yield f"/(?s:.{{{low},{'' if high is None else high}}})/"
         pattern, name = schema.get("pattern"), schema.get("format")
         if isinstance(pattern, str):
             yield self._pattern(pattern, pointer)
@@ -114,6 +113,9 @@ class Literals:
                 yield self._group(
                     keyword, [(each, f"{pointer}/{keyword}/{i}") for i, each in enumerate(options)], pointer, kind
                 )
+        for keyword in ("$dynamicRef", "$recursiveRef"):
+            if keyword in schema:
+                self._give_up(pointer, keyword)
         if "not" in schema:
             yield self._negated(schema["not"], f"{pointer}/not", pointer, "not", kind)
         if "if" in schema and ("then" in schema or "else" in schema):
@@ -132,10 +134,12 @@ class Literals:
         try:
             exact = [self.of(each, where, kind) for each, where in options]
         except _Lost:
-            self._give_up(pointer, keyword, "its parts may overlap")
-            return _any(some)
+            exact = None
         finally:
             self._n_negated -= 1
+        if exact is None:
+            self._give_up(pointer, keyword, "its parts may overlap")
+            return _any(some)
         one = [
             _all([each, *(_not(other, kind) for j, other in enumerate(exact) if j != i)], kind)
             for i, each in enumerate(exact)
