@@ -127,6 +127,17 @@ def test_a_stop_sequence_is_named(ask, stream):
     assert message["content"][-1]["text"] == "One "
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_complete_call_counts_more_than_a_stop_sequence(ask, stream):
+    """A client that is told of a stop sequence would not run the call."""
+    answer = ask(*CALL, CLOSED, "\nEND two", stop_sequences=["END"], stream=stream)
+    message = fold(named_events(answer)) if stream else answer.json()
+    assert (message["stop_reason"], message["stop_sequence"]) == ("tool_use", None)
+    answer = ask(*CALL, CLOSED, "\n", *CALL, "END", stop_sequences=["END"], stream=stream)
+    message = fold(named_events(answer)) if stream else answer.json()
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
+
+
 def test_token_counts(ask):
     usage = ask("</think>\n\nTwo").json()["usage"]
     counted = ask(path="/v1/messages/count_tokens", max_tokens=None).json()
