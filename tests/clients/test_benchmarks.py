@@ -19,12 +19,12 @@ from dflash.serve.limits import Limits
 
 pytestmark = pytest.mark.clients
 
-QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CI": "1", "TERM": "dumb"}
+QUIET = {"HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CI": "1", "TERM": "dumb"}
 N_REQUESTS, N_PROMPT, N_OUTPUT = 4, 16, 8
 QUESTIONS = [
-    {"question": "def add(a, b):\n    return a", "choices": [" + b", " elephants", " - 3 * c"], "answer": 0},
-    {"question": "import os\nimport", "choices": [" sys", " banana"], "answer": 0},
-    {"question": "The capital of Japan is", "choices": [" seven", " Tokyo"], "answer": 1},
+    {"question": "def add(a, b):\n    return a", "choices": ["+ b", "elephants", "- 3 * c"], "answer": 0},
+    {"question": "import os\nimport", "choices": ["sys", "banana"], "answer": 0},
+    {"question": "The capital of Japan is", "choices": ["seven", "Tokyo"], "answer": 1},
 ]
 
 
@@ -168,7 +168,7 @@ def test_lm_eval(run, lm, tokenizer, tmp_path):
             *("--output_path", str(tmp_path / "results"), "--log_samples"),
         ],
     )
-    want = [[log_likelihood(lm, row["question"], choice) for choice in row["choices"]] for row in QUESTIONS]
+    want = [[log_likelihood(lm, row["question"], " " + choice) for choice in row["choices"]] for row in QUESTIONS]
     best = [max(range(len(row)), key=row.__getitem__) for row in want]
     results = read_json(tmp_path / "results", "results_*.json")["results"]
     share = sum(index == row["answer"] for index, row in zip(best, QUESTIONS, strict=True)) / len(QUESTIONS)
