@@ -5,6 +5,10 @@ import math
 from itertools import accumulate, chain
 
 import pytest
+from in_process import sent
+
+from dflash.errors import RequestError
+from dflash.serve.limits import Limits
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 USER = {"role": "user", "content": "What is the capital of Japan?"}
@@ -275,15 +279,35 @@ def test_without_a_generation_prompt_the_last_message_is_the_end(post):
     assert chat["choices"][0]["token_ids"] == post(COMPLETIONS, prompt=rendered, **body)["choices"][0]["token_ids"]
 
 
-def test_old_turns_are_dropped(http, server):
-    turn = [{"role": "user", "content": "word " * 1400}, {"role": "assistant", "content": "ok"}]
-    turns = turn * 30
-    body = {"instructions": "Keep me.", "input": [*turns, USER], "max_output_tokens": 1}
-    assert http.post(RESPONSES, json=body).json()["error"]["code"] == "context_length_exceeded"
-    answer = http.post("/v1/responses", json={**body, "truncation": "auto"}).json()
+def test_old_turns_are_dropped(app_of):
+    """As few as possible: with one more the prompt would be longer than the context."""
+    app = app_of("hello", limits=Limits(1000))
+    turns = [{"role": "user", "content": "word " * 60}, {"role": "assistant", "content": "ok"}] * 40
+    body = {"instructions": "Keep me.", "input": [*turns, USER]}
+    answer = sent(app, "POST", RESPONSES, json=body)
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    answer = sent(app, "POST", RESPONSES, json={**body, "truncation": "auto"}).json()
     assert answer["truncation"] == "auto"
     n = answer["usage"]["input_tokens"]
-    assert server.loaded.model.config.context - 1600 < n < server.loaded.model.config.context
+    counted = [
+        sent(app, "POST", f"{RESPONSES}/input_tokens", json={**body, "input": [*turns[2 * k :], USER]}).json()[
+            "input_tokens"
+        ]
+        for k in range(25, 40)
+    ]
+    assert n == max(count for count in counted if count < 1000)
+    last = {"input": [{"role": "user", "content": "word " * 2000}], "truncation": "auto"}
+    assert sent(app, "POST", RESPONSES, json=last).json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_library_continues_a_message(lm):
+    messages = [USER, {"role": "assistant", "content": "The capital of"}]
+    found = lm.generate(messages, max_tokens=8, continue_final_message=True)
+    assert found.prompt == lm.encode(lm.tokenizer.decode(found.prompt))
+    assert lm.tokenizer.decode(found.prompt).endswith("</think>\n\nThe capital of")
+    for prompt in ([USER], "The capital of", [{"role": "assistant", "content": ""}]):
+        with pytest.raises(RequestError, match="continue_final_message"):
+            lm.generate(prompt, max_tokens=1, continue_final_message=True)
 
 
 def test_the_library_has_the_same(lm):

@@ -4,6 +4,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from in_process import sent
 
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.openai.chat_request import parse_chat
@@ -302,3 +303,23 @@ def test_a_variable_that_is_true_or_false_is_no_text(api, value):
     with pytest.raises(FieldError) as caught:
         parsed(api, {**BASES[api], "chat_template_kwargs": value})
     assert caught.value.field == f"chat_template_kwargs.{next(iter(value))}"
+
+
+PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions", RESPONSES: "/v1/responses", MESSAGES: "/v1/messages"}
+NEEDS_A_MODEL = {"strategy", "previous_response_id"}
+
+
+@pytest.mark.parametrize("api", ALL)
+def test_the_server_answers_as_the_rows_say(app_of, api):
+    """Each row is sent: 400 with its name in the form of the API if it is refused, an answer otherwise."""
+    app = app_of("hello")
+    for row in TABLE[api].values():
+        if row.name in NEEDS_A_MODEL:
+            continue
+        answer = sent(app, "POST", PATHS[api], json={**body_of(row, api), row.name: row.example})
+        assert answer.status_code == (400 if row.outcome is Outcome.REFUSED else 200), (row.name, answer.text)
+        if row.outcome is Outcome.REFUSED:
+            error = answer.json()["error"]
+            assert error["message"].startswith(f"{row.name}: is not supported")
+            assert error["type"] == "invalid_request_error"
+            assert api == MESSAGES or error["param"] == row.name

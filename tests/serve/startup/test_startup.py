@@ -7,6 +7,7 @@ import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -169,6 +170,7 @@ def test_the_process_ends_its_start_with_a_command_that_works():
         (["--pending", "16"], "pending", 16),
         ([], "pending", 64),
         (["--no-context-shift", "-kvu", "--cache-prompt"], "kv", "f16"),
+        (["--chat-template-file", "own.jinja"], "chat_template_file", Path("own.jinja")),
     ],
 )
 def test_options_of_llama_server(words, field, value):
@@ -181,6 +183,7 @@ def test_options_of_llama_server(words, field, value):
         (["-ngl", "99"], "-ngl: a model runs on one device as a whole"),
         (["demo", "--n-gpu-layers", "all", "-c", "8"], "--n-gpu-layers: a model runs on one device"),
         (["-fa"], "-fa: attention and loading have one implementation"),
+        (["--chat-template", "chatml"], "--chat-template: names no template here; give a file to --chat-template-file"),
         (["--mmproj", "x.gguf"], "--mmproj: is not supported"),
         (["a.gguf", "-m", "b.gguf"], "--model b.gguf: another model is given already, a.gguf"),
         (["--temp", "-1"], "--temp: "),
