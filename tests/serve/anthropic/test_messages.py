@@ -198,7 +198,8 @@ def test_errors(ask, settings, status, kind):
 
 
 def test_a_schema_that_can_not_be_compiled(ask):
-    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    loop = {"a": {"$ref": "#/$defs/loop"}}
+    schema = {"type": "object", "properties": loop, "required": ["a"], "$defs": {"loop": {"$ref": "#/$defs/loop"}}}
     answer = ask(output_config={"format": {"type": "json_schema", "schema": schema}}, tools=None)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("output_config.format: ")
