@@ -92,7 +92,7 @@ def test_a_second_try_begins_where_the_prompt_ends(lm):
         """Sees nothing, and takes the ninth token for the end."""
 
         def start(self, session):
-            session.eos |= {want.tokens[8]}
+            session.stop_ids |= {want.tokens[8]}
             watch = super().start(session)
             watch._silent = frozenset(range(lm.model.n_vocab))
             return watch

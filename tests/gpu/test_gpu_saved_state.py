@@ -41,7 +41,7 @@ def test_a_state_from_disk_is_the_state_of_memory(loaded, tmp_path, name):
     run(engine, prompt, name)
     in_memory = run(engine, prompt, name)
     ids = np.array(prompt[:-1], np.int32)
-    want = SavedState.of(engine.prefix_cache.longest(ids), "same")
+    want = SavedState.of(engine.prefix_cache.longest(ids, Strategy.of(name).drafter), "same")
     engine.prefix_cache.close()
     assert engine.prefix_cache.disk.stats.writes == 2
 
@@ -51,7 +51,7 @@ def test_a_state_from_disk_is_the_state_of_memory(loaded, tmp_path, name):
     assert engine.prefix_cache.disk.stats.hits == 1
     assert from_disk.output_ids == in_memory.output_ids
     assert [step.accepted for step in from_disk.steps] == [step.accepted for step in in_memory.steps]
-    got = SavedState.of(engine.prefix_cache.longest(ids), "same")
+    got = SavedState.of(engine.prefix_cache.longest(ids, Strategy.of(name).drafter), "same")
     assert list(got.arrays) == list(want.arrays)
     assert got.drafter == want.drafter
     for key, array in want.arrays.items():
