@@ -67,15 +67,15 @@ class _Body:
         head = quoted(f"\n<function={self.function.name}>\n")
         rules = [f'f{self.name}: {head} ({" | ".join(f"s{name}" for name in names)}) "\\n"']
         for name, shape in zip(names, shapes, strict=True):
-            rules += _ShapeRules(name, shape, self).rules()
+            rules += _ShapeRules(name, shape, self, is_only=len(shapes) == 1).rules()
         return [*rules, *self.literals.rules]
 
 
 class _ShapeRules:
     """Rules of one shape. ``p{name}_{j}`` follows the tag of parameter j, ``n{name}_{j}`` names the one after it."""
 
-    def __init__(self, name: str, shape: ParameterSet, body: _Body) -> None:
-        self._name, self._body = name, body
+    def __init__(self, name: str, shape: ParameterSet, body: _Body, *, is_only: bool) -> None:
+        self._name, self._body, self._is_only = name, body, is_only
         self._parameters: list[tuple[str, Parts]] = []
         for key in dict.fromkeys((*shape.properties, *shape.required)):
             if not isinstance(key, str) or not key or not key.isprintable() or set(key) & set("<>"):
@@ -149,7 +149,9 @@ class _ShapeRules:
         return self._text(j, "", f"({text})", is_free=False)
 
     def _text(self, j: int, name: str, text: str, *, is_free: bool) -> list[str]:
-        given = [k for k in range(min(j + 1, len(self._parameters))) if k == j or self._required[k]]
+        # shapes share their terminals only if what was given before does not matter
+        before = range(min(j + 1, len(self._parameters)))
+        given = [k for k in before if k == j or (self._required[k] and self._is_only)]
         open_keys = [key for k, (key, _) in enumerate(self._parameters) if k not in given]
         following = [f"n{self._name}_{min(j + 1, len(self._parameters))}"] if self._has_next(j + 1) else []
         known = [quoted(f"{self._parameters[k][0]}>") for k in given] if is_free else []

@@ -122,7 +122,7 @@ class PlainSchemas:
         if not self._is_list(value, keyword, pointer):
             return {}
         if not are_disjoint(value, self._root):
-            self._policy.give_up(pointer, keyword, "its parts may overlap, so it is read as anyOf")
+            self._policy.give_up(pointer, keyword, "its parts may overlap")
         options = self._parts(value, keyword, pointer)
         return {"allOf": [{"anyOf": options}]} if "anyOf" in schema else {"anyOf": options}
 

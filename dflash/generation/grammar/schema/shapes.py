@@ -96,7 +96,7 @@ class _Shapes:
         for keyword in ("anyOf", "oneOf"):
             options = _list(schema, keyword)
             if keyword == "oneOf" and options and not are_disjoint(options, self._root):
-                self._policy.give_up(pointer, keyword, "its parts may overlap, so it is read as anyOf")
+                self._policy.give_up(pointer, keyword, "its parts may overlap")
             if options:
                 yield [shape for i, each in enumerate(options) for shape in self.of(each, f"{pointer}/{keyword}/{i}", seen)]
 
