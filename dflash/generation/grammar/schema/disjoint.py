@@ -6,13 +6,13 @@ from typing import Any
 
 from dflash.generation.parsers.schema import deref
 
-MAX_OPTIONS = 64
+MAX_PAIRED = 64
 """Most schemas that are compared in pairs."""
 
 
 def are_disjoint(options: Sequence[Any], root: Any) -> bool:
     """Return True if types, constants or a required property tell all schemas apart."""
-    if len(options) > MAX_OPTIONS:
+    if len(options) > MAX_PAIRED:
         return False
     found = [deref(option, root) for option in options]
     return all(_differ(first, second, root, 4) for first, second in combinations(found, 2))
