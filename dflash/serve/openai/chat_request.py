@@ -59,8 +59,13 @@ def parse_chat(body: object) -> ChatRequest:
     )
 
 
+_PREFIX_MARKS = ("prefix", "partial")
+"""Fields of a last message that ask for its continuation in the APIs of DeepSeek, Mistral and Moonshot."""
+
+
 def _ending(fields: Fields, last: Mapping[str, Any]) -> PromptEnding:
-    if not read(fields, CHAT, "continue_final_message"):
+    has_mark = any(last.get(name) is True for name in _PREFIX_MARKS) and can_continue(last)
+    if not (has_mark or read(fields, CHAT, "continue_final_message")):
         return PromptEnding.NEW_TURN if read(fields, CHAT, "add_generation_prompt") else PromptEnding.NOTHING
     if fields.any("add_generation_prompt"):
         raise fields.error("continue_final_message", "can't be combined with add_generation_prompt: true")

@@ -15,6 +15,14 @@ _VLLM = ("json", "json_object", "regex", "choice", "grammar")
 """Fields of vLLM's ``structured_outputs``; the older fields are called the same after ``guided_``."""
 
 
+_REFUSED = {
+    "whitespace_pattern": "use regex or lark",
+    "disable_any_whitespace": "use regex or lark",
+    "disable_additional_properties": "write additionalProperties into the schema",
+}
+"""Fields of ``structured_outputs`` that would change what is legal; the others, such as the backend, change nothing."""
+
+
 def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarParams:
     """Read the constraints of a request.
 
@@ -40,6 +48,9 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
     for name in ("regex", "lark", "grammar"):
         add(name, name, _text(fields, name))
     structured = fields.object("structured_outputs")
+    for name, alternative in _REFUSED.items():
+        if structured is not None and structured.any(name):
+            raise structured.error(name, f"is not supported: {alternative}")
     sources = [(fields, f"guided_{name}", name) for name in _VLLM]
     sources += [(structured, name, name) for name in (*_VLLM, "structural_tag") if structured is not None]
     for source, field, name in sources:

@@ -289,6 +289,29 @@ def test_bodies_of_programs_are_taken(name):
     assert options.continuous_usage == ("continuous_usage_stats" in (body.get("stream_options") or {}))
 
 
+@pytest.mark.parametrize("name", ["whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"])
+@pytest.mark.parametrize("api", [CHAT, COMPLETIONS, RESPONSES])
+def test_settings_of_constraints_are_refused_by_name(api, name):
+    with pytest.raises(FieldError, match="is not supported: ") as caught:
+        parsed(api, {**BASES[api], "structured_outputs": {"regex": "a", name: True}})
+    assert caught.value.field == f"structured_outputs.{name}"
+    assert parsed(api, {**BASES[api], "structured_outputs": {"regex": "a", "backend": "xgrammar", name: False}})
+
+
+@pytest.mark.parametrize("mark", ["prefix", "partial"])
+def test_a_mark_in_the_last_message_continues_it(mark):
+    begun = {"role": "assistant", "content": "The"}
+    wanted = parsed(CHAT, {"messages": [USER, begun], "continue_final_message": True})[0].ending
+    assert parsed(CHAT, {"messages": [USER, {**begun, mark: True}]})[0].ending == wanted
+    assert parsed(CHAT, {"messages": [USER, {**begun, mark: False}]})[0].ending != wanted
+    assert parsed(CHAT, {"messages": [{**begun, mark: True}, USER]})[0].ending != wanted
+
+
+@pytest.mark.parametrize("api", ALL)
+def test_a_budget_of_minus_one_is_none(api):
+    assert parsed(api, {**BASES[api], "thinking_token_budget": -1}) == parsed(api, BASES[api])
+
+
 @pytest.mark.parametrize("api", ALL)
 def test_minus_one_is_no_seed(api):
     assert parsed(api, {**BASES[api], "seed": -1})[0].options.sampling.seed is None
