@@ -174,7 +174,10 @@ class _Builder:
     def _call_rules(self, functions: Sequence[Function]) -> list[str]:
         """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
         body = xml_body if call_form(self._template) is CallForm.XML else json_body
-        return [f"call: body <[{self._tokens[1]}]>", *body(functions, self._notes)]
+        try:
+            return [f"call: body <[{self._tokens[1]}]>", *body(functions, self._notes)]
+        except RecursionError:
+            raise RequestError("tools: parts of a schema refer to each other through too many others in a row") from None
 
     def _calls(self, start: str, functions: Sequence[Function]) -> GuidanceGrammar:
         """Compile a grammar of calls. An error names the function that causes it."""

@@ -243,6 +243,7 @@ def test_no_parameters_are_invented(form, parameters):
     [
         {"type": "object", "properties": {"q": {"type": "string"}}, "required": None},
         {"type": "OBJECT", "properties": {"q": {"type": "STRING"}}},
+        {"type": "object", "properties": {"q": "string", "r": {"type": "file"}, "s": {"items": 5}}},
         {"type": "object", "properties": None, "additionalProperties": {"type": "string", "pattern": "(?=x)"}},
         {"type": "object", "properties": {"q": {"type": "array", "items": {"type": "string", "pattern": "^(?!x).*$"}}}},
         {"type": "object", "properties": {"q": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "required": ["q"]},
@@ -319,3 +320,21 @@ def test_strict_calls_that_begin_in_reasoning_validate_with_every_strategy(form,
                 finished += 1
                 Draft202012Validator(tool["function"]["parameters"]).validate(call.parsed)
     assert finished
+
+
+@pytest.mark.parametrize("form", TEMPLATES)
+@pytest.mark.parametrize("strict", [True, False])
+def test_long_chains_of_references_are_refused_or_followed(form, strict):
+    for n in (100, 1500):
+        chain = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(n)} | {
+            f"d{n}": {"type": "string", "maxLength": 3}
+        }
+        tool = of_property({"$ref": "#/$defs/d0"}, strict=strict)
+        tool["function"]["parameters"]["$defs"] = chain
+        try:
+            grammar = built(tool, form)
+        except RequestError as error:
+            assert n > 1000
+            assert str(error).startswith("tools: ")
+        else:
+            assert form == "json" or (allows(grammar, "abc") and not allows(grammar, "abcd"))

@@ -73,7 +73,8 @@ class PlainSchemas:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
-            raise self._policy.refuse(pointer, "", f"must be a schema, got {schema!r:.60}")
+            self._policy.give_up(pointer, "", f"{schema!r:.60} is no schema")
+            return {}
         found: dict[str, Any] = {}
         types = types_of(schema, pointer, self._policy)
         if types is not None:

@@ -57,7 +57,7 @@ class Policy:
         RequestError
             If the schema is strict.
         """
-        where = f"{self.name}: #{pointer}/{escaped(keyword)}"
+        where = f"{self.name}: #{pointer}/{escaped(keyword)}" if keyword else f"{self.name}: #{pointer}"
         why = f": {reason}" if reason else ""
         if self.strict:
             raise RequestError(f"{where} can't be enforced, as strict demands{why}")
