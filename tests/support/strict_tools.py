@@ -8,7 +8,15 @@ import numpy as np
 from demo_text import demo_tokenizer
 
 TAGS = ["</parameter>", "</function>", "<parameter=path>", "\n</parameter>\n", "\n</function>\n", "\n<parameter=q>\n"]
-TAGS += ["</tool_call>", "\n</parameter>\n<parameter=path>\n", "\n</parameter>\n</function>\n", "<function=go>"]
+TAGS += [
+    "</tool_call>",
+    "<tool_call>",
+    "<think>",
+    "</think>",
+    "\n</parameter>\n<parameter=path>\n",
+    "\n</parameter>\n</function>\n",
+    "<function=go>",
+]
 WORDS = [
     "a",
     '"',
@@ -128,10 +136,16 @@ def legal_output(matcher, seed, max_tokens=1500):
     return None
 
 
-def hostile_text(rng):
-    """A text with tags and code that a call can hold."""
+def hostile_text(rng, *, added=True):
+    """A text with tags and code that a call can hold; without `added`, none of the tags is a token."""
     while True:
         text = "".join(rng.choices([*TAGS, *WORDS], k=rng.randint(0, 6)))
         ends = r"</parameter>\s*(<parameter=|</function>|</tool_call>)|</function>\s*</tool_call>|<parameter=(path|q|n)>"
-        if re.search(f"^({ends})", f"{text}\n</parameter>", re.MULTILINE) is None and "tool_call>" not in text:
+        ends += r"|[ \t]*</tool_call>"
+        after_tag = re.search(r"(tool_call|think)>\s*(</parameter>|</function>|<parameter=)", text)
+        if (
+            re.search(f"^({ends})", f"{text}\n</parameter>", re.MULTILINE) is None
+            and after_tag is None
+            and (added or not re.search("tool_call>|think>", text))
+        ):
             return text

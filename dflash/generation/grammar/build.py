@@ -21,12 +21,15 @@ from dflash.generation.grammar.reasoning import Reasoning, reasoning_after
 from dflash.generation.grammar.schema.plain import PlainSchemas
 from dflash.generation.grammar.schema.policy import Notes, Policy
 from dflash.generation.grammar.xml_calls import xml_body
-from dflash.generation.recovery.special_tokens import CALL
+from dflash.generation.recovery.special_tokens import CALL, THINK
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
 _LEAD = "/\\n{0,2}/ "
 """Line breaks that templates put after reasoning."""
+
+_RESULT = "<tool_response>", "</tool_response>"
+"""Tags around the result of a call."""
 
 _POSITION = re.compile(r"(?<=: )at [0-9]+\([0-9]+\): (?:failed to compile JSON schema: )?")
 """Position in a grammar that the client has not written."""
@@ -173,11 +176,20 @@ class _Builder:
 
     def _call_rules(self, functions: Sequence[Function]) -> list[str]:
         """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
-        body = xml_body if call_form(self._template) is CallForm.XML else json_body
+        is_xml, end = call_form(self._template) is CallForm.XML, self._tokens[1]
         try:
-            return [f"call: body <[{self._tokens[1]}]>", *body(functions, self._notes)]
+            body = xml_body(functions, self._notes, *self._tags_in_text) if is_xml else json_body(functions, self._notes)
+            return [f"call: body <[{end}]>", *body]
         except RecursionError:
             raise RequestError("tools: parts of a schema refer to each other through too many others in a row") from None
+
+    @property
+    def _tags_in_text(self) -> tuple[list[int], int | None]:
+        """Tokens of tags that a text of a call may hold: those that the detokenizer writes."""
+        found = [self._tokenizer.id_of(tag) for tag in (*THINK, *CALL, *_RESULT)]
+        shown = [token for token in found if token is not None and not self._tokenizer.is_special(token)]
+        end = self._tokens[1]
+        return [token for token in shown if token != end], end if end in shown else None
 
     def _calls(self, start: str, functions: Sequence[Function]) -> GuidanceGrammar:
         """Compile a grammar of calls. An error names the function that causes it."""

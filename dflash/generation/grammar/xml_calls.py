@@ -28,7 +28,9 @@ Parts = tuple[tuple[Any, str], ...]
 """Schemas of one value, with their JSON pointers."""
 
 
-def xml_body(functions: Sequence[Function], notes: Notes) -> list[str]:
+def xml_body(
+    functions: Sequence[Function], notes: Notes, tags: Sequence[int] = (), call_end: int | None = None
+) -> list[str]:
     """Return the rules of ``body``: the text between ``<tool_call>`` and ``</tool_call>``.
 
     Parameters
@@ -37,13 +39,15 @@ def xml_body(functions: Sequence[Function], notes: Notes) -> list[str]:
         Functions that may be called; at least one. Parameters come in the order of their schema.
     notes : Notes
         Receives what is not enforced for functions that are not strict.
+    tags, call_end
+        Tokens that free text may hold, see `TextRules`.
 
     Notes
     -----
     Text is free up to the end of its parameter, as `dflash.generation.parsers.value_end` describes it, without a quote or an
     escape. Values of other types are JSON.
     """
-    texts, values = TextRules(), JSONRules()
+    texts, values = TextRules(tags, call_end), JSONRules()
     rules = [f"body: {' | '.join(f'f{i}' for i in range(len(functions)))}"]
     for i, function in enumerate(functions):
         policy = Policy(f"tools: {function.name}", strict=function.strict, notes=notes)

@@ -16,14 +16,23 @@ _ENDS = (
 class TextRules:
     """Makes rules of text values. Their terminals reach to the tag after the value, which alone tells that the value ends.
 
+    Parameters
+    ----------
+    tags : sequence of int
+        Tokens of tags, such as ``<think>``, that free text may hold beside ordinary tokens.
+    call_end : int, optional
+        Token that closes a call. Free text may hold it, but not at the start of a line, where models forget other tags.
+
     Attributes
     ----------
     rules : list of str
         The terminals, each once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tags: Sequence[int] = (), call_end: int | None = None) -> None:
         self.rules: list[str] = []
+        self._tags, self._call_end = tags, call_end
+        self._chunks: dict[str, str] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._unended_names: dict[tuple[str, ...], str] = {}
 
@@ -54,7 +63,18 @@ class TextRules:
             options.append(f"{self._terminal(value, f'{CLOSE}{chr(10)}{PARAMETER}')} ({' | '.join([*more, *again])})")
         if last:
             options.append(self._terminal(value, f"{CLOSE}\n{FUNCTION_END}"))
-        return options
+        return [*options, *self._tagged(name, value)] if known else options
+
+    def _tagged(self, name: str, value: str) -> list[str]:
+        """Return the alternatives of a free text that goes on after the token of a tag."""
+        if value not in self._chunks:
+            n = len(self._chunks)
+            self._chunks[value] = f"c{n}"
+            self.rules += [f"c{n}: CHUNK{n}", f"CHUNK{n}: {value} & /(?s:.+)/"]
+            self.rules += [f"c{n}l: LINE{n}", rf"LINE{n}: {value} & /(?s:.*)[^\n \t]/"]
+        chunk = self._chunks[value]
+        found = [f"{chunk}? ({' | '.join(f'<[{tag}]>' for tag in self._tags)}) {name}"] if self._tags else []
+        return [*found, *([f"{chunk}l <[{self._call_end}]> {name}"] if self._call_end is not None else [])]
 
     def _unended(self, open_keys: Sequence[str]) -> str:
         """Return the terminal of all texts in which nothing ends a value."""

@@ -152,9 +152,15 @@ def test_a_value_may_begin_with_a_line_break_or_be_empty():
     assert texts(matcher.mask()) >= {b"<", b"</", b"<parameter", b"a"}, "only a tag after the line ends the value"
 
 
-def test_free_text_holds_no_tokens_of_the_envelope():
+def test_free_text_holds_tags_but_no_control_tokens():
+    """The token that closes a call may stand in a line only: at its start, a model has forgotten the other tags."""
+    tokenizer = demo_tokenizer()
     matcher = after(compiled(tool_choice="required"), "<tool_call>\n<function=read>\n<parameter=path>\nx")
-    assert not any(demo_tokenizer().is_added(token) for token in tokens_of(matcher.mask()))
+    shown = {tokenizer.id_of(tag) for tag in ("<think>", "</think>", "<tool_call>", "<tool_response>", "</tool_response>")}
+    end = tokenizer.id_of("</tool_call>")
+    assert {token for token in tokens_of(matcher.mask()) if tokenizer.is_added(token)} == {*shown, end}
+    assert matcher.advance(tokenizer.id_of("\n"))
+    assert {token for token in tokens_of(matcher.mask()) if tokenizer.is_added(token)} == shown
 
 
 def strict(schema):
