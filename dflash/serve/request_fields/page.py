@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 
-from dflash.serve.request_fields import anthropic, llama_cpp, openai, shared, vllm
+from dflash.serve.request_fields import anthropic, elsewhere, llama_cpp, openai, shared, vllm
 from dflash.serve.request_fields.row import ALL, FieldRow, Outcome
 
 _HEAD = """# Request fields
@@ -24,6 +24,7 @@ _PARTS = (
     ("Anthropic", anthropic.ROWS),
     ("vLLM and SGLang", vllm.ROWS),
     ("llama.cpp, LM Studio, Ollama, OpenRouter, text-generation-webui", llama_cpp.ROWS),
+    ("Fields of one API that are sent to another", elsewhere.ROWS),
 )
 
 

@@ -4,10 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash.serve.parsing.fields import Fields
-from dflash.serve.request_fields import anthropic, llama_cpp, openai, shared, vllm
+from dflash.serve.request_fields import anthropic, elsewhere, llama_cpp, openai, shared, vllm
 from dflash.serve.request_fields.row import ALL, FieldRow, Outcome
 
-ROWS: tuple[FieldRow, ...] = (*openai.ROWS, *anthropic.ROWS, *shared.ROWS, *vllm.ROWS, *llama_cpp.ROWS)
+ROWS: tuple[FieldRow, ...] = (
+    *openai.ROWS,
+    *anthropic.ROWS,
+    *shared.ROWS,
+    *vllm.ROWS,
+    *llama_cpp.ROWS,
+    *elsewhere.ROWS,
+)
 """All rows, by the server that brought the field up."""
 
 TABLE: Mapping[str, Mapping[str, FieldRow]] = {api: {row.name: row for row in ROWS if api in row.apis} for api in ALL}

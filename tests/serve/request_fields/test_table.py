@@ -109,6 +109,13 @@ def test_no_field_has_two_rows(api):
 
 
 @pytest.mark.parametrize("api", ALL)
+def test_a_field_that_acts_in_one_api_is_known_in_all(api):
+    """None of them vanishes where it does not act."""
+    acting = {row.name for row in ROWS if row.outcome in (Outcome.DONE, Outcome.MAPPED)}
+    assert acting - TABLE[api].keys() == set()
+
+
+@pytest.mark.parametrize("api", ALL)
 def test_no_field_is_read_that_has_no_row(api, monkeypatch):
     """Of a body of another type every field is looked at."""
     seen = set()
