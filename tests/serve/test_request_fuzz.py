@@ -362,7 +362,7 @@ def test_damaged_bodies_of_all_apis(lm):
     with toy_app(lm, changing_law(lm.tokenizer), 1024) as (app, _):
         n_threads = threading.active_count()
         assert asyncio.run(run(app)) == 0
-        assert threading.active_count() <= n_threads + 3  # those that read requests stay
+        assert threading.active_count() <= n_threads + 4  # those that read requests and compile grammars stay
     assert not wrong, "\n".join(map(str, wrong[:5]))
     assert len(texts) == 1
     assert min(statuses[200], statuses[400]) > N_DAMAGED // 5, statuses

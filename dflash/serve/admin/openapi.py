@@ -58,7 +58,7 @@ _SHARED: dict[str, Schema] = {
     **_SAMPLING,
     "model": {"type": ["string", "null"]},
     "n": _whole(1, MAX_CHOICES),
-    "max_tokens": _whole(-1, MAX_TOKENS),
+    "max_tokens": _whole(1, MAX_TOKENS),
     "min_tokens": _whole(0, MAX_TOKENS),
     "stop": _any(
         {**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, _array({**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, maxItems=MAX_STOPS)
@@ -111,7 +111,7 @@ BODIES: Mapping[str, Schema] = {
         ["messages"],
         **_CHAT,
         **_SHARED,
-        max_completion_tokens=_whole(-1, MAX_TOKENS),
+        max_completion_tokens=_whole(1, MAX_TOKENS),
         logprobs=_FLAG,
         top_logprobs=_whole(0, 20),
         tool_choice=_any(
@@ -125,7 +125,7 @@ BODIES: Mapping[str, Schema] = {
     ),
     "/v1/completions": _object(
         ["prompt"],
-        **_SHARED,
+        **{**_SHARED, "max_tokens": _whole(0, MAX_TOKENS)},
         prompt={"anyOf": [_TEXT, _IDS, _array({"anyOf": [_TEXT, _IDS]}, minItems=1, maxItems=MAX_CHOICES)]},
         logprobs=_whole(0, 20),
         echo=_FLAG,
@@ -135,7 +135,7 @@ BODIES: Mapping[str, Schema] = {
         **{name: schema for name, schema in _SHARED.items() if name not in ("n", "max_tokens")},
         input={"anyOf": [_NONEMPTY, _array(_object(), minItems=1)]},
         instructions={"type": ["string", "null"]},
-        max_output_tokens=_whole(-1, MAX_TOKENS),
+        max_output_tokens=_whole(1, MAX_TOKENS),
         tools=_any(_array(_object(["type"], type=_TEXT))),
         parallel_tool_calls=_FLAG,
         store=_FLAG,

@@ -11,6 +11,7 @@ from dflash.serve.request_fields.row import (
     is_one_of,
     mapped,
     refused,
+    unlimited,
 )
 
 _C, _T, _R, _M = (CHAT,), (COMPLETIONS,), (RESPONSES,), (MESSAGES,)
@@ -24,7 +25,7 @@ def _effort(value: object) -> dict[str, object]:
 
 
 def _tokens(name: str, apis: tuple[str, ...], to: str) -> FieldRow:
-    return mapped(name, apis, to, "name of another server; -1 is the rest of the context", 5)
+    return mapped(name, apis, to, "name of another server; -1 is the rest of the context", 5, convert=unlimited)
 
 
 ROWS = (

@@ -25,9 +25,9 @@ ROWS = (
     # chat completions and completions
     done("messages", _C, "see [blocks](request-blocks.md)", [_USER, _USER]),
     done("prompt", _T, "text, token ids, or an array of those", [1, 2]),
-    done("max_tokens", _C, "output tokens, at most the rest of the context", 5, Whole(1, MAX_TOKENS, none=-1)),
-    done("max_completion_tokens", _C, "newer name of max_tokens, which it overrides", 5, Whole(1, MAX_TOKENS, none=-1)),
-    done("max_tokens", _T, "the same; 16 by default. 0 reads the prompt only", 5, Whole(0, MAX_TOKENS, none=-1)),
+    done("max_tokens", _C, "output tokens, at most the rest of the context", 5, Whole(1, MAX_TOKENS)),
+    done("max_completion_tokens", _C, "newer name of max_tokens, which it overrides", 5, Whole(1, MAX_TOKENS)),
+    done("max_tokens", _T, "the same; 16 by default. 0 reads the prompt only", 5, Whole(0, MAX_TOKENS)),
     done("tools", _C, "functions; other kinds are skipped", [_CALLS]),
     done("tool_choice", _C, "`auto`, `required`, `none` or a function", "none", tools=[_CALLS]),
     done("parallel_tool_calls", (CHAT, RESPONSES), "false ends the output after its first call", False, Flag(True)),
@@ -63,7 +63,7 @@ ROWS = (
     # Responses
     done("input", _R, "see [blocks](request-blocks.md)", "Hello"),
     done("instructions", _R, "a system message before the input", "Be brief."),
-    done("max_output_tokens", _R, "output tokens, at most the rest of the context", 5, Whole(1, MAX_TOKENS, none=-1)),
+    done("max_output_tokens", _R, "output tokens, at most the rest of the context", 5, Whole(1, MAX_TOKENS)),
     done("tools", _R, "functions, custom tools, namespaces of them; other kinds are skipped", [_TOOL]),
     done("tool_choice", _R, "`auto`, `required`, `none`, a tool, or `allowed_tools`", "none", tools=[_TOOL]),
     done("text", _R, "`format`; `verbosity` is ignored", {"format": {"type": "json_object"}}),

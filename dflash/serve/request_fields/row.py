@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.serve.request_fields.kinds import Kind
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "chat", "completions", "responses", "messages"
@@ -44,6 +45,11 @@ def is_at_most(bound: float) -> Callable[[Any], bool]:
 def is_only(*words: str) -> Callable[[Any], bool]:
     """Return a test for null, an empty array, and arrays that hold nothing but some words."""
     return lambda value: value is None or (isinstance(value, list) and all(each in words for each in value))
+
+
+def unlimited(value: Any) -> Any:
+    """Return a number of tokens; -1, which stands for no limit in some servers, is the largest one."""
+    return MAX_TOKENS if type(value) is int and value == -1 else value
 
 
 def unchanged(value: Any) -> Any:

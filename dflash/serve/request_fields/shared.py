@@ -17,6 +17,7 @@ from dflash.serve.request_fields.row import (
     is_one_of,
     mapped,
     refused,
+    unlimited,
 )
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -121,8 +122,8 @@ ROWS = (
     refused("options", ALL, "its fields belong at the top of the body, under OpenAI's names", {"num_predict": 5}),
     refused("do_sample", ALL, "use temperature; 0 is greedy", True, is_one_of()),
     mapped("max_new_tokens", TEXTS, "max_tokens", "SGLang's and Transformers' name", 5),
-    mapped("n_predict", TEXTS, "max_tokens", "llama.cpp's name; -1 is the rest of the context", 5),
-    mapped("num_predict", TEXTS, "max_tokens", "Ollama's name; -1 is the rest of the context", 5),
+    mapped("n_predict", TEXTS, "max_tokens", "llama.cpp's name; -1 is the rest of the context", 5, convert=unlimited),
+    mapped("num_predict", TEXTS, "max_tokens", "Ollama's name; -1 is the rest of the context", 5, convert=unlimited),
     mapped("max_tokens", (RESPONSES,), "max_output_tokens", "name of the other APIs", 5),
     mapped("max_completion_tokens", (RESPONSES,), "max_output_tokens", "name of chat completions", 5),
     mapped("max_completion_tokens", (COMPLETIONS, MESSAGES), "max_tokens", "name of chat completions", 5),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from in_process import sent
 
+from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.openai.completion_request import parse_completion
@@ -255,7 +256,7 @@ BENCHMARKS = {
             "stream": True,
             "reasoning_format": "auto",
             "temperature": 0.8,
-            "max_tokens": -1,
+            "n_predict": -1,
             "dynatemp_range": 0,
             "dynatemp_exponent": 1,
             "top_k": 40,
@@ -277,10 +278,7 @@ BENCHMARKS = {
             "return_progress": True,
         },
     ),
-    "LM Studio's examples": (
-        CHAT,
-        {"model": "m", "messages": [USER], "temperature": 0.7, "max_tokens": -1, "stream": False, "ttl": 300},
-    ),
+    "LM Studio's examples": (CHAT, {"model": "m", "messages": [USER], "temperature": 0.7, "stream": False, "ttl": 300}),
 }
 
 
@@ -291,7 +289,7 @@ def test_bodies_of_programs_are_taken(name):
     options = request.options
     assert options.ignore_eos == body.get("ignore_eos", False)
     wanted = body.get("max_tokens", body.get("max_completion_tokens"))
-    assert options.max_tokens == (None if wanted == -1 else wanted)
+    assert options.max_tokens == (MAX_TOKENS if "n_predict" in body else wanted)
     assert options.stream == body.get("stream", False)
     assert options.continuous_usage == ("continuous_usage_stats" in (body.get("stream_options") or {}))
 
