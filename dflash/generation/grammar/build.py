@@ -15,7 +15,7 @@ from dflash.generation.grammar.functions import Function, functions_of, is_stric
 from dflash.generation.grammar.gbnf import is_gbnf
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary, regex_source
 from dflash.generation.grammar.json_calls import json_body
-from dflash.generation.grammar.lark import json_rule
+from dflash.generation.grammar.lark import json_rule, without_forcing
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.grammar.reasoning import Reasoning, reasoning_after
 from dflash.generation.grammar.schema.plain import PlainSchemas
@@ -132,7 +132,9 @@ class _Builder:
             return _Built(GuidanceGrammar(vocabulary(self._tokenizer), regex_source(params.regex), "regex"))
         for name in ("lark", "grammar"):
             if (source := getattr(params, name)) is not None:
-                return _Built(GuidanceGrammar(vocabulary(self._tokenizer), source, name, gbnf=is_gbnf(source)))
+                gbnf = is_gbnf(source)
+                source = source if gbnf else without_forcing(source)
+                return _Built(GuidanceGrammar(vocabulary(self._tokenizer), source, name, gbnf=gbnf))
         if params.schema is not None:
             return _Built(self._json(start), calls=bool(self._tools))
         if not any(is_strict(tool) for tool in self._tools):

@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.graph import RuleGraph
+from dflash.generation.grammar.lark import without_forcing
 
 _LARK = re.compile(r"^[^\S\n]*(%llguidance\b|start[^\S\n]*:(?!:=))", re.MULTILINE)
 _COMMENTS = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|\[(?:[^\]\\\n]++|\\.)*+\]?|#[^\n]*+')
@@ -39,7 +40,8 @@ def lark_of(grammar: str) -> str:
         for name in _terminals(rules):
             rules[name].rule_is_terminal = True
         library.resolve(rules)
-        return "\n".join(("%llguidance {}", *map(str, sorted(rules.values(), key=attrgetter("order")))))
+        lines = map(str, sorted(rules.values(), key=attrgetter("order")))
+        return without_forcing("\n".join(("%llguidance {}", *lines)))
     except RecursionError:
         raise RequestError("the GBNF grammar is nested too deeply") from None
     except Exception as error:  # the converter raises this class itself for unknown rules

@@ -80,7 +80,7 @@ def test_the_conversion_is_that_of_the_library(grammar):
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     expected = [line for line in gbnf_to_lark(grammar).splitlines() if line and not line.startswith("//")]
-    assert lark_of(grammar).splitlines() == expected
+    assert lark_of(grammar).splitlines() == [*expected, '%llguidance {"no_forcing": true}']
 
 
 def test_errors_name_the_place_in_the_given_text():

@@ -289,6 +289,26 @@ def test_work_that_the_library_limits_ends_the_request_with_its_reason():
             matcher.advance(token)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"grammar": 'root ::= [^x]? r{2,4}\nr ::= "a"{2,4} "a"*'},
+        {"lark": 'start: A A\nA: "a"+'},
+        {"lark": '%llguidance {"no_forcing": false}\nstart: A A // a comment\nA: "a"+ //'},
+        {"lark": json.dumps({"grammars": [{"lark_grammar": 'start: A A\nA: "a"+'}]})},
+        {"lark": 'start: A x\nA: /a+/\nx: "a" | A'},
+    ],
+)
+def test_the_only_text_that_can_follow_may_have_no_end(fields):
+    """A terminal takes all text that the next one needs. The library would never return from a mask."""
+    matcher = compiled((), **fields).start()
+    (token,) = ids("a")
+    for _ in range(50):
+        assert token in tokens_of(matcher.mask())
+        assert matcher.advance(token)
+        assert len(matcher.forced()) < 100
+
+
 def test_where_no_text_leads_on_the_request_is_at_fault():
     matcher = compiled((), lark='start: "a" T\nT: /b/ & /c/').start()
     matcher.advance(*ids("a"))

@@ -80,7 +80,7 @@ def test_a_grammar_is_checked_once(checker, monkeypatch):
 
 
 def test_gbnf_is_converted_there(checker):
-    assert checker.check('root ::= "a" [0-9]+', gbnf=True) == '%llguidance {}\nstart: "a" /[0-9]/+'
+    assert checker.check('root ::= "a" [0-9]+', gbnf=True).startswith('%llguidance {}\nstart: "a" /[0-9]/+\n')
     with pytest.raises(RequestError, match="the GBNF grammar is not valid"):
         checker.check("root ::= x", gbnf=True)
 
