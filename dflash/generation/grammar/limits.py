@@ -76,3 +76,6 @@ MAX_BUILT = 1 << 20
 
 MAX_GENERATED_PARTS = 1 << 17
 """Names, signs and texts of a grammar that was made from schemas (131,072); a parameter takes about 30."""
+
+MAX_PARAMETERS = 4096
+"""Parameters of a function, those of each form of its schema counted; real ones have up to about 60."""

@@ -7,6 +7,7 @@ from dflash.errors import RequestError
 from dflash.generation.grammar.functions import Function
 from dflash.generation.grammar.json_rules import JSONRules
 from dflash.generation.grammar.lark import pattern_of, quoted
+from dflash.generation.grammar.limits import MAX_PARAMETERS
 from dflash.generation.grammar.schema.literals import ALL, INTEGER, Literals, may_be
 from dflash.generation.grammar.schema.plain import PlainSchemas
 from dflash.generation.grammar.schema.policy import Notes, Policy
@@ -20,6 +21,10 @@ _JSON_END = f"\n{CLOSE}\n"
 _OTHER_KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
 _BLANK = r"[ \t\r\n]*"
 _PYTHON = "/True|False|None|NULL|Null/"
+
+_MAX_TOLD_APART = 64
+"""Most parameters of a function for which a text may hold the tags of parameters that were given before it. A list of the
+others stands beside each of them."""
 
 _UNDECLARED = "\n"
 """Stands for the key of a parameter that no schema declares."""
@@ -67,6 +72,10 @@ class _Body:
     def rules(self) -> list[str]:
         """Return all rules."""
         shapes = shapes_of(self.function.parameters, self.policy)
+        n = sum(len(shape.properties) + len(shape.required) for shape in shapes)
+        if n > MAX_PARAMETERS:
+            count = f"has {n} parameters in all its forms, at most {MAX_PARAMETERS} are allowed"
+            raise RequestError(f"{self.policy.name}: {count}")
         names = [f"{self.name}_{s}" for s in range(len(shapes))]
         head = quoted(f"\n<function={self.function.name}>\n")
         rules = [f'f{self.name}: {head} ({" | ".join(f"s{name}" for name in names)}) "\\n"']
@@ -156,11 +165,12 @@ class _ShapeRules:
         # shapes share their terminals only if what was given before does not matter
         before = range(min(j + 1, len(self._parameters)))
         given = [k for k in before if k == j or (self._required[k] and self._is_only)]
+        given = given if len(self._parameters) <= _MAX_TOLD_APART else []
         open_keys = [key for k, (key, _) in enumerate(self._parameters) if k not in given]
         following = [f"n{self._name}_{min(j + 1, len(self._parameters))}"] if self._has_next(j + 1) else []
         known = [quoted(f"{self._parameters[k][0]}>") for k in given] if is_free else []
         last = not any(self._required[j + 1 :])
-        return self._body.texts.options(name, text, open_keys, more=following, last=last, known=known)
+        return self._body.texts.options(name, text, open_keys, more=following, last=last, known=known, tagged=is_free)
 
     def _json(self, parts: Parts) -> str:
         plain = self._body.plain

@@ -37,7 +37,15 @@ class TextRules:
         self._unended_names: dict[tuple[str, ...], str] = {}
 
     def options(
-        self, name: str, text: str, open_keys: Sequence[str], *, more: Sequence[str], last: bool, known: Sequence[str] = ()
+        self,
+        name: str,
+        text: str,
+        open_keys: Sequence[str],
+        *,
+        more: Sequence[str],
+        last: bool,
+        known: Sequence[str] = (),
+        tagged: bool = False,
     ) -> list[str]:
         """Return the alternatives of a value and of what follows it, up to the end of the function.
 
@@ -55,6 +63,8 @@ class TextRules:
             The function may end after the value.
         known : sequence of str
             Keys, with their bracket, that were given before. The value goes on after them, since none begins twice.
+        tagged : bool
+            The value may hold the tokens of tags.
         """
         value = f"{text} & {self._unended(open_keys)}"
         options = []
@@ -63,7 +73,7 @@ class TextRules:
             options.append(f"{self._terminal(value, f'{CLOSE}{chr(10)}{PARAMETER}')} ({' | '.join([*more, *again])})")
         if last:
             options.append(self._terminal(value, f"{CLOSE}\n{FUNCTION_END}"))
-        return [*options, *self._tagged(name, value)] if known else options
+        return [*options, *self._tagged(name, value)] if tagged else options
 
     def _tagged(self, name: str, value: str) -> list[str]:
         """Return the alternatives of a free text that goes on after the token of a tag."""

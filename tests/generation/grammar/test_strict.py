@@ -17,8 +17,10 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import RequestError
 from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar.functions import functions_of
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.grammar.schema.policy import Notes
+from dflash.generation.grammar.xml_calls import xml_body
 from dflash.model.text.chat_template import ChatTemplate
 
 TEMPLATES = {
@@ -342,3 +344,14 @@ def test_long_chains_of_references_are_refused_or_followed(form, strict):
             assert str(error).startswith("tools: ")
         else:
             assert form == "json" or (allows(grammar, "abc") and not allows(grammar, "abcd"))
+
+
+def test_many_parameters_make_no_grammar_that_grows_with_their_square():
+    sizes = []
+    for n in (100, 400):
+        properties = {f"key_{i}": {"type": "string"} for i in range(n)}
+        rules = xml_body(functions_of([function({"type": "object", "properties": properties})]), Notes())
+        sizes.append(sum(map(len, rules)))
+    assert sizes[1] < 5 * sizes[0]
+    with pytest.raises(RequestError, match=r"^tools: go: has 5000 parameters in all its forms, at most 4096 are allowed"):
+        built(function({"type": "object", "properties": {f"key_{i}": {} for i in range(5000)}}))
