@@ -125,7 +125,7 @@ BODIES: Mapping[str, Schema] = {
     ),
     "/v1/completions": _object(
         ["prompt"],
-        **{**_SHARED, "max_tokens": _whole(0, MAX_TOKENS)},
+        **_SHARED,
         prompt={"anyOf": [_TEXT, _IDS, _array({"anyOf": [_TEXT, _IDS]}, minItems=1, maxItems=MAX_CHOICES)]},
         logprobs=_whole(0, 20),
         echo=_FLAG,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.serve.limits import MAX_CHOICES, MAX_SEQUENCES
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import Fields, shown
@@ -26,9 +27,8 @@ def parse_completion(body: object) -> CompletionRequest:
     n = read(fields, COMPLETIONS, "n")
     if fields.integer("best_of", 1, MAX_CHOICES, n) != n:
         raise fields.error("best_of", f"must equal n ({n}): choices are not ranked")
-    max_tokens = DEFAULT_COMPLETION_TOKENS
-    if fields.any("max_tokens") is not None:
-        max_tokens = read(fields, COMPLETIONS, "max_tokens")
+    reads_only = fields.any("echo") or fields.any("prompt_logprobs") is not None
+    max_tokens = fields.integer("max_tokens", 0 if reads_only else 1, MAX_TOKENS, DEFAULT_COMPLETION_TOKENS)
     prompts = _prompts(fields)
     if n * len(prompts) > MAX_SEQUENCES:
         raise fields.error(

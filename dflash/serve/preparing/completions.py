@@ -74,7 +74,7 @@ class ReadRequest:
         RequestError
             If the chat template refuses the messages, or a prompt or all of them together are too long.
         """
-        prompts = prompt_ids(request, tokenizer, template, limits)
+        prompts = prompt_ids(request, tokenizer, template, limits.context, limits.prompt_tokens)
         options = request.options
         n, top = options.n, options.prompt_logprobs
         n_tokens, most = n * sum(map(len, prompts)), limits.prompt_tokens

@@ -10,7 +10,6 @@ from dflash.errors import ContextOverflow
 from dflash.generation.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.limits import Limits
 from dflash.serve.preparing.deferred_tools import top_tools, write_references
 from dflash.serve.requests import ChatRequest, CompletionRequest, Options
 
@@ -19,9 +18,20 @@ BROKEN = "arguments"
 
 
 def prompt_ids(
-    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
+    request: ChatRequest | CompletionRequest,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    context: int,
+    longest: int | None = None,
 ) -> list[list[int]]:
     """Render, tokenize and shorten the prompts of a request.
+
+    Parameters
+    ----------
+    context : int
+        Most tokens of a prompt.
+    longest : int, optional
+        Most tokens of a prompt that is shortened, before that; `context` by default.
 
     Returns
     -------
@@ -36,14 +46,14 @@ def prompt_ids(
         If a prompt is too long and the request does not let it be shortened.
     """
     options = request.options
-    most = limits.context if options.truncation is None else limits.prompt_tokens
+    most = context if options.truncation is None or longest is None else longest
     if isinstance(request, CompletionRequest):
         found = [_encoded(prompt, tokenizer, most, add_special=request.add_special) for prompt in request.prompts]
     elif request.drop_oldest:
-        found = [_without_oldest(request, tokenizer, template, limits.context)]
+        found = [_without_oldest(request, tokenizer, template, context)]
     else:
         found = [tokenizer.encode(prompt_text(request, template), max_tokens=most)]
-    return [_shortened(ids, options, limits.context) for ids in found]
+    return [_shortened(ids, options, context) for ids in found]
 
 
 def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:

@@ -129,4 +129,5 @@ class ResponsesFormat:
 
 def _seconds(session: Session) -> int:
     """Return the whole seconds from the request to its end."""
-    return 0 if session.ended_at is None or session.added_at is None else int(session.ended_at - session.added_at)
+    added, ended = (getattr(session, name, None) for name in ("added_at", "ended_at"))  # a fake has no times
+    return 0 if added is None or ended is None else int(ended - added)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dflash.serve.anthropic.request import parse_messages
-from dflash.serve.limits import Limits
 from dflash.serve.preparing.prompts import prompt_ids
 
 FILE = Path(__file__).parents[2] / "data" / "messages" / "requests.jsonl"
@@ -25,7 +24,7 @@ def prompt(lm):
 
     def render(body, **settings):
         request = parse_messages(body, counting="max_tokens" not in body, **settings)
-        (ids,) = prompt_ids(request, lm.tokenizer, lm.template, Limits(lm.model.config.context))
+        (ids,) = prompt_ids(request, lm.tokenizer, lm.template, lm.model.config.context)
         return lm.tokenizer.decode(ids)
 
     return render

@@ -127,6 +127,7 @@ def test_a_bad_chat_body_names_the_field(http, body, param):
         ({"suffix": "b"}, "suffix"),
         ({"prompt": [1] * 16384, "echo": True, "logprobs": 20}, "logprobs"),
         ({"prompt": [1] * 16384, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": -1}, "logprobs"),
     ],
@@ -144,7 +145,7 @@ def test_ids_beyond_the_vocabulary_and_empty_prompts(http):
 
 def test_an_error_gives_a_bound_to_the_last_digit(http):
     error = refused(http, "/v1/completions", 400, json={"prompt": "a", "max_tokens": 2**31})
-    assert error["message"] == "max_tokens: must be a whole number from 0 to 2147483647, got 2147483648"
+    assert error["message"] == "max_tokens: must be a whole number from 1 to 2147483647, got 2147483648"
 
 
 def test_a_prompt_beyond_the_context(http, client):

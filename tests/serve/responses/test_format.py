@@ -47,7 +47,7 @@ def steps_of(pieces, reason="stop"):
     steps[-1].step.finish = reason
     events = [event for step in steps for event in step.events]
     session = SimpleNamespace(
-        added_at=None, ended_at=None, n_prompt=7, n_cached=3, n_tokens=5, n_drafted=0, n_accepted=0,
+        n_prompt=7, n_cached=3, n_tokens=5, n_drafted=0, n_accepted=0,
         interventions=[], warnings=[],
         finish_reason=reason,
     )  # fmt: skip
