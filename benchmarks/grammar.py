@@ -86,7 +86,7 @@ def main():
     if args.enlarge:
         tokenizer = Enlarged(tokenizer, args.enlarge)
     began = time.perf_counter()
-    GuidanceVocabulary.of(tokenizer)
+    _ = GuidanceVocabulary.of(tokenizer).inner
     print(f"{tokenizer.n_vocab} tokens, prepared in {time.perf_counter() - began:.2f} s, once for each model")
     print("microseconds of each token: median / 90 % / maximum")
     for name, (fields, text) in OUTPUTS.items():

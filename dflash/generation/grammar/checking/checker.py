@@ -42,7 +42,7 @@ class GrammarChecker:
 
     Notes
     -----
-    The process starts at once, and nobody waits for it but the first grammar. It takes 0.1 s, and 2 s and 170 MB with a
+    The process starts at once, and nobody waits for it but the first grammar. It takes 0.1 s, and 2 s and 200 MB with a
     vocabulary of 248,320 tokens. If it dies it is started again. If it can't be started, each grammar is refused with the
     cause.
     """

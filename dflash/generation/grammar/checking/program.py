@@ -68,6 +68,7 @@ def _serve_one(tokenizer: Any) -> None:
     """Wait for a grammar, check it, write the verdict and end this process."""
     status = 1
     try:
+        with_stack(limits.CHECK_STACK, partial(compile_source, tokenizer, 'start: "a"'))  # copies pages before the wait
         wanted = json.loads(_read())
         os.ftruncate(2, os.lseek(2, 0, os.SEEK_SET))
         _limit()
