@@ -1,4 +1,4 @@
-"""Options of llama-server that scripts may hold and that choose nothing here: always on, or refused with a reason."""
+"""Options of llama-server, vLLM and SGLang that scripts may hold and that choose nothing here: always on, or refused."""
 
 import argparse
 from typing import Any, NoReturn
@@ -7,17 +7,30 @@ from dflash.errors import RequestError
 
 _ALWAYS_ON = (
     *("--jinja", "--metrics", "--slots", "--props", "--cont-batching", "-cb", "--cache-prompt", "--no-context-shift"),
-    *("--kv-unified", "-kvu"),
+    *("--kv-unified", "-kvu", "--enable-auto-tool-choice", "--enable-prefix-caching", "--enable-chunked-prefill"),
 )
 """Switches for features that are always on here."""
 
-_ONE_DEVICE = "a model runs on one device as a whole; use --device cuda or --device cpu"
+_NOT_BOTH = (
+    "a model runs on GPUs or on the CPU as a whole; use --device cuda, --device cpu, or --devices 0,1 for several GPUs"
+)
+_SEVERAL = "use --devices 0,1 with --split tensor (for speed) or --split layer (for memory)"
 
 _REFUSED = {
-    ("-ngl", "--gpu-layers", "--n-gpu-layers"): _ONE_DEVICE,
-    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor"): _ONE_DEVICE,
-    ("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"): (
-        "a model runs on one device; choose it with CUDA_VISIBLE_DEVICES"
+    ("-ngl", "--gpu-layers", "--n-gpu-layers"): _NOT_BOTH,
+    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor"): _NOT_BOTH,
+    ("-sm", "--split-mode", "-tp", "--tensor-parallel-size", "--tp-size", "--pipeline-parallel-size"): _SEVERAL,
+    ("-ts", "--tensor-split"): f"parts have equal sizes; {_SEVERAL}",
+    ("-mg", "--main-gpu"): "choose one GPU with CUDA_VISIBLE_DEVICES, several with --devices 0,1",
+    ("--target-gpu", "--draft-gpu", "-devd", "--device-draft"): (
+        "a draft model runs on the GPU of its target, or with --draft-device cpu on the CPU"
+    ),
+    ("--gpu-memory-utilization", "--mem-fraction-static"): "the memory of the KV cache is set by --kv-bytes",
+    ("--kv-cache-dtype",): "the type of the KV cache is set by --kv",
+    ("--dtype", "--quantization", "--load-format"): "the GGUF file has the types of its weights; drop it",
+    ("--tool-call-parser", "--reasoning-parser"): "the chat template shows the form of calls and reasoning; drop it",
+    ("--speculative-config", "--speculative-algorithm", "--num-speculative-tokens", "--speculative-draft-model-path"): (
+        "speculative decoding is set by --strategy, such as dflash:15, and --draft FILE"
     ),
     ("-b", "--batch-size", "-ub", "--ubatch-size"): "the size of prompt chunks is chosen for the device; drop it",
     ("-fa", "--flash-attn", "--no-mmap", "--mlock"): "attention and loading have one implementation here; drop it",

@@ -57,7 +57,7 @@ def device_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def add_context(parser: argparse.ArgumentParser) -> None:
     """Add the maximum length of a sequence."""
     text = "maximum tokens of a sequence (default: the model's)"
-    parser.add_argument("--context", "-c", "--ctx-size", type=int, metavar="N", help=text)
+    parser.add_argument("--context", "-c", "--ctx-size", "--max-model-len", type=int, metavar="N", help=text)
 
 
 def add_template_file(parser: argparse._ActionsContainer) -> None:

@@ -99,7 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     add_context(parser)
     _add_address(parser)
     parser.add_argument(
-        "--sequences", "-np", "--parallel", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)"
+        *("--sequences", "-np", "--parallel", "--max-num-seqs"),
+        type=int,
+        default=8,
+        metavar="N",
+        help="sequences decoded at the same time (8)",
     )
     parser.add_argument(
         "--request-timeout",
@@ -150,6 +154,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "--model-name",
         "-a",
         "--alias",
+        "--served-model-name",
         action="append",
         metavar="NAME",
         help="name of the model in the API; may be repeated",

@@ -170,18 +170,29 @@ def test_the_process_ends_its_start_with_a_command_that_works():
         (["--pending", "16"], "pending", 16),
         ([], "pending", 64),
         (["--no-context-shift", "-kvu", "--cache-prompt"], "kv", "f16"),
+        (["--enable-auto-tool-choice", "--enable-prefix-caching", "--served-model-name", "a"], "model_name", ["a"]),
+        (["--max-model-len", "4096"], "context", 4096),
+        (["--max-num-seqs", "3"], "sequences", 3),
         (["--chat-template-file", "own.jinja"], "chat_template_file", Path("own.jinja")),
     ],
 )
-def test_options_of_llama_server(words, field, value):
+def test_options_of_other_servers(words, field, value):
     assert getattr(parse(words), field) == value
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-ngl", "99"], "-ngl: a model runs on one device as a whole"),
-        (["demo", "--n-gpu-layers", "all", "-c", "8"], "--n-gpu-layers: a model runs on one device"),
+        (
+            ["-ngl", "99"],
+            "-ngl: a model runs on GPUs or on the CPU as a whole; use --device cuda, --device cpu, or --devices",
+        ),
+        (["demo", "--n-gpu-layers", "all", "-c", "8"], "--n-gpu-layers: a model runs on GPUs or on the CPU"),
+        *(([option, "2"], f"{option}: use --devices 0,1 with --split") for option in ("-sm", "-tp", "--tp-size")),
+        (["--tensor-split", "51,49"], "--tensor-split: parts have equal sizes; use --devices 0,1 with --split"),
+        (["--draft-gpu", "1"], "--draft-gpu: a draft model runs on the GPU of its target, or with --draft-device cpu"),
+        (["--gpu-memory-utilization", "0.9"], "--gpu-memory-utilization: the memory of the KV cache is set by --kv-bytes"),
+        (["--speculative-config", "{}"], "--speculative-config: speculative decoding is set by --strategy"),
         (["-fa"], "-fa: attention and loading have one implementation"),
         (["--chat-template", "chatml"], "--chat-template: names no template here; give a file to --chat-template-file"),
         (["--mmproj", "x.gguf"], "--mmproj: is not supported"),
