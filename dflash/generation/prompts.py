@@ -55,8 +55,8 @@ def encode(
     Raises
     ------
     RequestError
-        If the prompt has another form, tools or settings are given without messages, or the last message can't be
-        continued.
+        If the prompt has another form, a message holds more than text, tools or settings are given without messages, or the
+        last message can't be continued.
     TemplateError
         If there is no template, or it refuses the messages.
     """
@@ -66,6 +66,7 @@ def encode(
             raise TemplateError("the model has no chat template: pass a text instead of messages")
         if continue_final_message and not can_continue(parts[-1]):
             raise RequestError("continue_final_message: needs a last message of the assistant with text and no tool calls")
+        check_content(parts)
         if continue_final_message:
             return chat_ids(tokenizer, template, parts, tools=tools or (), settings=settings, ending=PromptEnding.CONTINUED)
         text = template.render(parts, tools=tools or None, **(settings or {}))
@@ -80,6 +81,20 @@ def encode(
     if all(isinstance(part, Integral) for part in parts):
         return [int(part) for part in parts]
     raise RequestError(f"prompt: {_FORMS}, got {prompt!r:.80}")
+
+
+def check_content(messages: Messages) -> None:
+    """Raise a RequestError for content that is no text: chat templates leave it out or write a mark for an encoder."""
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        if content is None or isinstance(content, str):
+            continue
+        if not isinstance(content, list | tuple):
+            raise RequestError(f"messages[{i}].content: must be a text or a list of text parts, got {content!r:.80}")
+        for j, part in enumerate(content):
+            if not (isinstance(part, Mapping) and isinstance(part.get("text"), str)):
+                kind = part.get("type", part) if isinstance(part, Mapping) else part
+                raise RequestError(f"messages[{i}].content[{j}]: only text can be read, got {kind!r:.80}")
 
 
 def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:

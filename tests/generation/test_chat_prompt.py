@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dflash.errors import TemplateError
+from dflash.errors import RequestError, TemplateError
 from dflash.generation.chat_prompt import chat_ids
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.written_numbers import written_float
@@ -84,3 +84,25 @@ def test_numbers_inside_of_objects_stay_as_they_were_written(lm):
 def test_numbers_of_arguments_that_were_parsed_with_the_body(lm, number):
     text = rendered(lm, json.loads(f'{{"n": {number}, "inside": [{{"x": {number}}}]}}', parse_float=written_float))
     assert f'<parameter=n>\n{number}\n</parameter>\n<parameter=inside>\n[{{"x": {number}}}]\n' in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}],
+            r"\[1\]\.content\[1\]: .* 'image_url'",
+        ),
+        ([{"type": "input_audio", "input_audio": {}}], r"\[1\]\.content\[0\]: only text can be read, got 'input_audio'"),
+        ([{"type": "image"}], r"\[1\]\.content\[0\]: only text can be read, got 'image'"),
+        ([{"type": "text", "text": 7}], r"\[1\]\.content\[0\]: only text"),
+        ([b"png"], r"\[1\]\.content\[0\]: only text can be read, got b'png'"),
+        ({"url": "x"}, r"\[1\]\.content: must be a text or a list of text parts"),
+        (object(), r"\[1\]\.content: must be a text or a list of text parts, got <object"),
+    ],
+)
+def test_content_that_is_no_text_is_refused_by_place_and_kind(lm, content, message):
+    messages = [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}, {"role": "user", "content": content}]
+    for call in (lm.encode, lambda messages: lm.generate(messages, max_tokens=1)):
+        with pytest.raises(RequestError, match="messages" + message):
+            call(messages)
