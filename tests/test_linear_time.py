@@ -1,4 +1,4 @@
-"""What clients send is read in linear time: every regular expression, converter and loop, at n and at 4 n.
+"""Text of clients is read in linear time: every regular expression, converter and loop, at n and at 4 n.
 
 Python's work is counted in executed lines, which no busy machine changes. Work in C is bounded by CPU time far above linear
 and far below quadratic time.

@@ -132,17 +132,7 @@ class Engine:
         return bool(self._active or self._added or self._waiting or self.errands or self._failure)
 
     def add(self, session: Session) -> Session:
-        """Queue a session. May be called from any thread.
-
-        Raises
-        ------
-        RequestError, ContextOverflow, PoolExhausted
-            If the session can never run; see `dflash.decode.scheduling.admission.check`.
-        QueueFull
-            If too many sessions wait.
-        EngineFailed
-            If the engine has ended.
-        """
+        """Queue a session. May be called from any thread. Raises the errors of `add_all`."""
         self.add_all([session])
         return session
 
@@ -151,8 +141,12 @@ class Engine:
 
         Raises
         ------
-        RequestError, ContextOverflow, PoolExhausted, QueueFull, EngineFailed
-            As `add` does; no session is queued then.
+        RequestError, ContextOverflow, PoolExhausted
+            If a session can never run; see `dflash.decode.scheduling.admission.check`.
+        QueueFull
+            If too many sessions wait.
+        EngineFailed
+            If the engine has ended.
         """
         if self._failure is not None:
             raise EngineFailed(self._failure)

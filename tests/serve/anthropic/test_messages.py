@@ -129,7 +129,7 @@ def test_a_stop_sequence_is_named(ask, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_complete_call_counts_more_than_a_stop_sequence(ask, stream):
-    """A client that is told of a stop sequence would not run the call."""
+    """A client that receives the reason `stop_sequence` would not run the call."""
     answer = ask(*CALL, CLOSED, "\nEND two", stop_sequences=["END"], stream=stream)
     message = fold(named_events(answer)) if stream else answer.json()
     assert (message["stop_reason"], message["stop_sequence"]) == ("tool_use", None)

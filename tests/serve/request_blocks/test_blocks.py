@@ -108,7 +108,7 @@ def test_it_is_refused_in_its_own_words(row, place):
 @pytest.mark.parametrize("api", [CHAT, RESPONSES, MESSAGES])
 @pytest.mark.parametrize("place", [SYSTEM, USER, ASSISTANT, RESULT, ITEM])
 def test_an_unknown_type_ends_no_conversation(api, place, lm):
-    """What a program or another server wrote comes with every later request; what the user wrote can be said otherwise."""
+    """Blocks of a program or another server come with every later request; a user can write a block in another way."""
     if place == ITEM and api != RESPONSES:
         return
     block = {"type": "brand_new", "text": "a city", "id": "1"}

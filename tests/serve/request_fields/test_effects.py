@@ -245,7 +245,7 @@ def test_a_grammar_of_sglang_holds(post):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_last_message_is_continued(post, stream, strategy):
-    """As the same tokens in a completion are; with echo the message comes first."""
+    """They equal those of the same tokens in a completion; with echo the message comes first."""
     begun = "The capital of"
     messages = [USER, {"role": "assistant", "content": begun}]
     body = {"messages": messages, "max_tokens": 12, "continue_final_message": True, "strategy": strategy}
@@ -280,7 +280,7 @@ def test_without_a_generation_prompt_the_last_message_is_the_end(post):
 
 
 def test_old_turns_are_dropped(app_of):
-    """As few as possible: with one more the prompt would be longer than the context."""
+    """No token more than needed is cut: with one more the prompt would be longer than the context."""
     app = app_of("hello", limits=Limits(1000))
     turns = [{"role": "user", "content": "word " * 60}, {"role": "assistant", "content": "ok"}] * 40
     body = {"instructions": "Keep me.", "input": [*turns, USER]}

@@ -118,7 +118,7 @@ def test_a_field_that_acts_in_one_api_is_known_in_all(api):
 
 @pytest.mark.parametrize("api", ALL)
 def test_no_field_is_read_that_has_no_row(api, monkeypatch):
-    """Of a body of another type every field is looked at."""
+    """The example of every row is parsed, and the names that the parsers look up are noted."""
     seen = set()
     for name in ("any", "object", "list"):
         original = getattr(Fields, name)
