@@ -14,6 +14,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.errors import RequestError
 from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, OutputParser, ParsedOutput
+from dflash.generation.parsers.events import add_events
 from dflash.generation.parsers.text_reader import TextReader
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.result import Generation
@@ -204,7 +205,7 @@ class Completion:
         text, events = "".join(self._new), self._parsed
         self._new, self._n_parsed, self._parsed = [], 0, []
         if is_last and self._parser is not None:
-            events += self._parser.finish(cut=step.finish != "stop")
+            add_events(events, self._parser.finish(cut=step.finish != "stop"))
         self.pieces.append(text)
         self.events += events
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
@@ -249,4 +250,4 @@ class Completion:
         content = [ContentDelta(text)] if text else []
         events = content if self._parser is None else self._parser.push(text)
         self._n_calls += sum(isinstance(event, CallEnd) for event in events)
-        self._parsed += events
+        add_events(self._parsed, events)

@@ -1,6 +1,7 @@
 """Events of a parsed completion, and their collection."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,19 @@ class CallEnd:
 
 
 Event = ContentDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
+
+
+def add_events(events: list[Event], more: Iterable[Event]) -> None:
+    """Append events; text that continues the last one is joined with it, so that a step has few events."""
+    for event in more:
+        if isinstance(event, CallStart | CallEnd) or not events or not _continues(events[-1], event):
+            events.append(event)
+        else:
+            events[-1] = replace(event, text=events[-1].text + event.text)  # type: ignore[union-attr]  # of one class
+
+
+def _continues(last: Event, event: Event) -> bool:
+    return type(last) is type(event) and getattr(last, "index", 0) == getattr(event, "index", 0)
 
 
 class EventSink:

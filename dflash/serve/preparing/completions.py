@@ -117,6 +117,9 @@ class ReadRequest:
         FieldError
             If a constraint can't be compiled.
         """
+        return self._with_grammars()
+
+    def _with_grammars(self) -> "ReadRequest":
         notes = Notes()
         return replace(self, grammars=self._grammars(notes), warnings=notes.texts)
 
@@ -133,8 +136,8 @@ class ReadRequest:
 
     def _completions(self, strategy: Strategy) -> list[Completion]:
         options, sampling = self.request.options, self._sampling()
-        if self.grammars is None:
-            return self.with_grammars()._completions(strategy)
+        if self.grammars is None:  # nothing has to be compiled, only checked
+            return self._with_grammars()._completions(strategy)
         of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
         output_format, max_calls = None, None
         if isinstance(self.request, ChatRequest):
