@@ -94,8 +94,8 @@ def test_a_stream_tells_interventions_with_its_end(client):
         ("recover", [1], "must be a string or an array of strings"),
         ("recover", {"a": 1}, "must be a string or an array of strings"),
         ("min_tokens", -1, "must be a whole number"),
-        ("thinking_token_budget", -1, "must be a whole number from 0"),
-        ("thinking_token_budget", 2.5, "must be a whole number from 0"),
+        ("thinking_token_budget", -2, "must be a whole number from -1"),
+        ("thinking_token_budget", 2.5, "must be a whole number from -1"),
         ("repetition_detection", 3, "must be a JSON object"),
         ("repetition_detection.max_pattern_size", 5000, "must be a whole number from 0 to 4096"),
         ("repetition_detection.min_count", 1, "must be a whole number from 2"),
@@ -131,6 +131,7 @@ def test_fields_that_say_nothing():
     )
     assert wanted.more == (MinTokens(3), LoopGuard(same=0, min_period=2, max_period=9, count=3, lines=0, calls=0))
     assert parse_decoding(Fields({"thinking_token_budget": 0})).more == (ThinkBudget(0),)
+    assert parse_decoding(Fields({"thinking_token_budget": -1})).more == ()
     with pytest.raises(FieldError, match="strategy: must be a string"):
         parse_decoding(Fields({"strategy": ["plain"]}))
 
