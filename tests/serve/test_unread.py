@@ -135,9 +135,15 @@ def test_neighbours_and_the_engine_do_not_wait(start, path):
         assert 0 < max(unread(served)) < MAX_UNREAD
         received = b""  # it begins to read: everything is there
         while not received.endswith(END):
-            received += connection.recv(1 << 16)
+            received += received_from(connection)
     assert len(received) > len(answer.content)
     freed(served)
+
+
+def received_from(connection):
+    part = connection.recv(1 << 16)
+    assert part, "the server closed the connection"
+    return part
 
 
 @every_api
@@ -179,7 +185,7 @@ def test_a_slow_reader_gets_the_error(start, path):
         beyond.set()
         received = b""
         while b"more than 0.5 seconds" not in received:
-            received += connection.recv(1 << 16)
+            received += received_from(connection)
     freed(served)
 
 
