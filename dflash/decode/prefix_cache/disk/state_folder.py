@@ -6,6 +6,7 @@ import re
 import stat
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -103,13 +104,15 @@ class StateFolder:
 
     def find(self, token_ids: NDArray[np.int32], above: int, salt: str = "") -> list[StateName]:
         """Return the states of more than `above` tokens that are a prefix of token_ids (T,), the longest first."""
+        names: defaultdict[tuple[int, str], list[StateName]] = defaultdict(list)
         with self._lock:
-            index = set(self._index)
+            for name in self._index:
+                names[name.length, name.digest].append(name)
         digest, at, found = self._salted(salt), 0, list[StateName]()
-        for length in sorted({name.length for name in index if above < name.length <= len(token_ids)}):
+        for length in sorted({length for length, _ in names if above < length <= len(token_ids)}):
             digest.update(token_ids[at:length].astype("<i4").tobytes())
             at, text = length, digest.copy().hexdigest()[:40]
-            found += sorted(name for name in index if (name.length, name.digest) == (length, text))
+            found += sorted(names.get((length, text), ()))
         return found[::-1]
 
     def refresh(self) -> None:
