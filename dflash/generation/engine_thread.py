@@ -302,11 +302,12 @@ class EngineThread:
         began = time.perf_counter()
         events = self.engine.step()
         self._notify(events, time.perf_counter() - began)
+        for error in {session.error for session, _ in events}:
+            if error is not None:
+                # breaks a reference cycle: the frames refer to the session and the model. Before anything is passed on:
+                # sequences that fail together share an error, and frames of threads that raise it must not be cleared
+                clear_frames(error.__traceback__)
         for session, step in events:
-            if session.error is not None:
-                # breaks a reference cycle: the frames refer to the session and the model. Afterwards the error may be raised
-                # in other threads, whose frames must not be cleared
-                clear_frames(session.error.__traceback__)
             held = self._completions.get(session)
             if held is not None:
                 self._pass_on(session, *held, step)

@@ -325,7 +325,7 @@ def test_closing_ends_what_runs_and_what_waits():
 
 
 def test_an_error_may_be_raised_where_it_was_received(lm):
-    """The engine's thread clears the frames of the error before, not while another thread has it."""
+    """The engine's thread clears the frames of an error that sequences share before any thread has it."""
 
     def holding(error):
         try:
@@ -335,13 +335,16 @@ def test_an_error_may_be_raised_where_it_was_received(lm):
         yield "resumed"
 
     engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, [KernelError("the device said no")]))
-    held, completion = [], answer_of(lm)
+    held, completions = [], [answer_of(lm), answer_of(lm)]
 
-    def receive(delta):
-        held.append(holding(completion.session.error))
-        next(held[0])
+    def sink_of(completion):
+        def receive(delta):
+            held.append(holding(completion.session.error))
+            next(held[-1])
 
-    engine_thread.submit(completion, receive)
-    wait_until(lambda: completion.session.finished)
+        return receive
+
+    engine_thread.submit_all([(completion, sink_of(completion)) for completion in completions])
+    wait_until(lambda: all(completion.session.finished for completion in completions))
     engine_thread.close(GUARD)
-    assert next(held[0]) == "resumed"
+    assert [next(each) for each in held] == ["resumed"] * 2
