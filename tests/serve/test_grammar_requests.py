@@ -71,3 +71,33 @@ def test_grammars_that_take_long_delay_no_other_request(server, http, monkeypatc
         finally:
             may_go.set()
         assert {one.result().status_code for one in waiting} == {200}
+
+
+UNIQUE = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
+NEVER = {"type": "object", "properties": {"a": {"type": "string", "minLength": 3, "maxLength": 1}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "body_of"),
+    [
+        ("/v1/chat/completions", "response_format", lambda schema: {"response_format": json_schema(schema)}),
+        ("/v1/chat/completions", "json_schema", lambda schema: {"json_schema": schema}),
+        ("/v1/completions", "guided_json", lambda schema: {"guided_json": schema}),
+        ("/v1/completions", "structured_outputs.json", lambda schema: {"structured_outputs": {"json": schema}}),
+        ("/v1/messages", "output_config.format", lambda schema: {"output_config": {"format": form(schema)}}),
+        ("/v1/messages", "output_format", lambda schema: {"output_format": form(schema)}),
+        ("/v1/responses", "text.format", lambda schema: {"text": {"format": {"name": "x", **form(schema)}}}),
+    ],
+)
+def test_messages_about_a_schema_begin_with_the_field_that_held_it(http, url, name, body_of):
+    limit = {"max_output_tokens": 16} if url == "/v1/responses" else {"max_tokens": 16}
+    limit |= {"prompt": "Say"} if url == "/v1/completions" else {"input" if "responses" in url else "messages": MESSAGES}
+    noted = http.post(url, json={**limit, **body_of(UNIQUE)}).json()
+    assert f"{name}: #/uniqueItems is not enforced" in noted["warnings"]
+    refused = http.post(url, json={**limit, **body_of(NEVER)})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith(f"{name}: "), refused.text
+
+
+def form(schema):
+    return {"type": "json_schema", "schema": schema}

@@ -129,12 +129,12 @@ class _Builder:
         if params.must_call:
             return _Built(self._must_call(start), calls=True)
         if params.regex is not None:
-            return _Built(GuidanceGrammar(vocabulary(self._tokenizer), regex_source(params.regex), "regex"))
+            return _Built(GuidanceGrammar(vocabulary(self._tokenizer), regex_source(params.regex), params.name_of("regex")))
         for name in ("lark", "grammar"):
             if (source := getattr(params, name)) is not None:
                 gbnf = is_gbnf(source)
                 source = source if gbnf else without_forcing(source)
-                return _Built(GuidanceGrammar(vocabulary(self._tokenizer), source, name, gbnf=gbnf))
+                return _Built(GuidanceGrammar(vocabulary(self._tokenizer), source, params.name_of(name), gbnf=gbnf))
         if params.schema is not None:
             return _Built(self._json(start), calls=bool(self._tools))
         if not any(is_strict(tool) for tool in self._tools):
@@ -159,21 +159,21 @@ class _Builder:
 
     def _json(self, start: str) -> Grammar:
         """Compile the grammar of an answer. The model may call a tool instead."""
-        params = self._params
+        params, name = self._params, self._params.name_of("response_format")
         try:
             check_references(params.schema)
         except RequestError as error:
-            raise RequestError(f"response_format: {error}") from None
-        policy = Policy("response_format", strict=params.is_strict, notes=self._notes)
+            raise RequestError(f"{name}: {error}") from None
+        policy = Policy(name, strict=params.is_strict, notes=self._notes)
         plain = PlainSchemas(params.schema, policy)
         value = f"value: {json_rule(plain.with_shared(plain.reduced(params.schema, '')))}"
         if not self._tools:
-            return self._compiled([f"{start}value", value], "response_format")
+            return self._compiled([f"{start}value", value], name)
         opened = self._tokens[0]
         rules = [f"{start}(value | calls)", f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*']
         functions = functions_of(self._tools)
         calls = self._call_rules(functions)
-        self._compiled([f"{start}value", value], "response_format")  # so that an error names the right field
+        self._compiled([f"{start}value", value], name)  # so that an error names the right field
         return self._compiled([*rules, value, *calls], "tools")
 
     def _call_rules(self, functions: Sequence[Function]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dflash.errors import RequestError
@@ -30,6 +30,8 @@ class GrammarParams:
     tool_choice : str or mapping, optional
         ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``. With ``"auto"``,
         calls of tools with ``"strict": true`` are constrained; ``"none"`` constrains nothing.
+    names : mapping
+        What the request calls these fields, where it calls them otherwise; messages begin with that name.
 
     Raises
     ------
@@ -42,23 +44,28 @@ class GrammarParams:
     lark: str | None = None
     grammar: str | None = None
     tool_choice: ToolChoice = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("regex", "lark", "grammar"):
-            _check_text(name, getattr(self, name))
+            _check_text(self.name_of(name), getattr(self, name))
         _check_tool_choice(self.tool_choice)
-        given = [name for name in ("regex", "lark", "grammar") if getattr(self, name) is not None]
+        given = [self.name_of(name) for name in ("regex", "lark", "grammar") if getattr(self, name) is not None]
         if self.schema is not None:
-            given.insert(0, "response_format")
+            given.insert(0, self.name_of("response_format"))
         if self.must_call:
             given.append("tool_choice")
         if len(given) > 1:
             raise RequestError(f"{given[0]}: can't be combined with {given[1]}; one constraint holds for the whole output")
 
+    def name_of(self, field: str) -> str:
+        """Return what the request calls a field."""
+        return self.names.get(field, field)
+
     @property
     def schema(self) -> Any:
         """JSON schema of the output; None if there is none."""
-        return None if self.response_format is None else _schema(self.response_format)
+        return None if self.response_format is None else _schema(self.name_of("response_format"), self.response_format)
 
     @property
     def is_strict(self) -> bool:
@@ -101,7 +108,7 @@ def _check_tool_choice(choice: Any) -> None:
         )
 
 
-def _schema(wanted: Any) -> Any:
+def _schema(name: str, wanted: Any) -> Any:
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     if kind == "text":
         return None
@@ -110,12 +117,12 @@ def _schema(wanted: Any) -> Any:
     if kind == "json_object":
         wanted, kind = {"schema": wanted["schema"]}, "json_schema"
     if kind != "json_schema":
-        raise RequestError(f"response_format: type must be text, json_object or json_schema, got {wanted!r:.60}")
+        raise RequestError(f"{name}: type must be text, json_object or json_schema, got {wanted!r:.60}")
     inner = wanted.get("json_schema", wanted)
     schema = inner.get("schema") if isinstance(inner, Mapping) else None
     if not isinstance(schema, Mapping | bool):
-        raise RequestError(f"response_format: json_schema.schema must be a JSON schema, got {schema!r:.60}")
-    return check_schema("response_format", schema)
+        raise RequestError(f"{name}: json_schema.schema must be a JSON schema, got {schema!r:.60}")
+    return check_schema(name, schema)
 
 
 def check_schema(name: str, schema: Any) -> Any:

@@ -18,9 +18,6 @@ _KINDS = {
     OVERLOADED: "overloaded_error",
 }
 
-_FIELDS = {"response_format": "output_config.format"}
-"""Field of OpenAI's API that the server names in messages, to the field of this one."""
-
 
 def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
     """Return the status, body and headers for a problem.
@@ -35,8 +32,6 @@ def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, s
         status = 500 if problem.code == "engine_failed" else OVERLOADED
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     message, overflow, identifier = problem.message, problem.overflow, current_id() or request_id(None)
-    if problem.param in _FIELDS and "is not supported" not in message:  # the client has sent the other API's field itself
-        message = message.replace(problem.param, _FIELDS[problem.param], 1)
     if overflow is not None:
         most = min(overflow.context, overflow.n_tokens - 1)  # a prompt that fills the context leaves no room for a token
         message = f"prompt is too long: {overflow.n_tokens} tokens > {most} maximum"

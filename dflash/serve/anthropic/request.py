@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
-from dflash.errors import RequestError
 from dflash.generation.chat_prompt import PromptEnding, can_continue
 from dflash.generation.grammar.params import GrammarParams
 from dflash.serve.anthropic.conversation import conversation
 from dflash.serve.anthropic.tools import deferred_tool, function_tools, tool_choice
-from dflash.serve.parsing.fields import FieldError, Fields, shown
+from dflash.serve.parsing.constraints import grammar_params
+from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.request_fields.row import MESSAGES
@@ -97,7 +97,5 @@ def _grammar(fields: Fields, choice: str | Mapping[str, Any] | None) -> GrammarP
     if wanted.text("type", required=True) != "json_schema":
         raise wanted.error("type", f"must be json_schema, got {shown(wanted.any('type'))}")
     schema = wanted.any("schema", required=True)
-    try:
-        return GrammarParams(response_format={"type": "json_schema", "json_schema": {"schema": schema}}, tool_choice=choice)
-    except RequestError as error:
-        raise FieldError(holder.name(name), str(error).removeprefix("response_format: ")) from error
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    return grammar_params(response_format=form, tool_choice=choice, names={"response_format": holder.name(name)})

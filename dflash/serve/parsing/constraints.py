@@ -24,7 +24,7 @@ _REFUSED = {
 
 
 def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarParams:
-    """Read the constraints of a request.
+    """Read the constraints of a request; messages name the fields that it has.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
 
     wanted = fields.object("response_format")
     if wanted is not None and wanted.any("type") != "text":
-        add("response_format", "response_format", wanted.values)
+        add("response_format", fields.name("response_format"), wanted.values)
     add("response_format", "json_schema", _schema(fields, "json_schema"))
     for name in ("regex", "lark", "grammar"):
         add(name, name, _text(fields, name))
@@ -56,11 +56,16 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
     for source, field, name in sources:
         kind, read = _READERS[name]
         add(kind, source.name(field), read(source, field))
+    return grammar_params(**found, tool_choice=tool_choice, names=names)
+
+
+def grammar_params(**settings: Any) -> GrammarParams:
+    """Return the constraints of a request; a wrong one is an error of its field."""
     try:
-        return GrammarParams(**found, tool_choice=tool_choice)
+        return GrammarParams(**settings)
     except RequestError as error:
-        kind, _, reason = str(error).partition(": ")
-        raise FieldError(names.get(kind, kind), reason) from error
+        name, _, reason = str(error).partition(": ")
+        raise FieldError(name, reason) from error
 
 
 def _text(fields: Fields, name: str) -> str | None:

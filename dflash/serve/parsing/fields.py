@@ -65,7 +65,11 @@ class Fields:
 
     def changed(self, values: Mapping[str, Any]) -> "Fields":
         """Return the same fields with other values for some."""
-        return Fields({**self.values, **values}, self.path, names=self._names)
+        return self.renamed({}, values)
+
+    def renamed(self, names: Mapping[str, str], values: Mapping[str, Any]) -> "Fields":
+        """Return the same fields with other values for some, of which the client sent some under other names."""
+        return Fields({**self.values, **values}, self.path, names={**self._names, **names})
 
     def error(self, field: str, message: str) -> FieldError:
         """Return an error about `field`."""

@@ -164,12 +164,7 @@ def _grammar(fields: Fields, text: Fields, tool_choice: Any) -> Any:
     wanted = None if form is None else form.values
     if form is not None and form.choice("type", ("text", "json_object", "json_schema"), "text") == "json_schema":
         wanted = {"type": "json_schema", "json_schema": {key: value for key, value in form.values.items() if key != "type"}}
-    try:
-        return parse_grammar(fields.changed({"response_format": wanted}), tool_choice)
-    except FieldError as error:
-        if error.field.startswith("response_format"):
-            raise text.error("format", str(error).partition(": ")[2]) from error
-        raise
+    return parse_grammar(fields.renamed({"response_format": text.name("format")}, {"response_format": wanted}), tool_choice)
 
 
 def _template_defaults(reasoning: Fields) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def refused(http, path, status, **request):
         ({"grammar": 'start: "a"', "lark": 'start: "a"'}, "lark"),
         ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
-        ({"json_schema": {"type": 5}}, "response_format"),
+        ({"json_schema": {"type": 5}}, "json_schema"),
         ({"ignore_eos": 1}, "ignore_eos"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
