@@ -68,7 +68,13 @@ def add_template_file(parser: argparse._ActionsContainer) -> None:
 
 def add_draft(parser: argparse._ActionsContainer) -> None:
     """Add the draft model of strategies and its settings."""
-    parser.add_argument("--draft", "-md", "--model-draft", metavar="FILE", help="draft model of the strategy")
+    parser.add_argument(
+        "--draft",
+        "-md",
+        "--model-draft",
+        metavar="FILE",
+        help="draft model of the strategy; auto: the one published for the model",
+    )
     parser.add_argument(
         "--draft-device", choices=("cpu", "cuda"), help="device of the draft model (default: that of the model)"
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +64,11 @@ class Weights:
     def tensors(self) -> Collection[TensorInfo]:
         """Tensors of the file that the model uses."""
         return self._tensors.values()
+
+    @property
+    def path(self) -> Path:
+        """The file; of a split one the first part."""
+        return self._file.path
 
     @property
     def metadata(self) -> Mapping[str, Value]:

@@ -53,7 +53,8 @@ class DFlash(ModelDrafter["_DFlashState"]):
     ----------
     draft : str or path
         A GGUF file or a folder as published; ``demo-draft``, which comes with dflash; or ``hf:org/repo`` of the Hugging Face
-        hub. It must have been trained for the target.
+        hub. It must have been trained for the target. ``auto`` finds it: beside the target's file, or in a table of
+        published drafts (`dflash.model.loading.published_drafts`).
     draft_device : str, optional
         Device of the draft model, ``"cpu"`` or ``"cuda"``; that of the target if None.
     context : int, optional

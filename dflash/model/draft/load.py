@@ -15,6 +15,7 @@ from dflash.model.draft.model import BlockDraft, Tables
 from dflash.model.draft.state import DEFAULT_CONTEXT, places
 from dflash.model.draft.vocabulary import Vocabulary, common, vocabulary
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.published_drafts import AUTO, draft_of
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import Model
 
@@ -43,7 +44,7 @@ def load_draft(
     ----------
     name : str or path
         ``demo-draft``; a GGUF file; a folder with ``config.json`` and safetensors files; ``hf:org/repo``, with ``:quant``
-        appended for a GGUF file.
+        appended for a GGUF file; ``auto``, see `draft_of`.
     target : Model or DeviceModel
         The target model; the draft model uses its embedding and LM head.
     device : str, optional
@@ -80,6 +81,10 @@ def load_draft(
         )
     if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
+    weights = target.weights if target.device == "cpu" else target.weights.host
+    if os.fspath(name) == AUTO:
+        name = draft_of(weights.metadata, weights.path)
+        log.info("draft model: %s", name)
     with memory_errors(name, "use another strategy"):
         config, source = open_draft(resolve(name, folders=True))
         try:

@@ -47,7 +47,7 @@ def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders:
     models = {names[0]: names for names in map(part_names, sorted(files)) if names[0].lower().endswith(".gguf")}
     named = [model for model in models if quant and quant.lower() == PurePosixPath(model).name.lower()]
     proper = [model for model in models if not _NO_MODEL.search(_stem(model))]
-    usual = [model for model in proper if bool(_DRAFT.search(_path(model))) == folders and not _MTP.search(model)]
+    usual = [model for model in proper if is_draft(model) == folders and not _MTP.search(model)]
     proper = usual or proper
     if folders and not proper and not quant and "config.json" in files:
         return ["config.json", *sorted(file for file in files if _WEIGHTS.fullmatch(file))]
@@ -62,6 +62,11 @@ def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders:
     if missing:
         raise NotFound(f"{repo}: {len(missing)} of {len(names)} parts are missing, the first is {missing[0]}")
     return names
+
+
+def is_draft(model: str) -> bool:
+    """Return True if the name of a GGUF file is that of a draft model."""
+    return bool(_DRAFT.search(_path(model)))
 
 
 def _of_quant(models: list[str], quant: str | None) -> list[str]:

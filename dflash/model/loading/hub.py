@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from glob import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from dflash.errors import DFlashError, DownloadError, NotFound
 from dflash.model.gguf.choose import choose_files
@@ -25,6 +26,27 @@ _REVISION = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[A-Za-z0-9_][\w.+/-]
 
 _PART = re.compile(r"-\d+-of-\d+\.gguf$")
 _DATA = Path(__file__).parents[2] / "data"
+
+
+class Origin(NamedTuple):
+    """Where a file came from: repository, revision, and the names of all its files."""
+
+    repo: str
+    revision: str
+    files: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """``org/repo@revision``."""
+        return f"{self.repo}@{self.revision}"
+
+
+_origins: dict[Path, Origin] = {}
+
+
+def origin_of(path: Path) -> Origin | None:
+    """Return where a file was resolved from; None if it is not from the hub."""
+    return _origins.get(path)
 
 
 def resolve(
@@ -97,9 +119,9 @@ def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
     -------
     tuple or None
         Name, modification time in nanoseconds and bytes of each file; empty if there is none. None for a model on the hub,
-        whose state is not known without a request.
+        or one that is yet to be found, whose state is not known without a request.
     """
-    if name.startswith("hf:"):
+    if name.startswith("hf:") or name == "auto":
         return None
     path = _DATA / PACKAGED[name] if name in PACKAGED else Path(name).expanduser()
     if path.is_dir() or path.suffix in _FOLDER:
@@ -152,7 +174,7 @@ def _from_hub(
         missing = [file for file in chosen if not Path(folder, file).is_file()]
         if missing:
             raise DownloadError(f"{repo}: {missing[0]} was not downloaded")
-    return Path(folder, chosen[0])
+    return _remembered(Path(folder, chosen[0]), Origin(repo, revision, tuple(files)))
 
 
 def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: str | Path | None) -> Path | None:
@@ -170,10 +192,15 @@ def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: str | Path 
             continue
         files = [file.file_path.relative_to(snapshot.snapshot_path).as_posix() for file in snapshot.files]
         try:
-            return snapshot.snapshot_path / choose(files)[0]
+            return _remembered(snapshot.snapshot_path / choose(files)[0], Origin(repo, revision, tuple(files)))
         except NotFound:
             continue
     return None
+
+
+def _remembered(path: Path, origin: Origin) -> Path:
+    _origins[path] = origin
+    return path
 
 
 @contextmanager
