@@ -1,10 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # modules are compiled when they are first imported, for all processes after that one
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve test bench notebooks lint clean
+.PHONY: demo serve test bench notebooks lint constraints clean
 
 demo: .venv/installed
 	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
@@ -29,20 +29,24 @@ lint: .venv/installed-dev
 	$(BIN)/python tools/house_lint.py
 	$(BIN)/mypy
 
+# newest versions that fit pyproject.toml, for development and CI; torch is left out, whose builds for CPUs and GPUs differ
+constraints:
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra notebooks --extra ray --extra cuda13 --no-annotate --upgrade --output-file constraints.txt
+
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
 
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) --editable .
 	touch $@
 
-.venv/installed-serve: pyproject.toml
+.venv/installed-serve: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) --editable ".[serve]"
 	touch $@ .venv/installed
 
-.venv/installed-dev: pyproject.toml
+.venv/installed-dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) --editable ".[dev]"
 	touch $@ .venv/installed .venv/installed-serve

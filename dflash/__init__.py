@@ -220,12 +220,9 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from dflash.distribution import release
 
-        try:
-            return version("dflash")
-        except PackageNotFoundError:
-            return "0"
+        return release()
     raise AttributeError(f"module 'dflash' has no attribute {name!r}")
 
 

@@ -115,7 +115,7 @@ class LM:
             JSON schemas of functions in OpenAI's format, passed to the chat template. Calls of these functions are parsed.
         tool_choice, response_format, regex, lark, grammar : optional
             Constraints on the output after its reasoning, as ``tool_choice="required"`` or ``regex="yes|no"``; see
-            `dflash.generation.grammar.params.GrammarParams`. They need ``pip install 'dflash[grammar]'``.
+            `dflash.generation.grammar.params.GrammarParams`. They need ``pip install 'dflash-gguf[grammar]'``.
         reasoning_parser, tool_parser : str, optional
             Format of reasoning (``"qwen3"``) and of tool calls (``"qwen3-coder"``, ``"hermes"``), or ``"none"``. If None,
             the chat template determines them for messages; the output of other prompts is not parsed.

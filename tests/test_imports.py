@@ -12,6 +12,7 @@ import dflash
 ROOT = Path(dflash.__file__).parent
 FLOORS = ("kernels", "model", "decode", "generation", "serve")
 DOORS = len(FLOORS)
+BELOW_ALL = ("dflash.errors", "dflash.distribution")
 ABOVE = ("dflash.serve.__main__", "dflash.serve.ray")
 ONLY_IN = {"cupy": "kernels", "numba": "kernels", "starlette": "serve", "uvicorn": "serve"}
 RAY = "dflash.serve.ray"
@@ -67,7 +68,7 @@ def complaints(path: Path, source: str) -> list[str]:
         top = name.split(".")[0]
         if name == "?" and floor(module) < DOORS:
             found.append(f"{module}:{line} imports a name that only running it would tell")
-        elif top == "dflash" and name != "dflash.errors" and floor(name) > floor(module):
+        elif top == "dflash" and name not in BELOW_ALL and floor(name) > floor(module):
             found.append(f"{module}:{line} imports {name}, which is above it")
         elif top in ONLY_IN and module.split(".")[1:2] != [ONLY_IN[top]]:
             found.append(f"{module}:{line} imports {name}, which only {ONLY_IN[top]}/ may")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli.model_arguments import check_draft, device_settings, draft_settings
 from dflash.cli.serve_arguments import parse, sampling_defaults
+from dflash.distribution import needed
 from dflash.errors import DFlashError, EngineFailed, RequestError
 from dflash.model.loading.hub import PACKAGED
 
@@ -37,11 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     """Check the arguments, open what the server needs, then load the model and serve it."""
-    try:
+    with needed("the server", "serve"):
+        from dflash.serve import server  # noqa: F401 - all that the server imports, before a model is loaded
         from dflash.serve.admin.debug_log import DebugLog
         from dflash.serve.startup.sockets import listening
-    except ImportError as error:
-        raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.access import is_loopback, read_key
 
     check_numbers(arguments)

@@ -10,6 +10,7 @@ from dflash.cli.terminal import table
 from dflash.decode import metrics as acceptance
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.session import Step
+from dflash.distribution import needed
 from dflash.generation.display import framed, position_bars
 from dflash.generation.display.palette import COLORS
 from dflash.generation.result import Generation
@@ -165,7 +166,8 @@ class Comparison:
 
     def plot(self) -> "Figure":
         """Plot tokens per second, and the acceptance rate by draft position."""
-        from matplotlib import pyplot
+        with needed("plot()", "plots"):
+            from matplotlib import pyplot
 
         figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -204,7 +206,8 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row per strategy. Needs pandas."""
-        import pandas
+        with needed("to_pandas()", "pandas"):
+            import pandas
 
         rows = [{**row, **row.pop("shares")} for row in self.as_dict()["strategies"]]
         return pandas.DataFrame(rows).set_index("name")

@@ -56,5 +56,8 @@ class Refused:
 
 
 def anew(error: DFlashError) -> DFlashError:
-    """Return a copy of an error without its traceback, whose frames would keep the model in memory."""
-    return type(error)(*error.args)
+    """Return a copy of an error, with its path, but without its traceback, whose frames would keep the model in memory."""
+    twin = type(error).__new__(type(error))
+    twin.args = error.args
+    vars(twin).update(vars(error))
+    return twin

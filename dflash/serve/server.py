@@ -18,8 +18,7 @@ from dflash.serve import limits
 from dflash.serve.app import errors_of, refusal
 from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem
-from dflash.serve.limits import HEADER_BYTES, KEEP_ALIVE_SECONDS
-from dflash.serve.startup.protocol import BoundedProtocol
+from dflash.serve.startup.protocol import CONNECTIONS
 
 
 class Server(uvicorn.Server):
@@ -43,12 +42,8 @@ class Server(uvicorn.Server):
         timeout = int(grace + MAX_CLOSING)
         config = uvicorn.Config(
             self._unless_crowded(app),
-            access_log=False,  # `RequestLog` writes one
-            http=BoundedProtocol,
-            ws="none",
-            h11_max_incomplete_event_size=HEADER_BYTES,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=timeout,
+            **CONNECTIONS,
         )
         super().__init__(config)
         self._engine_thread, self._grace, self._ready = engine_thread, grace, ready

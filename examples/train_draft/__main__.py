@@ -8,14 +8,16 @@ import time
 from pathlib import Path
 
 import dflash
+from dflash.distribution import needed
 
 from .recording import record, tables, write_texts
 
 try:
-    from .training import Teacher, train_draft, train_mtp, untrained_draft, untrained_mtp
-    from .written import draft_config, written
-except ImportError as error:
-    raise SystemExit(f"train_draft needs {error.name}: pip install 'dflash[train]'") from error
+    with needed("train_draft", "train"):
+        from .training import Teacher, train_draft, train_mtp, untrained_draft, untrained_mtp
+        from .written import draft_config, written
+except dflash.DFlashError as error:
+    raise SystemExit(f"{error}") from error
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A real server on a free port of 127.0.0.1, with the demo model."""
 
 import inspect
+import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,12 +19,28 @@ from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
+from dflash.serve.startup.protocol import CONNECTIONS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loop(request):
+    """Kind of event loop of servers in this process: ``asyncio``, or ``uvloop``, beside which httptools is found, too.
+
+    The extra `serve` installs neither. Files whose tests run on both have the mark `BOTH_LOOPS`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request, "param", "asyncio") == "asyncio":
+            patch.setitem(sys.modules, "uvloop", None)
+            patch.setitem(sys.modules, "httptools", None)
+        else:
+            pytest.importorskip("uvloop", reason="uvloop is not made for this system")
+        yield getattr(request, "param", "asyncio")
 
 
 @contextmanager
 def listening(app):
     """Serve an app in a thread; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", **CONNECTIONS))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -60,7 +77,7 @@ def app_of(lm):
 
 
 @pytest.fixture(scope="session")
-def server():
+def server(loop):
     loaded, engine_thread = start("demo", threads=1)
     limits = Limits(loaded.model.config.context)
     backend = Backend(

@@ -12,6 +12,7 @@ import pytest
 from chat_stream import events_of, folded
 from hang_guard import GUARD, wait_until
 from in_process import client_of, sent
+from loops import BOTH_LOOPS
 from serve_fakes import ScriptedEngine
 
 from dflash.decode.session import Step
@@ -39,6 +40,7 @@ class Gate:
         assert self.go.wait(GUARD)
 
 
+@BOTH_LOOPS
 @pytest.mark.parametrize(
     ("path", "body", "silence"),
     [(CHAT_PATH, CHAT, '"delta":{"content":""}'), ("/v1/completions", {"prompt": "a", "stream": True}, '"text":""')],

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from hang_guard import GUARD
+from loops import BOTH_LOOPS, HIDDEN
 from processes import address, process
 
 POISON = 4242
@@ -36,12 +37,17 @@ sys.exit(main(["demo", "--port", "0", "--threads", "1", "--context", "4096", "--
 """
 
 
-@contextmanager
-def server(fault):
-    """Start a server whose forwards do `fault` from the first one on that reads `POISON`; yields process and address."""
-    code = SERVER % {"poison": POISON, "fault": fault}
-    with process("-c", code, stdout=None) as child:
-        yield child, address(child)
+@pytest.fixture
+def serving(loop):
+    """Starts a server whose forwards do `fault` from the first one on that reads `POISON`; yields process and address."""
+
+    @contextmanager
+    def start(fault):
+        code = HIDDEN[loop] + SERVER % {"poison": POISON, "fault": fault}
+        with process("-c", code, stdout=None) as child:
+            yield child, address(child)
+
+    return start
 
 
 def opened(url, **body):
@@ -60,8 +66,8 @@ def status_of(url, **body):
             return error.code, json.load(error)
 
 
-def test_a_lost_device_ends_the_process_after_everyone_has_an_answer():
-    with server("raise DeviceLost('CUDA_ERROR_ILLEGAL_ADDRESS')") as (child, url):
+def test_a_lost_device_ends_the_process_after_everyone_has_an_answer(serving):
+    with serving("raise DeviceLost('CUDA_ERROR_ILLEGAL_ADDRESS')") as (child, url):
         with opened(url, prompt="import os", max_tokens=4000, stream=True) as stream:
             stream.readline()
             status, body = status_of(url, prompt=[POISON, 1], max_tokens=5)
@@ -76,17 +82,18 @@ def test_a_lost_device_ends_the_process_after_everyone_has_an_answer():
     assert errors.splitlines()[-1].startswith("dflash: the server has stopped because its engine failed")
 
 
-def test_forwards_that_fail_for_ever_end_the_process():
-    with server("raise KernelError('the device said no')") as (child, url):
+def test_forwards_that_fail_for_ever_end_the_process(serving):
+    with serving("raise KernelError('the device said no')") as (child, url):
         statuses = [status_of(url, prompt=[POISON, 1], max_tokens=5)[0] for _ in range(3)]
         child.communicate(timeout=GUARD)
     assert statuses == [500] * 3
     assert child.returncode == 1
 
 
+@BOTH_LOOPS
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_the_process_at_once(sign):
-    with server("time.sleep(1000)") as (child, url), ThreadPoolExecutor(1) as pool:
+def test_a_second_signal_ends_the_process_at_once(serving, sign):
+    with serving("time.sleep(1000)") as (child, url), ThreadPoolExecutor(1) as pool:
         with opened(url, prompt="import os", max_tokens=4000, stream=True) as stream:
             stream.readline()
             hanging = pool.submit(status_of, url, prompt=[POISON, 1], max_tokens=5)
@@ -99,8 +106,9 @@ def test_a_second_signal_ends_the_process_at_once(sign):
     assert child.returncode == -sign
 
 
-def test_a_signal_lets_open_streams_end():
-    with server("pass") as (child, url):
+@BOTH_LOOPS
+def test_a_signal_lets_open_streams_end(serving):
+    with serving("pass") as (child, url):
         with opened(url, prompt="import os", max_tokens=300, stream=True) as stream:
             stream.readline()
             child.send_signal(signal.SIGTERM)

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from hang_guard import GUARD, wait_until
+from loops import BOTH_LOOPS
+
+pytestmark = BOTH_LOOPS
 
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from hang_guard import GUARD, wait_until
+from loops import BOTH_LOOPS
 from serve_fakes import ScriptedEngine
 
 from dflash.generation.engine_thread import EngineThread
@@ -20,6 +21,8 @@ from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 from dflash.serve.server import Server, UnreadConnections
+
+pytestmark = BOTH_LOOPS
 
 TURN = [{"role": "user", "content": "hi"}]
 APIS = {

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dflash.distribution import needed
 from dflash.evaluation.replay.replies import TurnReplies
 from dflash.generation.display.palette import COLORS
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 def plot(turns: Sequence[TurnReplies]) -> "Figure":
     """Plot the milliseconds to the first token, and the prompt tokens with those from the cache, over the turns."""
-    from matplotlib import pyplot
+    with needed("plot()", "plots"):
+        from matplotlib import pyplot
 
     numbered = [(i, turn) for i, turn in enumerate(turns, 1) if turn.cold and turn.warm]
     at, whole = [i for i, _ in numbered], [turn for _, turn in numbered]

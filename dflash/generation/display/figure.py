@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dflash.decode.step import Step
+from dflash.distribution import needed
 from dflash.generation.display.palette import COLORS
 from dflash.generation.record import GenerationRecord
 
@@ -32,7 +33,8 @@ def plot(generation: GenerationRecord) -> "Figure":
     matplotlib.figure.Figure
         Rejected draft tokens are drawn below zero.
     """
-    from matplotlib import pyplot
+    with needed("plot()", "plots"):
+        from matplotlib import pyplot
 
     steps = [step for step in generation.steps if step.tokens] or [Step([])]
     numbers = range(1, len(steps) + 1)

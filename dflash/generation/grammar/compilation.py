@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from dflash.distribution import needed
 from dflash.errors import RequestError
 from dflash.generation.grammar.limits import COMPILE_FUEL, MAX_STATES, MAX_SYMBOLS, STEP_FUEL, STEP_ITEMS
 
@@ -25,12 +26,8 @@ def guidance() -> ModuleType:
     RequestError
         If llguidance is not installed.
     """
-    try:
+    with needed("an output with response_format, regex, lark or tool_choice", "grammar", RequestError):
         import llguidance
-    except ImportError as error:
-        raise RequestError(
-            "response_format, regex, lark and tool_choice need llguidance: pip install 'dflash[grammar]'"
-        ) from error
     return llguidance
 
 

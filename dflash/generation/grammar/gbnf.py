@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
+from dflash.distribution import needed
 from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.graph import RuleGraph
 from dflash.generation.grammar.lark import without_forcing
@@ -33,7 +34,8 @@ def lark_of(grammar: str) -> str:
     ``root ::= word "s"`` with ``word ::= [a-z]+`` the word would take the ``s`` as well. llama.cpp would try both. The
     library looks for terminals in quadratic time and joins comments in quadratic time, so both are done here before.
     """
-    from llguidance import gbnf_to_lark as library
+    with needed("a GBNF grammar", "grammar", RequestError):
+        from llguidance import gbnf_to_lark as library
 
     try:
         rules = library.GrammarParser().parse(_COMMENTS.sub(_blank, grammar))

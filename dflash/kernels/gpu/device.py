@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.distribution import install
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import driver
 from dflash.kernels.gpu.capabilities import capabilities, compute_capability
@@ -35,7 +36,7 @@ def trouble() -> str | None:
     try:
         import cupy
     except ImportError as error:
-        return f"CuPy can't be imported ({error}): pip install 'dflash[cuda13]'"
+        return f"CuPy can't be imported ({error}): {install('cuda13')}"
     runtime = cupy.cuda.runtime
     try:
         if not runtime.getDeviceCount():

@@ -9,10 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from dflash.distribution import release
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.admin.access_log import LOST
 from dflash.serve.admin.engine_counters import BucketCounts, EngineCounters
-from dflash.serve.admin.model_facts import ModelFacts, release
+from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.admin.request_record import RequestCounts
 
 if TYPE_CHECKING:

@@ -4,18 +4,9 @@ import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.model.loading.target import Loaded
-
-
-def release() -> str:
-    """Return the version of dflash."""
-    try:
-        return version("dflash")
-    except PackageNotFoundError:  # run from a folder that was not installed
-        return "0"
 
 
 def fingerprint(loaded: Loaded) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
-from dflash.serve.admin.model_facts import release
+from dflash.distribution import release
 from dflash.serve.limits import MAX_BIASES, MAX_CHOICES, MAX_RECOVERIES, MAX_STOP_LENGTH, MAX_STOPS
 
 Schema = dict[str, Any]

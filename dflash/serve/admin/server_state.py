@@ -6,10 +6,11 @@ from typing import Any
 
 from dflash.decode.drafting.drafter import Nothing, Strategy
 from dflash.decode.session import Session
+from dflash.distribution import release
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.admin.model_facts import ModelFacts, release
+from dflash.serve.admin.model_facts import ModelFacts
 
 _SAMPLING = {
     "temperature": 0.0,

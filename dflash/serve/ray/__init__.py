@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from dflash.errors import DFlashError
+from dflash.distribution import needed
 
-try:
+with needed("dflash.serve.ray", "ray"):
     import ray.serve  # noqa: F401 - only checked here
-except ImportError as error:
-    raise DFlashError("dflash.serve.ray needs Ray Serve: pip install 'dflash[ray]'") from error
 
 from dflash.serve.ray.deployments import app
 

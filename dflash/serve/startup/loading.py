@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from dflash.serve.http_errors import Problem
+from dflash.serve.startup.protocol import CONNECTIONS
 from dflash.serve.startup.sockets import duplicates
 
 _HEALTH = {"status": "loading model"}
@@ -29,7 +30,8 @@ class LoadingServer:
 
     def __init__(self, sockets: list[socket.socket]) -> None:
         self._sockets = duplicates(sockets)
-        self._server = uvicorn.Server(uvicorn.Config(loading, lifespan="off", log_config=None, access_log=False))
+        settings = {**CONNECTIONS, "lifespan": "off", "log_config": None}
+        self._server = uvicorn.Server(uvicorn.Config(loading, **settings))
         self._thread = threading.Thread(target=self._server.run, args=(self._sockets,), name="dflash-loading", daemon=True)
 
     def __enter__(self) -> Self:

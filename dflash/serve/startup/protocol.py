@@ -135,3 +135,13 @@ class BoundedProtocol(H11Protocol):
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+CONNECTIONS: dict[str, Any] = {
+    "http": BoundedProtocol,
+    "ws": "none",
+    "h11_max_incomplete_event_size": limits.HEADER_BYTES,
+    "timeout_keep_alive": limits.KEEP_ALIVE_SECONDS,
+    "access_log": False,  # `RequestLog` writes one
+}
+"""Settings of `uvicorn.Config`: no connection depends on whether httptools or a package for web sockets is installed."""

@@ -318,7 +318,8 @@ def test_where_no_text_leads_on_the_request_is_at_fault():
 
 def test_a_missing_library_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(RequestError, match=r"^response_format, .* need llguidance: pip install 'dflash\[grammar\]'$"):
+    words = r"^an output with response_format, .* needs llguidance: pip install 'dflash-gguf\[grammar\]'$"
+    with pytest.raises(RequestError, match=words):
         GuidanceGrammar(GuidanceVocabulary.of(demo_tokenizer()), "start: /a/", "lark")
 
 

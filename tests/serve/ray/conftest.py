@@ -23,7 +23,7 @@ def deployments():
     """The module of the deployments; skips without Ray, whose imports warn of what it uses itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pytest.importorskip("ray", reason="Ray is not installed: pip install 'dflash[ray]'")
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'dflash-gguf[ray]'")
         from dflash.serve.ray import deployments
 
         return deployments

@@ -10,5 +10,5 @@ def test_the_error_without_ray_says_what_to_install():
     code = "import sys; sys.modules['ray'] = None; import dflash.serve.routing.relay; import dflash.serve.ray"
     found = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=GUARD)
     assert found.returncode == 1
-    words = "dflash.errors.DFlashError: dflash.serve.ray needs Ray Serve: pip install 'dflash[ray]'"
+    words = "dflash.errors.DFlashError: dflash.serve.ray needs ray: pip install 'dflash-gguf[ray]'"
     assert found.stderr.splitlines()[-1] == words

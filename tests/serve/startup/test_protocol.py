@@ -9,10 +9,13 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from hang_guard import GUARD, wait_until
+from loops import BOTH_LOOPS
 
 from dflash.serve import limits
 from dflash.serve.server import Server
 from dflash.serve.startup.sockets import listening, url_of
+
+pytestmark = BOTH_LOOPS
 
 PATHS = [
     "/v1/chat/completions",
@@ -97,6 +100,11 @@ def test_chunks_that_are_not_valid_end_the_connection_only(served):
         status, body = answer_of(connection)
     assert (status, body["type"]) == (400, "error")
     assert httpx.get(f"{served.url}/health", timeout=GUARD).status_code == 200
+
+
+def test_the_loop_is_the_one_that_is_installed(served, loop):
+    with served.connect():
+        assert type(connection_of(served).loop).__module__.partition(".")[0] == loop
 
 
 def connection_of(served):

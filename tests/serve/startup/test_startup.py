@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hang_guard import GUARD
 from in_process import sent
+from loops import BOTH_LOOPS
 from processes import process
 
 from dflash.cli import serve
@@ -32,6 +33,7 @@ from dflash.serve.startup.sockets import listening, url_of
 from dflash.serve.strategy_choice import Defaults
 
 
+@BOTH_LOOPS
 def test_requests_get_503_while_the_model_loads_and_answers_afterwards(app_of):
     app = app_of("hello")
     with listening("127.0.0.1", 0) as sockets, httpx.Client(base_url=url_of(sockets), timeout=GUARD) as http:

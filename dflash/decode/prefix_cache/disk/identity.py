@@ -2,10 +2,10 @@
 
 import functools
 import hashlib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dflash.decode.prefix_cache.disk.saved_state import LAYOUT
+from dflash.distribution import release
 from dflash.model.describe import describe
 from dflash.model.loading.target import Loaded
 
@@ -35,15 +35,11 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
     exact : bool
         True if all states come from an exact prefix cache; others must not reach such a cache through files.
     """
-    try:
-        release = version("dflash")
-    except PackageNotFoundError:
-        release = "0"
     model, place = loaded.model, describe(loaded.model.device)
     # what chooses among kernels and their shapes
     chooses = place["simd"] if place["kind"] == "cpu" else [place[name] for name in ("architecture", "target", "processors")]
     parts = {
-        "dflash": release,
+        "dflash": release(),
         "sources": sources_hash(),
         "layout": LAYOUT,
         "kv": model.pools.kv,
