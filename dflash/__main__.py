@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from dflash.cli.terminal import say
+from dflash.cli.terminal import say, wrapped
 from dflash.errors import DFlashError
 
 COMMANDS = ("run", "chat", "info", "bench")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _parser().parse_args(words)
         return _run(*words)
     except DFlashError as error:
-        say(f"dflash: {error}")
+        say(wrapped(f"dflash: {error}"))
         return 1
     except KeyboardInterrupt:
         return 130

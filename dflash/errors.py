@@ -21,6 +21,8 @@
 """
 
 import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import PurePath
 
 
@@ -65,6 +67,12 @@ def public_message(error: BaseException) -> str:
                 message = _without_folders(message, str(path))
         cause = cause.__cause__ or cause.__context__
     return message
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean X?)"`` with the known word that is most like `word`; empty if none is like it."""
+    found = get_close_matches(word.lower()[:80], [each for each in known if each != word], n=1, cutoff=0.6)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def _without_folders(message: str, path: str) -> str:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli.model_arguments import add_draft, add_template_file, check_draft, device_settings, draft_settings, kv_type
-from dflash.errors import NotFound, RequestError
+from dflash.errors import NotFound, RequestError, did_you_mean
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.drafter import Strategy
     from dflash.lm import LM
 
 
-_SAMPLING = (
+_ROWS = (
     ("temperature", "T", float, 0.0, "0 is greedy (default)"),
     ("top_k", "K", int, 0, "sample from the K most likely tokens; 0: all"),
     ("top_p", "P", float, 1.0, "sample from the most likely tokens whose probabilities sum to P"),
@@ -25,6 +25,12 @@ _SAMPLING = (
     ("max_tokens", "N", int, None, "maximum number of output tokens; -1 is no limit"),
 )
 """Arguments of `LM.generate`: name, symbol of the value, type, default, help."""
+
+SAMPLING = {row[0]: row[2] for row in _ROWS}
+"""Names and types of these arguments."""
+
+REASONING = ("dim", "fold", "hide")
+"""Ways to show reasoning: its text, dimmed on a terminal; its number of words; not at all."""
 
 _ALIASES = {
     "temperature": ("--temp",),
@@ -38,7 +44,7 @@ _ALIASES = {
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the sampling arguments and those that end a completion."""
     group = parser.add_argument_group("sampling (default: greedy)")
-    for name, symbol, kind, default, text in _SAMPLING:
+    for name, symbol, kind, default, text in _ROWS:
         names = f"--{name.replace('_', '-')}", *_ALIASES.get(name, ())
         group.add_argument(*names, type=kind, default=default, metavar=symbol, help=text)
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be repeated")
@@ -59,6 +65,20 @@ def add_template(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--system", metavar="TEXT", help="system message")
     group.add_argument("--tools", type=Path, metavar="FILE", help="JSON array of tools in OpenAI's format")
     group.add_argument("--no-think", action="store_true", help="turn reasoning off (enable_thinking = false)")
+
+
+def add_showing(parser: argparse.ArgumentParser) -> None:
+    """Add how answers are shown."""
+    group = parser.add_argument_group("display")
+    text = "show reasoning dimmed (default), fold it to its number of words, or hide it"
+    group.add_argument("--show-reasoning", choices=REASONING, default=REASONING[0], help=text)
+    text = "colour the text by the origin of its tokens: accepted, bonus, injected; rejected ones are struck through"
+    group.add_argument("--show-tokens", action="store_true", help=text)
+
+
+def showing(arguments: argparse.Namespace, lm: "LM") -> dict[str, Any]:
+    """Return the settings of `dflash.cli.answer.show`."""
+    return {"reasoning": arguments.show_reasoning, "tokenizer": lm.tokenizer if arguments.show_tokens else None}
 
 
 def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: bool = False) -> "LM":
@@ -83,8 +103,34 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
 
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling arguments and limits for `LM.generate`."""
-    given = {name: getattr(arguments, name) for name in ("stop", *(row[0] for row in _SAMPLING))}
+    given = {name: getattr(arguments, name) for name in ("stop", *SAMPLING)}
     return {**given, "max_tokens": None} if arguments.max_tokens == -1 else given
+
+
+def sampling_value(name: str, text: str) -> dict[str, Any]:
+    """Return one of the sampling arguments by its name, from text.
+
+    Raises
+    ------
+    RequestError
+        If there is no such argument, or the value is not valid.
+    """
+    from dflash.decode.sampling.params import Sampling, check_whole
+
+    if name not in SAMPLING:
+        raise RequestError(f"{name!r:.40} is no setting{did_you_mean(name, SAMPLING)}: {', '.join(SAMPLING)}")
+    try:
+        value: Any = SAMPLING[name](text)
+    except ValueError:
+        kind = "whole number" if SAMPLING[name] is int else "number"
+        raise RequestError(f"{name}: must be a {kind}, got {text!r:.40}") from None
+    if name != "max_tokens":
+        Sampling(**{name: value})
+    elif value == -1:
+        value = None
+    else:
+        check_whole(name, value, 1)
+    return {name: value}
 
 
 def strategy(arguments: argparse.Namespace) -> dict[str, Any]:

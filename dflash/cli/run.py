@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
+from dflash.cli.answer import show
 from dflash.cli.model_arguments import add_context, add_model
-from dflash.cli.terminal import put, say, show
+from dflash.cli.terminal import put, say
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_sampling(parser)
     common.add_strategy(parser)
     common.add_template(parser)
+    common.add_showing(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -46,18 +48,16 @@ def main(arguments: argparse.Namespace) -> int:
         text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
         prompt, template = _prompt(arguments, lm, text)
         generation, interrupted = _write(
-            arguments, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
+            arguments, lm, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
         )
     if arguments.json:
         put(json.dumps(generation.as_dict(), ensure_ascii=False))
     else:
-        if not generation.text.endswith("\n"):
-            print(flush=True)
         say(summary(generation))
     return 130 if interrupted else 0
 
 
-def _write(arguments: argparse.Namespace, stream: "Stream") -> tuple["Generation", bool]:
+def _write(arguments: argparse.Namespace, lm: "LM", stream: "Stream") -> tuple["Generation", bool]:
     """Consume a stream, showing its text unless JSON is wanted. Return the result and True if Ctrl-C ended it."""
     interrupted = False
     with stream:
@@ -66,7 +66,7 @@ def _write(arguments: argparse.Namespace, stream: "Stream") -> tuple["Generation
                 for _ in stream:
                     pass
             else:
-                show(stream)
+                show(stream, **common.showing(arguments, lm))
         except KeyboardInterrupt:
             interrupted = True
             stream.close()

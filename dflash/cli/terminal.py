@@ -1,11 +1,11 @@
 """Terminal output: streamed text on stdout, everything else on stderr."""
 
+import os
+import shutil
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from dflash.generation.stream import Stream
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 _SHOWN = {code: f"^{chr(code ^ 0x40)}" for code in (*range(0x20), 0x7F) if chr(code) not in "\n\t"}
 _SHOWN |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
@@ -33,15 +33,36 @@ def visible(text: str) -> str:
     return text.translate(_SHOWN)
 
 
-def write(text: str, file: TextIO) -> None:
-    """Write to a stream and flush it. Text for a terminal is made `visible`; files and pipes get it unchanged."""
-    file.write(visible(text) if file.isatty() else text)
+def has_colors(file: TextIO) -> bool:
+    """Return True if a stream is a terminal that shows colours and the user has not set NO_COLOR."""
+    return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width(file: TextIO) -> int | None:
+    """Return the columns of a stream's terminal; None for a file or pipe. COLUMNS overrides the terminal's own number."""
+    if not file.isatty():
+        return None
+    try:
+        own = os.get_terminal_size(file.fileno())
+    except (OSError, ValueError):  # no descriptor, as in a notebook
+        own = os.terminal_size((80, 24))
+    return shutil.get_terminal_size(own).columns if os.environ.get("COLUMNS") else own.columns or None
+
+
+def write(text: str, file: TextIO, style: str = "") -> None:
+    """Write to a stream and flush it. Text for a terminal is made `visible`; files and pipes get it unchanged.
+
+    `style` holds the numbers of an ANSI sequence (``"2"`` is dim), for streams that `has_colors`.
+    """
+    shown = visible(text) if file.isatty() else text
+    file.write(f"\x1b[{style}m{shown}\x1b[0m" if style and text and has_colors(file) else shown)
     file.flush()
 
 
-def say(line: str) -> None:
+def say(line: str, style: str = "") -> None:
     """Write a line to stderr."""
-    write(line + "\n", sys.stderr)
+    write(line, sys.stderr, style)
+    write("\n", sys.stderr)
 
 
 def put(line: str) -> None:
@@ -49,39 +70,45 @@ def put(line: str) -> None:
     write(line + "\n", sys.stdout)
 
 
-def show(stream: "Stream") -> None:
-    """Write the text of a stream to stdout as it arrives, with a progress bar on stderr during prefill."""
-    from tqdm import tqdm
-
-    bar = None
-    try:
-        for delta in stream:
-            if delta.step.prefilled and has_terminal():
-                bar = bar or tqdm(total=stream.n_prompt - 1, desc="prompt", unit="tok", leave=False, file=sys.stderr)
-                bar.update(delta.step.prefilled)
-            elif bar is not None:
-                bar.close()
-            if delta.text:
-                write(delta.text, sys.stdout)
-    finally:
-        if bar is not None:
-            bar.close()
+def wrapped(text: str, indent: str = "  ", file: TextIO | None = None) -> str:
+    """Break a line between words to fit the terminal of a stream (default: stderr); further lines are indented."""
+    columns = width(file or sys.stderr)
+    if columns is None or len(text) <= columns:
+        return text
+    lines = textwrap.wrap(
+        text, max(columns, len(indent) + 16), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines)
 
 
 def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> str:
-    """Format rows of cells as a Markdown table. The first row is the head; columns in `right` are right-aligned."""
+    """Format rows of cells as a Markdown table. The first row is the head; columns in `right` are right-aligned.
+
+    A table that is wider than the terminal is folded: the columns follow in several tables, each of which begins with the
+    first column.
+    """
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    to_right = set(right)
+    return "\n\n".join(_table(cells, widths, group, set(right)) for group in _folded(widths, width(sys.stdout)))
 
+
+def _folded(widths: Sequence[int], columns: int | None) -> list[list[int]]:
+    """Divide the columns of a table into groups that fit, each with the first column."""
+    groups: list[list[int]] = [[0]]
+    for column in range(1, len(widths)):
+        needed = sum(widths[each] + 3 for each in (*groups[-1], column)) + 1
+        if columns is not None and needed > columns and len(groups[-1]) > 1:
+            groups.append([0])
+        groups[-1].append(column)
+    return groups
+
+
+def _table(cells: list[list[str]], widths: list[int], columns: list[int], to_right: set[int]) -> str:
     def line(row: list[str]) -> str:
-        padded = (
-            cell.rjust(width) if column in to_right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        padded = (row[each].rjust(widths[each]) if each in to_right else row[each].ljust(widths[each]) for each in columns)
         return f"| {' | '.join(padded)} |"
 
-    rule = [("-" * (width - 1) + ":") if column in to_right else "-" * width for column, width in enumerate(widths)]
+    rule = ["-" * (size - 1) + ":" if each in to_right else "-" * size for each, size in enumerate(widths)]
     return "\n".join([line(cells[0]), line(rule), *map(line, cells[1:])])
 
 

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from dflash.__main__ import main
-from dflash.cli.terminal import put, say, show, visible
+from dflash.cli.answer import show
+from dflash.cli.terminal import put, say, visible
+from dflash.generation.parsers.events import ContentDelta
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "qwen35-r2-untied" / "qwen35-r2-untied-Q4_0.gguf"
 CLEAR, TITLE, C1 = "\x1b[2J", "\x1b]0;title\x07", "\x9b31m"
@@ -44,7 +46,8 @@ def stream_of(*texts):
     class Stream(list):
         n_prompt = 1
 
-    return Stream(SimpleNamespace(text=text, step=SimpleNamespace(prefilled=0)) for text in texts)
+    step = SimpleNamespace(prefilled=0)
+    return Stream(SimpleNamespace(events=[ContentDelta(text)], step=step) for text in texts)
 
 
 def test_every_control_character_is_replaced():
@@ -65,7 +68,7 @@ def test_generated_text(monkeypatch, terminal):
     output = redirect(monkeypatch, terminal)
     pieces = ["one\n", "\x1b", "[2J", "two", C1]
     show(stream_of(*pieces))
-    assert output.out.getvalue() == ("one\n^[[2Jtwo\ufffd31m" if output.terminal else "".join(pieces))
+    assert output.out.getvalue() == ("one\n^[[2Jtwo\ufffd31m\n" if output.terminal else "".join(pieces) + "\n")
 
 
 @both

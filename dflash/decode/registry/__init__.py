@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from dflash.decode.registry.word_table import WordTable
-from dflash.errors import RequestError
+from dflash.errors import RequestError, did_you_mean
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
@@ -317,7 +317,8 @@ def _unknown(text: str) -> RequestError:
     word = _WORD.match(text)
     entry = DRAFTERS.get(word[0]) if word else None
     if entry is None:
-        return RequestError(f"strategy: {text!r:.80} is not known; there are {names()}")
+        near = did_you_mean(word[0] if word else "", DRAFTERS)
+        return RequestError(f"strategy: {text!r:.80} is not known; there are {names()}{near}")
     bounds = f", {entry.number} from 1 to 9999" if entry.number else ""
     return RequestError(f"strategy: {text!r:.80} is not known; wanted {' or '.join(entry.forms)}{bounds}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dflash.decode.registry.word_table import WordTable
-from dflash.errors import RequestError
+from dflash.errors import RequestError, did_you_mean
 
 MAX_TOKENS = 2**31 - 1
 """Maximum of token counts in requests: int32."""
@@ -171,7 +171,7 @@ def parse(text: str) -> Any:
         return None
     entry, given = RECOVERIES.get(word), value if colon else None
     if entry is None or not entry.accepts(given):
-        raise RequestError(f"recover: {text!r:.60} is not one of {forms()}")
+        raise RequestError(f"recover: {text!r:.60} is not one of {forms()}{did_you_mean(word, RECOVERIES)}")
     try:
         return entry.made(given)
     except RequestError as error:

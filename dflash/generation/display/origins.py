@@ -1,7 +1,7 @@
 """Origins of the tokens of a step, and the draft tokens rejected at each of them."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.metrics import accepted_nodes
@@ -21,6 +21,15 @@ def kinds(step: Step) -> list[str]:
     beside = step.draft.children(nodes[-1] if nodes else -1)
     found += ["corrected" if beside else "bonus"] * (len(step.tokens) - len(found))
     return found + ["rejected"] * (step.draft.depth - len(found))
+
+
+def counts(steps: Iterable[Step]) -> Counter[str]:
+    """Return the number of tokens of each origin, a key of `COLORS`; draft tokens of all branches count as rejected."""
+    found: Counter[str] = Counter()
+    for step in steps:
+        found.update(kinds(step)[: len(step.tokens)])
+        found["rejected"] += step.drafted - step.accepted
+    return found
 
 
 def rejected(step: Step) -> list[list[list[int]]]:

@@ -1,13 +1,12 @@
 """Text of a generation with each token shaded by its origin."""
 
 import codecs
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
 from dflash.decode.step import Step
-from dflash.generation.display.origins import kinds, rejected
+from dflash.generation.display.origins import counts, kinds, rejected
 from dflash.generation.display.palette import MEANING, TAGS
 from dflash.generation.token_texts import TokenText
 
@@ -64,7 +63,7 @@ def shaded(text: str, steps: Sequence[Step], vocabulary: Mapping[int, TokenText]
     if n_left_out > 0:
         gap = f"\n\u2026 {n_left_out:,} tokens left out; print(generation) writes the whole text \u2026\n"
         elements[FIRST:-LAST] = [f"<em>{gap}</em>"]
-    return f"{_legend(tokens, steps)}<pre>{''.join(elements)}</pre>" if tokens else ""
+    return f"{_legend(steps)}<pre>{''.join(elements)}</pre>" if tokens else ""
 
 
 def _tokens(text: str, steps: Sequence[Step], vocabulary: Mapping[int, TokenText]) -> Iterator[_Shown]:
@@ -103,17 +102,18 @@ def _decoded(entries: Sequence[TokenText]) -> str:
     return b"".join(entry.data for entry in entries).decode("utf-8", "replace")
 
 
-def _legend(tokens: Sequence[_Shown], steps: Sequence[Step]) -> str:
+def _legend(steps: Sequence[Step]) -> str:
     """Return the number of tokens of each origin that occurs."""
-    counts = Counter(token.kind for token in tokens)
+    found = counts(steps)
     parts = [
-        f'<span><{tag} class="t {kind}">{counts[kind]:,}</{tag}> {_plural(MEANING[kind], counts[kind])}</span>'
+        f'<span><{tag} class="t {kind}">{found[kind]:,}</{tag}> {_plural(MEANING[kind], found[kind])}</span>'
         for kind, tag in TAGS.items()
-        if counts[kind]
+        if found[kind]
     ]
-    n_rejected = sum(step.drafted - step.accepted for step in steps)
-    if n_rejected:
-        parts.append(f"<span>{n_rejected:,} {_plural(MEANING['rejected'], n_rejected)} (hover over a token)</span>")
+    if found["rejected"]:
+        parts.append(
+            f"<span>{found['rejected']:,} {_plural(MEANING['rejected'], found['rejected'])} (hover over a token)</span>"
+        )
     return f'<div class="legend">{"".join(parts)}</div>'
 
 

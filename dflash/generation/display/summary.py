@@ -6,8 +6,10 @@ from dflash.generation.record import GenerationRecord
 def summary(generation: GenerationRecord) -> str:
     """Return one line of token counts and rates, then one line for each intervention and warning."""
     usage, timings = generation.usage, generation.timings
+    cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
+    rate = f" at {timings.prompt_rate:,.0f}/s" if timings.prompt_rate else ""
     parts = [
-        f"{usage.prompt_tokens} prompt tokens at {timings.prompt_rate:,.0f}/s",
+        f"{usage.prompt_tokens} prompt tokens{cached}{rate}",
         f"{usage.completion_tokens} tokens at {timings.decode_rate:,.1f}/s",
         f"first after {timings.first_token * 1e3:,.0f} ms",
     ]

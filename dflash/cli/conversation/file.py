@@ -1,0 +1,54 @@
+"""Conversations in files: one line of JSON, which `bench --prompts` and `bench --replay` read, too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import NotFound, RequestError
+
+ROLES = {"system", "user", "assistant", "tool"}
+
+
+def save_messages(path: Path, messages: list[dict[str, Any]]) -> None:
+    """Write messages to a file; only a conversation is replaced.
+
+    Raises
+    ------
+    RequestError
+        If the file exists and holds something else, or can't be written.
+    """
+    if path.exists():
+        try:
+            load_messages(path)
+        except RequestError as error:
+            raise RequestError(f"/save {path}: the file exists and holds no conversation; choose another name") from error
+    try:
+        path.write_text(json.dumps({"messages": messages}, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"/save {path}: {error.strerror}") from error
+
+
+def load_messages(path: Path) -> list[dict[str, Any]]:
+    """Read messages from a file: ``{"messages": [...]}``, or the array alone.
+
+    Raises
+    ------
+    NotFound
+        If the file can't be read.
+    RequestError
+        If it holds no messages.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFound(f"/load {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise RequestError(f"/load {path}: not valid JSON: {error}") from error
+    messages = value.get("messages") if isinstance(value, dict) else value
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise RequestError(f"/load {path}: must hold an array of messages with role and content")
+    return messages
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("role") in ROLES and isinstance(value.get("content"), str)
