@@ -124,7 +124,7 @@ def load(
     swap_bytes: int | None = None,
     isolate: bool = True,
     chat_template: str | os.PathLike[str] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> "LM":
     """Load a model.
 
@@ -177,8 +177,9 @@ def load(
         same limits of size hold.
     chat_template : str or path, optional
         Jinja source of a chat template, or a file with it, in place of the template in the model file.
-    progress : bool
-        Draw progress bars on stderr while downloading, loading and compiling.
+    progress : bool, optional
+        Show on stderr what is done while downloading, loading and compiling; None does so on a terminal and in a notebook.
+        Nothing is shown if loading takes less than a second.
 
     Raises
     ------
@@ -192,10 +193,10 @@ def load(
         If the hub can't be reached.
     """
     from dflash.generation.load import start
-    from dflash.generation.progress import stages
+    from dflash.generation.progress import progress_line
     from dflash.lm import LM
 
-    with stages(progress) as report:
+    with progress_line(os.fspath(name), shown=progress) as report:
         settings: dict[str, Any] = {
             "devices": devices,
             "split": split,

@@ -82,9 +82,8 @@ def showing(arguments: argparse.Namespace, lm: "LM") -> dict[str, Any]:
 
 
 def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: bool = False) -> "LM":
-    """Load the model that the arguments name; draw progress bars on a terminal."""
+    """Load the model that the arguments name; show on stderr that loading goes on."""
     import dflash
-    from dflash.cli.terminal import has_terminal
 
     return dflash.load(
         arguments.model,
@@ -97,7 +96,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
         prefix_cache=prefix_cache,
         isolate=False,  # the grammars are those of the user
         chat_template=getattr(arguments, "chat_template_file", None),
-        progress=has_terminal(),
+        progress=True,
     )
 
 

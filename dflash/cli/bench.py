@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay, strategies
 from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
-from dflash.cli.terminal import has_terminal, put, size, table
+from dflash.cli.terminal import put, size, table
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def main(arguments: argparse.Namespace) -> int:
     _refuse(arguments, ("prompts", "temperature", "seed"), "measurements without --strategies")
     check_draft(arguments, [])
     from dflash.cli.measure import Bench
-    from dflash.generation.progress import stages
+    from dflash.generation.progress import progress_line
     from dflash.model.describe import overview
     from dflash.model.loading.target import load_model
 
-    with stages(has_terminal()) as report:
+    with progress_line(arguments.model, shown=True) as report:
         loaded = load_model(
             arguments.model,
             **device_settings(arguments),

@@ -4,7 +4,7 @@ import argparse
 import gc
 import logging
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -100,6 +100,7 @@ def _load_and_run(
     sockets: "list[socket.socket]",
     debug_log: "DebugLog | None",
 ) -> None:
+    from dflash.generation.progress import progress_line
     from dflash.serve.access import local_hosts
     from dflash.serve.health import MAX_CLOSING
     from dflash.serve.server import Server
@@ -109,8 +110,8 @@ def _load_and_run(
 
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     with ExitStack() as stack:
-        with LoadingServer(sockets):
-            backend = load_backend(arguments, defaults)
+        with LoadingServer(sockets), progress_line(arguments.model, shown=True) as progress:
+            backend = load_backend(arguments, defaults, progress=progress)
             engine_thread = backend.engine_thread
             stack.callback(engine_thread.close, MAX_CLOSING)
         app = app_of(arguments, backend, key, hosts=local_hosts(arguments.host, key), debug_log=debug_log)
@@ -134,8 +135,14 @@ def _load_and_run(
         ) from engine_thread.error
 
 
-def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_prefix: str = "") -> "Backend":
-    """Load the model and start its engine thread."""
+def load_backend(
+    arguments: argparse.Namespace,
+    defaults: "Defaults",
+    *,
+    id_prefix: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> "Backend":
+    """Load the model and start its engine thread; `progress` is given the name of each stage before it begins."""
     from dflash.generation.load import start
     from dflash.serve.admin.model_facts import ModelFacts
     from dflash.serve.draft_check import prepare_draft
@@ -145,6 +152,7 @@ def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_pref
 
     loaded, engine_thread = start(
         arguments.model,
+        progress=progress,
         **device_settings(arguments),
         threads=arguments.threads,
         context=arguments.context,

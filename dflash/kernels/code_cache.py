@@ -72,6 +72,10 @@ class CodeCache:
                 self._remove(folder / name, str(error))
         return None
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of this name; it may be damaged."""
+        return any((folder / name).exists() for folder in self._folders)
+
     def put(self, name: str, content: bytes) -> None:
         """Store an entry if a folder is writable; failures are logged."""
         failures = []

@@ -10,41 +10,51 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
+import numpy as np
 from numba import types
-from numba.core import caching, ccallback, compiler, serialize
+from numba.core import caching, ccallback, compiler, config, serialize
 
 from dflash.kernels.code_cache import CodeCache
+from dflash.kernels.cpu import sources
+from dflash.kernels.cpu.parts import EntryCompiler
 
 _log = logging.getLogger(__name__)
 
-_KERNELS = Path(__file__).parents[1]
+_SETTINGS = (
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "USING_SVML",
+    "LLVM_REFPRUNE_FLAGS",
+)
+"""Settings of numba, from its environment variables, that change the code."""
+
 _RESULT = ("_reduce", "_rebuild", "codegen")
 
 
-def check_numba() -> str:
-    """Return the parts of numba used here that the installed version lacks; an empty string if there are none.
-
-    Costs microseconds; called when kernels are declared.
-    """
+def lacking() -> list[str]:
+    """Return the private parts of numba used here that the installed version lacks."""
     probes = {"Dispatcher": numba.njit(_probe), "CFunc": ccallback.CFunc(_probe, ((), types.void), {}, {})}
     caches = {name: getattr(one, "_cache", None) for name, one in probes.items()}
-    lacking = [f"{name}._cache" for name, one in caches.items() if not isinstance(one, caching.NullCache)]
-    lacking += [f"CompileResult.{name}" for name in _RESULT if not hasattr(compiler.CompileResult, name)]
+    names = [f"{name}._cache" for name, one in caches.items() if not isinstance(one, caching.NullCache)]
+    names += [f"CompileResult.{name}" for name in _RESULT if not hasattr(compiler.CompileResult, name)]
     if not hasattr(serialize, "dumps"):
-        lacking.append("serialize.dumps")
+        names.append("serialize.dumps")
     known = {name for name in vars(KernelCache) if not name.startswith("__")}
-    lacking += [f"a cache with {name}" for name in sorted(caching._Cache.__abstractmethods__ - known)]
-    return ", ".join(lacking)
+    return names + [f"a cache with {name}" for name in sorted(caching._Cache.__abstractmethods__ - known)]
 
 
 def compiled_c_function(function: Callable[..., Any], args: tuple[types.Type, ...], store: CodeCache) -> Any:
     """Compile a function to a C function without a result, or load it from a cache."""
-    made: Any = ccallback.CFunc(function, (args, types.void), {}, {})
+    made: Any = ccallback.CFunc(function, (args, types.void), {}, {}, pipeline_class=EntryCompiler)
     made._cache = KernelCache(function, store)
     made.compile()
     return made
@@ -58,13 +68,14 @@ class KernelCache(caching._Cache):
     function : callable
         Python function.
     store : CodeCache
-        Cache of code; its folder must differ for different sources of this package. For a function from elsewhere, the key
-        includes the content of its file; a function without a file is not cached.
+        Cache of code. The name of an entry covers all that its code is made from: the sources (`sources.closure_digest`),
+        enclosed values, the processor, and versions and settings of the compiler. A function without a file is not cached.
     """
 
     def __init__(self, function: Callable[..., Any], store: CodeCache) -> None:
         self._function, self._store = function, store
         self._enabled = self._readable = True
+        sources.see(function.__module__ or "", Path(function.__code__.co_filename))
 
     @property
     def cache_path(self) -> str:
@@ -119,39 +130,36 @@ class KernelCache(caching._Cache):
         self._readable = False
 
     def _name(self, sig: Any, codegen: Any) -> str:
-        """Return the name of an entry, or an empty string for a function without a source file."""
+        """Return the name of an entry, or an empty string for a function that can't be cached."""
         function = self._function
-        source = _source(function.__code__.co_filename)
-        if source is None:
+        digest = sources.closure_digest(function.__module__ or "", Path(function.__code__.co_filename))
+        if digest is None:
             return ""
         code, cells = function.__code__, tuple(cell.cell_contents for cell in function.__closure__ or ())
         parts = (
             function.__module__,
             function.__qualname__,
             code.co_firstlineno,
-            source,
+            digest,
             str(sig),
             codegen.magic_tuple(),
             code.co_code,
             serialize.dumps(cells) if cells else b"",
             sys.implementation.cache_tag,
+            *_compiler(),
         )
-        digest = hashlib.sha256("\0".join(map(repr, parts)).encode()).hexdigest()[:32]
-        return f"{re.sub(r'[^A-Za-z0-9_.]', '', function.__qualname__)[:60]}-{digest}.nbc"
+        name = hashlib.sha256("\0".join(map(repr, parts)).encode()).hexdigest()[:32]
+        return f"{re.sub(r'[^A-Za-z0-9_.]', '', function.__qualname__)[:60]}-{name}.nbc"
 
 
-@lru_cache(None)
-def _source(path: str) -> str | None:
-    """Return a hash of a source file, None if it can't be read, or "" if the folder's name covers the file."""
-    if _KERNELS in Path(path).parents:
-        return ""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
+@cache
+def _compiler() -> tuple[str, ...]:
+    """Return versions and settings of the compiler."""
+    settings = (f"{name} {getattr(config, name, None)}" for name in _SETTINGS)
+    return numba.__version__, llvmlite.__version__, np.__version__, *settings
 
 
-@lru_cache(None)
+@cache
 def _warn_once(reason: str) -> None:
     _log.warning("kernels are compiled anew in every process: numba %s, %s", numba.__version__, reason)
 

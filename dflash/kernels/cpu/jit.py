@@ -1,17 +1,15 @@
 """Compile numba kernels once, cache them on disk, and run them on all threads.
 
-A kernel depends on its own file, on `simd` and on other files. So the name of the cache folder includes a hash of every
-source under `kernels/` and of their path. After any change all kernels are recompiled, and two installs never share one. The
-folder is ``numba-<hash>`` in ``$NUMBA_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``, else
-in ``~/.cache/dflash``.
+The cache is a folder ``numba-<version>`` in ``$NUMBA_CACHE_DIR/dflash`` if that variable is set, else in
+``$XDG_CACHE_HOME/dflash``, else in ``~/.cache/dflash``. All processes and installs share it. An entry is named after what
+its code is made from (`cache`): a change recompiles the kernels whose sources it touches. `code_age` removes what was not
+used for 30 days.
 """
 
 import functools
-import hashlib
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,20 +17,15 @@ from numba import types
 
 from dflash.kernels.code_cache import CodeCache
 from dflash.kernels.code_folder import cache_folder
+from dflash.kernels.cpu import sources
 
 _log = logging.getLogger(__name__)
 
+SOURCES = sources.package_digest()
+"""Hash of all sources of kernels; computed before the first kernel is declared."""
 
-def _digest() -> str:
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256(f"{numba.__version__} {root}".encode())
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-CACHE = CodeCache(cache_folder("NUMBA_CACHE_DIR", f"numba-{_digest()}"), siblings="numba-*")
-"""Cache of the compiled kernels of this version of the package."""
+CACHE = CodeCache(cache_folder("NUMBA_CACHE_DIR", f"numba-{numba.__version__}"), siblings="numba-*")
+"""Cache of compiled kernels."""
 
 # With long spinning, a launch waits for a scheduler's time slice as soon as other work runs on the same cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -41,30 +34,44 @@ if "NUMBA_THREADING_LAYER" not in os.environ:
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+"""Options of numba for all kernels; no fast-math, so that sums keep their order."""
+
+
 def inline(function: Callable[..., Any]) -> Any:
     """Decorate a part of a kernel: compiled into its callers, and callable from Python."""
-    piece = _kept(numba.njit(nogil=True, error_model="numpy")(function))
-    if _templates_are_read():
-        piece.get_call_template = functools.partial(_template, piece.get_call_template)
-    return piece
+    entry = _entry(function)
+    if not _lacking() and _templates_are_read():
+        from dflash.kernels.cpu.parts import call_as_part
+
+        call_as_part(entry, function, **_OPTIONS)
+    return entry
 
 
-def _kept(dispatcher: Any) -> Any:
-    """Let a function use the cache on disk, and return it."""
-    if not _lacking():
-        from dflash.kernels.cpu.cache import KernelCache
+def kernel(function: Callable[..., Any]) -> Any:
+    """Decorate an entry point whose `numba.prange` loops run on all threads."""
+    return _entry(function, parallel=True)
 
-        dispatcher._cache = KernelCache(dispatcher.py_func, CACHE)
-    return dispatcher
+
+def _entry(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function for calls from Python, and let it use the cache on disk."""
+    if _lacking():
+        return numba.njit(**_OPTIONS, **options)(function)
+    from dflash.kernels.cpu.cache import KernelCache
+    from dflash.kernels.cpu.parts import EntryCompiler
+
+    entry: Any = numba.njit(pipeline_class=EntryCompiler, no_cfunc_wrapper=True, **_OPTIONS, **options)(function)
+    entry._cache = KernelCache(function, CACHE)
+    return entry
 
 
 @functools.cache
 def _lacking() -> str:
-    """Return the private parts of numba that the cache needs and this version lacks; empty for the tested versions."""
+    """Return the private parts of numba used here that this version lacks; empty for the tested versions."""
     try:
-        from dflash.kernels.cpu.cache import check_numba
+        from dflash.kernels.cpu import cache, parts
 
-        lacking = check_numba()
+        lacking = ", ".join((*cache.lacking(), *parts.lacking()))
     except (ImportError, AttributeError, TypeError) as error:
         lacking = str(error)
     if lacking:
@@ -100,16 +107,6 @@ def _templates_are_read() -> bool:
 def _probe() -> None: ...
 
 
-def _template(make: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-    """Generalise argument types: otherwise numba recompiles a function for literals and for unsigned `prange` indices."""
-    return make(tuple(_plain(kind) for kind in args), {name: _plain(kind) for name, kind in kws.items()})
-
-
-def _plain(kind: types.Type) -> types.Type:
-    kind = types.unliteral(kind)
-    return types.int64 if kind == types.uint64 else kind
-
-
 def c_function(*args: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """Decorate a function that kernels call by its `address`; it has no result, and is compiled where it is decorated."""
 
@@ -121,11 +118,6 @@ def c_function(*args: types.Type) -> Callable[[Callable[..., Any]], Any]:
         return compiled_c_function(function, args, CACHE)
 
     return compiled
-
-
-def kernel(function: Callable[..., Any]) -> Any:
-    """Decorate an entry point whose `numba.prange` loops run on all threads; no fast-math, so that sums keep their order."""
-    return _kept(numba.njit(nogil=True, error_model="numpy", parallel=True)(function))
 
 
 def use_threads(n: int) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from dflash.kernels.cpu.jit import CACHE
+from dflash.kernels.cpu.jit import CACHE, SOURCES
 
 
 def is_known(kind: str) -> bool:
@@ -16,4 +16,5 @@ def remember(kind: str) -> None:
 
 
 def _marker(kind: str) -> str:
-    return f"known-{hashlib.sha256(kind.encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256(f"{SOURCES} {kind}".encode()).hexdigest()[:16]
+    return f"known-{digest}"

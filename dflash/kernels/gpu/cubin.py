@@ -63,9 +63,7 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
     KernelError
         If the source does not compile; the message holds the compiler's log.
     """
-    options = (f"--gpu-architecture={arch}", *OPTIONS, *options)
-    made_from = "\0".join((text, *options, compiler()))
-    entry = f"{hashlib.sha256(made_from.encode()).hexdigest()[:40]}.cubin"
+    entry, options = _entry(text, options, arch)
     kept = code_cache(folder())
     if anew:
         kept.discard(entry, f"{name} can't be loaded by the driver")
@@ -77,6 +75,18 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
     code, _ = compile_without_spills(text, lambda: _compile(text, name, (_REPORT, *options), ptx=ptx))
     kept.put(entry, code)
     return code
+
+
+def is_missing(text: str, options: tuple[str, ...], arch: str) -> bool:
+    """Return whether the cache has no machine code of a source; a file that turns out to be damaged is missing later."""
+    return not code_cache(folder()).has(_entry(text, options, arch)[0])
+
+
+def _entry(text: str, options: tuple[str, ...], arch: str) -> tuple[str, tuple[str, ...]]:
+    """Return the name in the cache, which covers all that the code is made from, and all options of the compiler."""
+    options = (f"--gpu-architecture={arch}", *OPTIONS, *options)
+    made_from = "\0".join((text, *options, compiler()))
+    return f"{hashlib.sha256(made_from.encode()).hexdigest()[:40]}.cubin", options
 
 
 def compiler() -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import KernelError
+from dflash.kernels.compiling import add
 from dflash.kernels.gpu.capabilities import Capabilities, capabilities
-from dflash.kernels.gpu.cubin import cubin, pool, ptx_for
+from dflash.kernels.gpu.cubin import cubin, is_missing, pool, ptx_for
 from dflash.kernels.gpu.launch import Kernel
 from dflash.kernels.gpu.signature import parameters
 
@@ -98,8 +99,16 @@ def _kernel(path: Path, entry: str, dependent: bool, options: tuple[str, ...], d
 @functools.cache
 def _module(path: Path, options: tuple[str, ...], device: int, arch: str) -> tuple[str, Future[Any]]:
     text = source(path)
+    missing = int(is_missing(text, options, arch))
+    add(waiting=missing)
 
     def load() -> Any:
+        try:
+            return loaded()
+        finally:
+            add(done=missing, waiting=-missing)
+
+    def loaded() -> Any:
         import cupy
 
         def code(*, anew: bool = False) -> bytes:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -120,7 +121,7 @@ def load_model(
     settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
     settings["threads"] = threads or n_cores()
     with memory_errors(name, "ask for fewer sequences, fewer pending rows or a smaller context"):
-        path = resolve(name, progress=tqdm if progress else _Silent)
+        path = resolve(name, progress=_ShownBar if progress else _Silent)
         tell("header")
         file = GGUFFile.open(path)
         try:
@@ -265,6 +266,14 @@ def _check(device: str, threads: int | None, context: int | None, sequences: int
 def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
     source = Keys(file.metadata, "tokenizer").text("chat_template", None)
     return None if source is None else ChatTemplate(source, tokens=tokenizer.special_texts())
+
+
+class _ShownBar(tqdm):
+    """A progress bar on a terminal or in a notebook; a log gets none."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        shown = sys.stderr.isatty() or "ipykernel" in sys.modules
+        super().__init__(*args, **settings if shown else {**settings, "disable": True})
 
 
 class _Silent(tqdm):

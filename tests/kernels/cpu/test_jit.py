@@ -107,27 +107,64 @@ def test_a_cache_that_cannot_be_written_to(tmp_path, start):
     assert ended(start()) == ("6.0 1", ""), "kept in the folder for temporary files"
 
 
+NEIGHBOUR = """
+from dflash.kernels.cpu.jit import inline
+
+FACTOR = {0}
+
+@inline
+def called():
+    return {1}
+
+def generated():
+    return inline(eval("lambda: {2}"))
+
+class Settings:
+    offset = {3}
+"""
+CALLER = """
+from dflash.kernels.cpu.jit import inline
+from dflash.kernels.neighbour import FACTOR, Settings, called, generated
+
+_generated, _OFFSET = generated(), Settings.offset
+
+@inline
+def scale(x):
+    return ((x * FACTOR + called()) * 10 + _generated()) * 10 + _OFFSET
+"""
+OTHER = "from dflash.kernels.cpu.jit import inline\n\n@inline\ndef same(x):\n    return x\n"
+
+
 def test_stale_code_is_never_run(tmp_path, start):
     """Another file of the package changes, as in an update; the kernel's own file does not."""
     package = tmp_path / "package"
-    shutil.copytree(ROOT, package / "dflash", ignore=shutil.ignore_patterns("data", "__pycache__"))
-    neighbour = package / "dflash" / "kernels" / "neighbour.py"
-    neighbour.with_name("caller.py").write_text(
-        "from dflash.kernels.neighbour import factor\nfrom dflash.kernels.cpu.jit import inline\n\n"
-        "@inline\ndef scale(x):\n    return factor() * x\n"
-    )
+    shutil.copytree(ROOT, package / "dflash", ignore=shutil.ignore_patterns("data", "__pycache__", "serve", "*.cu*"))
+    kernels = package / "dflash" / "kernels"
+    (kernels / "caller.py").write_text(CALLER)
+    (kernels / "other.py").write_text(OTHER)
     script = """
 from dflash.kernels.cpu import warm_marker as compiled
 from dflash.kernels.caller import scale
-print(scale(3.0), compiled.is_known("demo"))
+from dflash.kernels.other import same
+hits = lambda function: sum(function.stats.cache_hits.values())
+print(scale(1), same(7), compiled.is_known("demo"), hits(scale), hits(same))
 compiled.remember("demo")
 """
-    results = []
-    for factor in (2.0, 2.0, 10.0):  # of another length: Python tells its own caches apart by size and second
-        neighbour.write_text(f"from dflash.kernels.cpu.jit import inline\n\n@inline\ndef factor():\n    return {factor}\n")
-        results.append(ended(start(script, package, NUMBA_CACHE_DIR=str(tmp_path / "named"))))
-    assert results == [("6.0 False", ""), ("6.0 True", ""), ("30.0 False", "")]
-    assert len(list((tmp_path / "named" / "dflash").iterdir())) == 2
+    values, results = [1, 2, 3, 4], []
+    for changed in (None, None, 0, 1, 2, 3):
+        if changed is not None:
+            values[changed] += 20  # of another length: Python tells its own caches apart by size and second
+        (kernels / "neighbour.py").write_text(NEIGHBOUR.format(*values))
+        results.append(ended(start(script, package, NUMBA_CACHE_DIR=str(tmp_path / "named")))[0])
+    assert results == [
+        "334 7 False 0 0",
+        "334 7 True 1 1",
+        "2334 7 False 0 1",
+        "4334 7 False 0 1",
+        "4534 7 False 0 1",
+        "4554 7 False 0 1",
+    ]
+    assert len(list((tmp_path / "named" / "dflash").iterdir())) == 1
 
 
 def test_two_cold_starts_at_once(tmp_path, start):
