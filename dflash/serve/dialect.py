@@ -43,6 +43,8 @@ class AnswerHead:
         Completions of all choices, grouped by prompt; not started yet.
     fingerprint : str, optional
         Name of all that determines the output, see `dflash.serve.admin.model_facts.fingerprint`.
+    warm_up : bool
+        No completion of this strategy has ended on this server: its time is not the strategy's speed.
     """
 
     id: str
@@ -51,6 +53,7 @@ class AnswerHead:
     tokenizer: Tokenizer
     completions: Sequence[Completion]
     fingerprint: str | None = None
+    warm_up: bool = False
 
     @property
     def fingerprint_field(self) -> dict[str, str]:

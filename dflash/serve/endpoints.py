@@ -20,6 +20,7 @@ from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.access import check_key
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.admin.model_list import check_model
+from dflash.serve.admin.used_strategies import UsedStrategies
 from dflash.serve.dialect import AnswerFormat, AnswerHead, ServerDialect
 from dflash.serve.event_stream import EventStream
 from dflash.serve.health import health_of
@@ -103,10 +104,14 @@ class API:
         self._backend, self._api_key = backend, api_key
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
         self._grammar_thread = ThreadPoolExecutor(1, thread_name_prefix="dflash-grammar")
+        self._used = UsedStrategies()
+        backend.engine_thread.observers.append(self._used)
         self.preparing = 0
 
     def close(self) -> None:
         """End the threads; safe to call twice."""
+        if self._used in self._backend.engine_thread.observers:
+            self._backend.engine_thread.observers.remove(self._used)
         for threads in (self._threads, self._grammar_thread):
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -211,5 +216,6 @@ class API:
         fingerprint = None if facts is None else facts.fingerprint
         prefix = self._backend.id_prefix
         name = prefix + uuid4().hex[len(prefix) :]
-        head = AnswerHead(name, int(time.time()), model, self._backend.tokenizer, completions, fingerprint)
+        warm_up = strategy not in self._used
+        head = AnswerHead(name, int(time.time()), model, self._backend.tokenizer, completions, fingerprint, warm_up)
         return completions, dialect.format(read.request, head)

@@ -117,6 +117,8 @@ class ChatRequest:
         False ends the output after its first tool call.
     steps : bool
         Describe the steps of the engine in a stream, where the API can.
+    step_tokens : bool
+        Describe the tokens and the draft of each of these steps.
     ending : PromptEnding
         What follows the messages in the prompt.
     echo_message : bool
@@ -132,6 +134,7 @@ class ChatRequest:
     template_kwargs: Mapping[str, Any] | None = None
     parallel_tool_calls: bool = True
     steps: bool = False
+    step_tokens: bool = False
     ending: PromptEnding = PromptEnding.NEW_TURN
     echo_message: bool = False
     drop_oldest: bool = False

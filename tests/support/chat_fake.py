@@ -35,9 +35,9 @@ def delta(finish=None, **fields):
     return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish}], **beside}
 
 
-def step(tokens, drafted=0, accepted=0):
+def step(tokens, drafted=0, accepted=0, **more):
     """Field ``dflash`` of a chunk."""
-    return {"dflash": {"index": 0, "tokens": tokens, "drafted": drafted, "accepted": accepted, "seconds": 0.01}}
+    return {"dflash": {"index": 0, "tokens": tokens, "drafted": drafted, "accepted": accepted, "seconds": 0.01, **more}}
 
 
 def usage(prompt, output, cached=0):
@@ -62,6 +62,7 @@ class ChatFake:
         routes = [
             Route("/", page),
             Route("/v1/strategies", catalog_endpoint(defaults or Defaults())),
+            Route("/health", lambda _: JSONResponse({"status": "ok"})),
             Route("/v1/models", lambda _: JSONResponse({"object": "list", "data": [{"id": "scripted"}]})),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]

@@ -8,7 +8,9 @@ from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.drafting.shapes.tree import BUDGET, Tree
 from dflash.decode.registry import register
 
-register("ddtree", number="NODES", shape=Tree, default=BUDGET, takes=DRAFT_OPTIONS)(DFlash)
+_ABOUT = "Draft a tree of tokens with a DFlash, DFlash 2 or DSpark model: several candidates for each position."
+
+register("ddtree", number="NODES", shape=Tree, default=BUDGET, takes=DRAFT_OPTIONS, about=_ABOUT)(DFlash)
 
 
 def DDTree(draft: str | os.PathLike[str] | Drafter = "demo-draft", budget: int = BUDGET, **settings: Any) -> Strategy:  # noqa: N802

@@ -44,7 +44,10 @@ DRAFT_OPTIONS = {name: name for name in ("draft", "draft_device", "draft_vocab")
 """Draft options that names of `DFlash` take, each with the parameter that it sets."""
 
 
-@register("dflash", "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
+@register(
+    "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS, about="Draft with a DSpark model; another name of dflash."
+)
+@register("dflash", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
 @dataclass(frozen=True, repr=False)
 class DFlash(ModelDrafter["_DFlashState"]):
     """Draft with a DFlash, DFlash 2 or DSpark model.

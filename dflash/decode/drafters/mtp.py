@@ -43,7 +43,10 @@ DEPTH = 3
 _DRAFT_OPTIONS = {"draft": "file", "draft_vocab": "draft_vocab"}
 
 
-@register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=_DRAFT_OPTIONS, spare_draft=True)
+_TREE = "Draft a tree of tokens with the MTP head of the model's file: several candidates for each position."
+
+
+@register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=_DRAFT_OPTIONS, spare_draft=True, about=_TREE)
 @register("mtp", number="DEPTH", shape=Chain, takes=_DRAFT_OPTIONS, spare_draft=True)
 @dataclass(frozen=True, repr=False)
 class MTP(ModelDrafter["_MtpState"]):

@@ -89,6 +89,7 @@ class RegisteredDrafter:
     brackets: Literal["never", "optional", "always"] = "never"
     make: Callable[[NameCall], Named] | None = None
     spell: Callable[[Any], str] | None = None
+    about: str | None = None
 
     @property
     def forms(self) -> list[str]:
@@ -170,6 +171,8 @@ def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
         ``make(call: NameCall) -> Named``, instead of calling the class with `number` and `takes`.
     spell : callable, optional
         ``spell(strategy) -> str``, the reverse of `make`.
+    about : str, optional
+        One sentence for users, where several words share the class; its docstring's first sentence if None.
 
     Raises
     ------

@@ -5,16 +5,23 @@ from typing import Any
 
 from dflash.decode.step import Step
 from dflash.generation.completion import Delta
-from dflash.serve.dialect import ServerEvent
+from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.openai.chat_format import ChatFormat
+from dflash.serve.openai.step_tokens import StepTokens
+from dflash.serve.requests import ChatRequest
 
 
 class ChatSteps(ChatFormat):
     """Format of one chat completion, with a record of each step that produced or drafted tokens.
 
     The record is in the last chunk of the step. A step without a chunk, such as one that ends inside a character, gets one
-    that adds nothing else.
+    that adds nothing else. With ``"tokens": true`` the records hold the texts of tokens and drafts, see `StepTokens`.
     """
+
+    def __init__(self, request: ChatRequest, head: AnswerHead) -> None:
+        super().__init__(request, head)
+        self._warm_up = {"warm_up": True} if head.warm_up else {}
+        self._tokens = [StepTokens(head.tokenizer) for _ in head.completions] if request.step_tokens else []
 
     def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
         """Yield the chunks of `ChatFormat`, the last one with the record of the step."""
@@ -22,7 +29,9 @@ class ChatSteps(ChatFormat):
         if delta.step.tokens or delta.step.drafted:
             last = events.pop() if events else self.heartbeat()
             assert isinstance(last.data, Mapping), "chunks are JSON objects"
-            events.append(last._replace(data={**last.data, "dflash": _record(index, delta.step)}))
+            texts = self._tokens[index].of(delta.step) if self._tokens else {}
+            record = {**_record(index, delta.step), **self._warm_up, **texts}
+            events.append(last._replace(data={**last.data, "dflash": record}))
         yield from events
 
 

@@ -41,7 +41,7 @@ def catalog_of(defaults: Defaults) -> dict[str, Any]:
             {
                 "id": entry.word,
                 "forms": entry.forms,
-                "description": _sentence(entry.kind),
+                "description": entry.about or _sentence(entry.kind),
                 "needs_parts": entry.brackets == "always",
             }
             for entry in DRAFTERS.values()

@@ -8,16 +8,32 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-SCRIPTS = ("dom", "markdown", "transport", "strip", "completion", "settings", "conversation", "main")
+STYLES = ("base", "layout", "thread", "markdown", "tokens", "settings")
+"""Names of the style sheets in the order in which they apply."""
+
+SCRIPTS = (
+    *(f"shell/{name}" for name in ("dom", "theme", "toast", "wording", "transport", "connection", "keys")),
+    *(f"markdown/{name}" for name in ("source", "blocks", "inline", "highlight", "view")),
+    *(f"tokens/{name}" for name in ("origins", "token_map", "tip", "step_strip", "step_player")),
+    *(f"chat/{name}" for name in ("lane", "completion", "attachments", "messages", "store", "settings", "user_view")),
+    *(f"chat/{name}" for name in ("measure", "thread", "history", "welcome", "main")),
+)
 """Names of the JavaScript files in the order in which they run."""
 
 
 async def page(_: Request) -> Response:
     """Answer ``/`` with the page. It holds nothing secret: its requests carry the API key that the user enters."""
+    return page_response()
+
+
+def page_response(status: int = 200, **headers: str) -> Response:
+    """Return the page. While the model loads, its status is 503, and it waits by itself."""
     content, policy = document()
     return HTMLResponse(
         content,
+        status_code=status,
         headers={
+            **headers,
             "Content-Security-Policy": policy,
             "Cache-Control": "no-cache",
             "Referrer-Policy": "no-referrer",
@@ -35,7 +51,8 @@ def document() -> tuple[str, str]:
     The policy allows the one script and the one style sheet by their hashes, and requests to this server. It refuses
     everything else, and HTML from strings (Trusted Types).
     """
-    style, script = _text("style.css"), "".join(_text(f"{name}.js") for name in SCRIPTS)
+    style = "".join(_text(f"style/{name}.css") for name in STYLES)
+    script = _without_comments("".join(_text(f"{name}.js") for name in SCRIPTS))
     content = _text("index.html").replace("{style}", style).replace("{script}", script)
     policy = (
         "default-src 'none'",
@@ -50,6 +67,12 @@ def document() -> tuple[str, str]:
         "trusted-types 'none'",
     )
     return content, "; ".join(policy)
+
+
+def _without_comments(script: str) -> str:
+    """Drop indents and the lines that are comments, a quarter of the bytes. No string of the scripts spans lines."""
+    lines = (line.strip() for line in script.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith(("//", "/**")))
 
 
 def _text(name: str) -> str:

@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from dflash.serve.http_errors import Problem
+from dflash.serve.page.document import page_response
 from dflash.serve.startup.protocol import CONNECTIONS
 from dflash.serve.startup.sockets import duplicates
 
@@ -18,7 +19,7 @@ _PROBLEM = Problem(503, "the model is loading; try again later", code="loading",
 
 
 class LoadingServer:
-    """Context manager: answers every request with 503 while its block loads the model.
+    """Context manager: answers every request with 503 while its block loads the model; ``/`` with the page, which waits.
 
     Connections are closed after each response. Those that arrive when the block ends wait for the next server.
 
@@ -49,6 +50,9 @@ async def loading(scope: Scope, receive: Receive, send: Send) -> None:
         return
     while (await receive()).get("more_body"):
         pass
+    if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+        await page_response(_PROBLEM.status, **_PROBLEM.headers, Connection="close")(scope, receive, send)
+        return
     body = json.dumps(_HEALTH if scope["path"] == "/health" else _PROBLEM.body()).encode()
     headers = {
         **_PROBLEM.headers,

@@ -32,8 +32,10 @@ def opened(browser):
     """Opens the page of a server in a new tab: a context manager that checks that the console stayed without errors."""
 
     @contextmanager
-    def visit(url, *, viewport=WIDE, scheme="light", expected=()):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme)
+    def visit(url, *, viewport=WIDE, scheme="light", expected=(), settings=True, context=None):
+        """Open a page, with its settings open if it is wide. Tabs of one `context` share what the browser keeps."""
+        own = context is None
+        context = context or browser.new_context(viewport=viewport, color_scheme=scheme)
         context.set_default_timeout(MILLISECONDS)
         tab, problems, requests = context.new_page(), [], []
         tab.on("pageerror", lambda error: problems.append(str(error)))
@@ -43,12 +45,14 @@ def opened(browser):
         try:
             tab.goto(url)
             until(tab, "document.getElementById('listed').options.length || document.getElementById('key').open")
+            if settings and viewport is WIDE and not tab.evaluate("document.getElementById('key').open"):
+                tab.click("#toggle")
             yield tab
             unexpected = [text for text in problems if not any(part in text for part in expected)]
             assert unexpected == []
-            assert [each for each in requests if not each.startswith((url, "data:,"))] == []
+            assert [each for each in requests if not each.startswith((url, "data:,", "blob:"))] == []
         finally:
-            context.close()
+            context.close() if own else tab.close()
 
     return visit
 

@@ -38,6 +38,12 @@ def test_an_entry_says_how_it_is_written_and_what_it_does():
         assert ". " not in sentence
 
 
+def test_no_two_strategies_have_one_description():
+    for entries in (catalog_of(Defaults())["strategies"], catalog_of(Defaults())["recoveries"]):
+        descriptions = [entry["description"] for entry in entries]
+        assert len(set(descriptions)) == len(descriptions)
+
+
 def test_recoveries_name_their_values():
     found = {entry["id"]: entry for entry in catalog_of(Defaults())["recoveries"]}
     assert found["min"]["value"] == "N"

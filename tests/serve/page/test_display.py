@@ -73,7 +73,7 @@ def test_hostile_text_is_shown_as_text(tab, fake):
     assert last(tab, "> .text pre").inner_text().strip() == "</code></pre><script>alert(6)</script>"
     assert last(tab, ".call h3").inner_text() == "<i>x</i>"
     assert tab.inner_text(".user").startswith("<script>")
-    assert tab.locator(":is(script, img, iframe, svg, b, a[href^=javascript], style):is(#log *)").count() == 0
+    assert tab.locator(":is(script, img, iframe, svg:not(.icon), b, a[href^=javascript], style):is(#log *)").count() == 0
 
 
 def test_the_policy_refuses_html_from_text(opened, serving, fake):
@@ -107,12 +107,12 @@ def test_a_phone_needs_no_sideways_scrolling(opened, serving, fake, viewport):
         assert tab.is_visible("#settings")
         widths = [tab.evaluate("document.documentElement.scrollWidth"), tab.evaluate("settings.form.scrollWidth")]
         tab.check("#compare")
-        tab.click("#toggle")
+        tab.click("#close-settings")
         full(fake)
         full(fake)
         ask(tab, "w" * 300)
         ended(tab, 2)
-        widths += [tab.evaluate("document.documentElement.scrollWidth"), tab.evaluate("conversation.log.scrollWidth")]
+        widths += [tab.evaluate("document.documentElement.scrollWidth"), tab.evaluate("thread.log.scrollWidth")]
         assert max(widths) <= viewport["width"]
 
 
@@ -132,33 +132,34 @@ def test_text_has_contrast(opened, serving, fake, scheme):
         assert [(name, ratio) for name, ratio in found if ratio < 4.5] == []
 
 
-def test_the_keyboard_alone_is_enough(tab, fake):
+def test_the_keyboard_alone_is_enough(opened, serving, fake):
     fake.then(reasoning("Hm."), content("Half"), Event())
     fake.then(content("Whole"), delta("stop"))
-    keys = tab.keyboard
-    assert tab.evaluate("document.activeElement.id") == "prompt"
-    keys.type("first line")
-    keys.press("Shift+Enter")
-    keys.type("second line")
-    assert fake.bodies == []
-    keys.press("Enter")
-    until(tab, "document.querySelector('article')?.textContent.includes('Half')")
-    assert tab.evaluate("document.activeElement.id") == "prompt"
-    keys.press("Escape")
-    ended(tab)
-    assert fake.bodies[0]["messages"][0]["content"] == "first line\nsecond line"
-    for wanted in ("send", "listed"):
-        keys.press("Tab")
-        assert tab.evaluate("document.activeElement.id") == wanted
-        assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    keys.type("lookup")
-    keys.press("Shift+Tab")
-    keys.press("Shift+Tab")
-    keys.type("again")
-    keys.press("Tab")
-    keys.press("Enter")
-    ended(tab, 2)
-    assert fake.bodies[1]["strategy"] == "lookup"
+    with serving(fake.app) as url, opened(url, settings=False) as tab:
+        keys = tab.keyboard
+        assert tab.evaluate("document.activeElement.id") == "prompt"
+        keys.type("first line")
+        keys.press("Shift+Enter")
+        keys.type("second line")
+        assert fake.bodies == []
+        keys.press("Enter")
+        until(tab, "document.querySelector('article')?.textContent.includes('Half')")
+        assert tab.evaluate("document.activeElement.id") == "prompt"
+        keys.press("Escape")
+        ended(tab)
+        keys.press("Alt+s")
+        assert fake.bodies[0]["messages"][0]["content"] == "first line\nsecond line"
+        for wanted in ("attach", "chosen", "send", "close-settings", "listed"):
+            keys.press("Tab")
+            assert tab.evaluate("document.activeElement.id") == wanted
+            assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        keys.type("lookup")
+        tab.evaluate("document.activeElement.blur()")
+        keys.press("/")
+        keys.type("again")
+        keys.press("Enter")
+        ended(tab, 2)
+        assert fake.bodies[1]["strategy"] == "lookup"
 
 
 def test_every_control_can_be_reached_in_the_order_of_the_page(tab):
@@ -169,10 +170,13 @@ def test_every_control_can_be_reached_in_the_order_of_the_page(tab):
     reached = []
     while tab.evaluate("document.activeElement !== document.body"):
         name = tab.evaluate("document.activeElement.id || document.activeElement.name || document.activeElement.className")
-        assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", name
+        ringed = "document.activeElement.id === 'prompt' ? document.querySelector('.box') : document.activeElement"
+        assert tab.evaluate(f"getComputedStyle({ringed}).outlineStyle") == "solid", name
         reached.append(name)
         tab.keyboard.press("Tab")
-    start = ["skip", "new", "toggle", "log", "prompt", "send", "listed", "strategy", "compare", "listed2", "strategy2"]
+    start = ["skip", "new", "export", "import", "theme", "help", "list", "origins", "toggle", "log"]
+    start += ["suggestion"] * 3 + ["prompt", "attach", "chosen", "send", "close-settings"]
+    start += ["listed", "strategy", "compare", "listed2", "strategy2"]
     assert reached[: len(start)] == start
     assert {"temperature", "top_p", "seed", "max_tokens", "system", "thinking", "tools", "example"} <= set(reached)
     assert {"default-recover", "recover:loop", "value:loop"} <= set(reached)

@@ -23,6 +23,7 @@ from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.openai.completion_request import parse_completion
+from dflash.serve.page.document import document
 from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore
@@ -38,9 +39,11 @@ def test_requests_get_503_while_the_model_loads_and_answers_afterwards(app_of):
     app = app_of("hello")
     with listening("127.0.0.1", 0) as sockets, httpx.Client(base_url=url_of(sockets), timeout=GUARD) as http:
         with LoadingServer(sockets):
-            health = http.get("/health")
+            health, page = http.get("/health"), http.get("/")
             refused = http.post("/v1/completions", json={"prompt": "a" * 100_000})
             assert http.head("/health").status_code == 503
+        assert (page.status_code, page.text) == (503, document()[0])
+        assert "content-security-policy" in page.headers
         assert (health.status_code, health.json()) == (503, {"status": "loading model"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "loading")
         assert refused.headers["retry-after"]

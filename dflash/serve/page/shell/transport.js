@@ -26,38 +26,32 @@ function askKey() {
   return asking;
 }
 
-/** Send a request and return its response; a body makes it a POST. Throws an Error with the server's message. */
+/** Send a request and return its response; a body makes it a POST. Throws `RequestFailed`, or an AbortError. */
 async function send(path, body = null, signal = null) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...(body && { "Content-Type": "application/json" }) };
-    const method = body ? "POST" : "GET";
-    const response = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
+    const options = { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body) };
+    const response = await fetch(path, options).catch((error) => {
+      throw signal?.aborted ? error : new RequestFailed("offline", OFFLINE);
+    });
     if (response.ok) return response;
-    if (response.status !== 401) throw new Error(await messageOf(response));
+    if (response.status !== 401) throw await failureOf(response);
     // another request may have got a key while this one was under way
-    if (sessionStorage.getItem(KEY) === key && !(await askKey())) throw new Error(await messageOf(response));
+    if (sessionStorage.getItem(KEY) === key && !(await askKey())) throw new RequestFailed("refused", "This server needs an API key.");
     signal?.throwIfAborted();
   }
 }
 
-/** Return the message of an error response. */
-async function messageOf(response) {
-  const text = await response.text();
-  try {
-    return JSON.parse(text).error.message;
-  } catch {
-    return `the server answered ${response.status} ${text.slice(0, 200)}`;
-  }
-}
-
-/** Yield the JSON objects of a stream of server-sent events, up to `[DONE]`. Throws if the stream ends before that. */
+/** Yield the JSON objects of a stream of server-sent events, up to `[DONE]`. Throws `RequestFailed` if it ends before that. */
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Error("the connection was closed before the end");
+    const { value, done } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new RequestFailed("cut", CUT);
+    });
+    if (done) throw new RequestFailed("cut", CUT);
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
@@ -65,7 +59,7 @@ async function* eventsOf(response) {
       if (!data) continue;
       if (data[1] === "[DONE]") return;
       const event = JSON.parse(data[1]);
-      if (event.error) throw new Error(event.error.message);
+      if (event.error) throw new RequestFailed("cut", `The server ended the answer: ${event.error.message}.`);
       yield event;
     }
   }

@@ -1,6 +1,10 @@
 // The settings: what the server offers, and the fields of a request that the user has chosen.
 
-const SAVED = "dflash.settings";
+const SAVED = "settings";
+
+/** Parameters below which a model counts as a toy that may write without end, and the tokens that it then gets. */
+const SMALL_MODEL = 3e8;
+const SMALL_MODEL_TOKENS = 1024;
 
 const EXAMPLE = [
   {
@@ -17,6 +21,7 @@ class Settings {
   constructor() {
     this.form = byId("settings");
     this.offer = { strategy: "plain", recover: "", strategies: [], recoveries: [] };
+    this.defaultTokens = null;
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("input", () => this.changed());
     byId("example").addEventListener("click", () => {
@@ -43,14 +48,29 @@ class Settings {
         const name = each.needs_parts ? `${each.id}(${examples.slice(-2).join(", ")})` : each.id;
         return make("option", { value: each.id, "data-name": name }, each.id);
       });
-      const first = make("option", { value: "", "data-name": "" }, `server's default (${strategy})`);
+      const first = make("option", { value: "", "data-name": "" }, `the server's default: ${strategy}`);
       byId(`listed${number}`).replaceChildren(first, ...options);
     }
-    byId("strategy2").value = this.has("plain") ? "plain" : "";
+    if (!byId("strategy2").value) byId("strategy2").value = this.has("plain") ? "plain" : "";
     byId("server-recover").textContent = recover || "none";
     byId("recoveries").replaceChildren(...recoveries.map(recoveryNode));
-    this.restore();
+    this.restore(sessionStorage.getItem(`dflash.${SAVED}`) ?? remembered.get(SAVED) ?? "[]");
     this.changed();
+  }
+
+  /** Take note of the model: a toy gets fewer tokens where the user sets no limit. */
+  setModel(model) {
+    const size = model?.meta?.n_params;
+    this.defaultTokens = size && size < SMALL_MODEL ? SMALL_MODEL_TOKENS : null;
+    this.form.elements.max_tokens.placeholder = this.defaultTokens ? `${this.defaultTokens}` : "until it ends";
+  }
+
+  /** Choose one strategy, or two to compare. */
+  choose(first, second = null) {
+    byId("strategy").value = first;
+    byId("compare").checked = second !== null;
+    if (second !== null) byId("strategy2").value = second;
+    this.form.dispatchEvent(new Event("input"));
   }
 
   has(id) {
@@ -64,6 +84,8 @@ class Settings {
       const entry = this.offer.strategies.find((each) => each.id === /^[a-z-]*/.exec(name)[0]);
       byId(`listed${number}`).value = entry?.id ?? "";
       byId(`about${number}`).textContent = entry ? `${entry.forms.join(" or ")}: ${entry.description}` : "";
+      byId(`strategy${number}`).placeholder = this.offer.strategy;
+      byId(`strategy${number}`).labels[0].querySelector(".form").textContent = exampleOf(entry) ?? "dflash:7";
     }
     byId("second").hidden = !byId("compare").checked;
     byId("recoveries").hidden = byId("default-recover").checked;
@@ -72,14 +94,14 @@ class Settings {
     byId("tools-error").textContent = problem;
     tools.setAttribute("aria-invalid", String(problem !== ""));
     const saved = [...this.form.elements].filter((field) => field.name);
-    sessionStorage.setItem(
-      SAVED,
-      JSON.stringify(saved.map((field) => [field.name, field.type === "checkbox" ? field.checked : field.value])),
-    );
+    const values = JSON.stringify(saved.map((field) => [field.name, field.type === "checkbox" ? field.checked : field.value]));
+    sessionStorage.setItem(`dflash.${SAVED}`, values);
+    remembered.set(SAVED, values);
   }
 
-  restore() {
-    for (const [name, value] of JSON.parse(sessionStorage.getItem(SAVED) ?? "[]")) {
+  /** Fill the fields with saved values: those of this tab, else the latest of any tab. */
+  restore(values) {
+    for (const [name, value] of JSON.parse(values)) {
       const field = this.form.elements.namedItem(name);
       if (field?.type === "checkbox") field.checked = value;
       else if (field) field.value = value;
@@ -118,7 +140,8 @@ class Settings {
       top_p: number("top_p") ?? 1,
       seed: number("seed") ?? crypto.getRandomValues(new Uint32Array(1))[0],
     };
-    if (number("max_tokens") !== null) fields.max_tokens = number("max_tokens");
+    const most = number("max_tokens") ?? this.defaultTokens;
+    if (most !== null) fields.max_tokens = most;
     if (list.length) fields.tools = list;
     if (elements.thinking.value) fields.chat_template_kwargs = { enable_thinking: elements.thinking.value === "true" };
     if (!elements["default-recover"].checked) fields.recover = this.recoveries();
@@ -140,11 +163,23 @@ class Settings {
   }
 }
 
+/** Words for what may follow a recovery's colon. */
+const VALUES = { N: "number of tokens", BODY: "longest loop, in tokens", TOOL: "name of a tool" };
+
+/** Return an example of a strategy with its options; null if it has none. */
+function exampleOf(entry) {
+  if (!entry) return null;
+  if (entry.needs_parts) return `${entry.id}(lookup, mtp:3)`;
+  const number = { DEPTH: 7, NODES: 22, TOKENS: 8 }[/:([A-Z]+)/.exec(entry.forms[0])?.[1]];
+  return number ? `${entry.id}:${number}` : entry.id;
+}
+
 /** Return the switch of a recovery, with a field for its value if it takes one. */
 function recoveryNode({ id, value, description }) {
   const check = make("input", { type: "checkbox", name: `recover:${id}` });
   const label = make("label", { class: "check" }, check, make("span", {}, id));
   const about = make("p", { class: "muted" }, description);
-  const field = value && make("input", { name: `value:${id}`, placeholder: value, "aria-label": `${value} of ${id}` });
+  const words = VALUES[value] ?? value;
+  const field = value && make("input", { name: `value:${id}`, placeholder: words, "aria-label": `${id}: ${words}` });
   return make("div", { class: "recovery" }, label, field, about);
 }
