@@ -1,11 +1,11 @@
 """`python -m dflash`: run, chat, info, bench, serve."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from dflash.cli.streams import guarded
 from dflash.cli.terminal import say, wrapped
 from dflash.errors import DFlashError
 
@@ -26,6 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 1 after an error of dflash, which is one line on stderr; 2 after a usage error; 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _main(words))
+
+
+def _main(words: list[str]) -> int:
+    """Run a command. An error of dflash is one line on stderr."""
     try:
         if words[:1] == ["serve"]:
             from dflash.cli.serve import main as serve
@@ -40,10 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # the reader of stdout has closed the pipe; without this Python reports the error again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _with_command(words: list[str]) -> list[str]:

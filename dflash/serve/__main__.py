@@ -2,7 +2,7 @@
 
 import sys
 
-from dflash.cli.serve import main
+from dflash.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["serve", *sys.argv[1:]]))
