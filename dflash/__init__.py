@@ -174,7 +174,7 @@ def load(
     isolate : bool
         Compile the grammar, schema or pattern of a request in a small process of its own first, started beside the loading.
         So one that crashes, or takes too much memory or time, fails alone. False compiles in this process only, where the
-        same limits of size hold.
+        same limits of size hold; so do systems without `fork`, such as Windows.
     chat_template : str or path, optional
         Jinja source of a chat template, or a file with it, in place of the template in the model file.
     progress : bool, optional

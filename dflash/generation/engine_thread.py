@@ -17,6 +17,7 @@ from dflash.decode.session import Session, Step
 from dflash.errors import Cancelled, DFlashError, EngineFailed
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.preparation import Preparation, PreparationJob
+from dflash.model.loading.forks import check_fork
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -103,10 +104,7 @@ class EngineThread:
         DFlashError
             From the engine's own thread, and in a forked process, which has no engine thread.
         """
-        if os.getpid() != self._pid:
-            raise DFlashError(
-                f"the model was loaded in process {self._pid} and this is a fork of it; load the model in this process"
-            )
+        check_fork(self._pid)
         if threading.current_thread() is self._thread:
             raise DFlashError(
                 "called from the engine thread, which would wait for itself: observers, logits processors, "

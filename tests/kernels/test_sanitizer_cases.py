@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from emulated import NEEDS_EMULATOR
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = (ROOT / "tests" / "gpu" / "sanitize.sh").read_text()
 
 
+@NEEDS_EMULATOR
 def test_all_cases_exist():
     cases = re.findall(r'\[(\w+)\]="([^"]+)"', SCRIPT)
     wanted = {f"tests/gpu/test_gpu_{op}.py::{case.strip()}" for op, some in cases for case in some.splitlines()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -79,8 +80,12 @@ class GuidanceVocabulary:
             return self._inner
 
     def isolate(self) -> GrammarChecker | None:
-        """Start and return `checker`, which the caller closes. Without llguidance, do nothing: every grammar is refused."""
-        if find_spec("llguidance") is not None:
+        """Start and return `checker`, which the caller closes.
+
+        Do nothing without llguidance, where every grammar is refused, and on systems without `fork`, such as Windows, where
+        grammars are compiled in this process only.
+        """
+        if find_spec("llguidance") is not None and hasattr(os, "fork"):
             self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
         return self.checker
 

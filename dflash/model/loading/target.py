@@ -17,6 +17,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config, check_pending
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
+from dflash.model.loading.forks import check_fork
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
@@ -113,6 +114,7 @@ def load_model(
         If the weights do not fit the GPU, or the machine has too little memory.
     """
     _check(device, threads, context, sequences, kv)
+    check_fork()
     check_pending(pending)
     numbers = _numbers(device, devices, split)
     device = "cuda" if numbers else device

@@ -1,19 +1,15 @@
 """CUDA kernels run without a GPU, on the emulator of `tests/emulator`: tests of `tests/gpu` pass, and faults are found."""
 
 import os
-import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from emulated import NEEDS_EMULATOR
 
 TESTS = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    not shutil.which("g++") or platform.machine() != "x86_64" or sys.platform != "linux",
-    reason="the emulator needs g++ on Linux and x86-64",
-)
+pytestmark = NEEDS_EMULATOR
 
 SELECTED = {
     "norm": "graph or company",

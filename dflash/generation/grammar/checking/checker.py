@@ -19,13 +19,13 @@ _MAX_VERDICTS = 64
 
 _TOO_DEEP = "is nested too deeply, or its rules and references lead too far into each other"
 _REFUSED = {
-    -signal.SIGSEGV: _TOO_DEEP,
-    -signal.SIGBUS: _TOO_DEEP,
-    -signal.SIGABRT: f"takes more than {CHECK_BYTES >> 20} MB of memory to compile",
-    -signal.SIGKILL: "takes more memory to compile than the machine has",
-    -signal.SIGPROF: f"takes more than {CHECK_SECONDS:g} s of CPU time to compile",
+    "SIGSEGV": _TOO_DEEP,
+    "SIGBUS": _TOO_DEEP,
+    "SIGABRT": f"takes more than {CHECK_BYTES >> 20} MB of memory to compile",
+    "SIGKILL": "takes more memory to compile than the machine has",
+    "SIGPROF": f"takes more than {CHECK_SECONDS:g} s of CPU time to compile",
 }
-"""Refusals by the signal that has ended the check."""
+"""Refusals by the name of the signal that has ended the check; not every system has all of them."""
 
 
 class GrammarChecker:
@@ -102,9 +102,10 @@ class GrammarChecker:
                 raise DFlashError("grammars: the process that checks them was killed twice") from None
         if "ended" in verdict:
             status = verdict["ended"]
-            if status == -signal.SIGALRM:
+            name = next((each.name for each in signal.Signals if each == -status), "")
+            if name == "SIGALRM":
                 raise PoolExhausted("the machine has no time to check the grammar; try again later")
-            raise RequestError(_REFUSED.get(status, f"could not be compiled: the check ended with status {status}"))
+            raise RequestError(_REFUSED.get(name, f"could not be compiled: the check ended with status {status}"))
         if "error" in verdict:
             raise RequestError(verdict["error"])
         return verdict["source"]
