@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from dflash.cli.streams import guarded
 from dflash.cli.terminal import say, wrapped
 from dflash.errors import DFlashError
+from dflash.standard_streams import guarded
 
 COMMANDS = ("run", "chat", "info", "bench")
 

@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from dflash.cli.model_arguments import add_model, device_settings, kv_type
-from dflash.cli.terminal import put, size
+from dflash.cli.terminal import put, size, wrapped
 
 HELP = "describe a model and the memory it needs"
 
@@ -104,7 +105,7 @@ def _layer(i: int, layer: dict[str, Any]) -> str:
 
 
 def _aligned(lines: list[tuple[str, str]]) -> str:
-    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+    return "\n".join(wrapped(f"{name:<14} {value}", " " * 15, sys.stdout) for name, value in lines)
 
 
 def as_text(about: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Terminal output: streamed text on stdout, everything else on stderr."""
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -71,14 +72,18 @@ def put(line: str) -> None:
 
 
 def wrapped(text: str, indent: str = "  ", file: TextIO | None = None) -> str:
-    """Break a line between words to fit the terminal of a stream (default: stderr); further lines are indented."""
+    """Break a line between words to fit the terminal of a stream (default: stderr); further lines are indented.
+
+    A path that is longer than a line is broken after its slashes.
+    """
     columns = width(file or sys.stderr)
     if columns is None or len(text) <= columns:
         return text
-    lines = textwrap.wrap(
-        text, max(columns, len(indent) + 16), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return "\n".join(lines)
+    columns = max(columns, len(indent) + 16)
+    wrapper = textwrap.TextWrapper(columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    if max(map(len, text.split())) > columns - len(indent):
+        wrapper.wordsep_simple_re = re.compile(r"(\s+|(?<=/)(?=\S))")
+    return "\n".join(wrapper.wrap(text))
 
 
 def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> str:

@@ -104,3 +104,18 @@ def test_an_error_that_quotes_a_name(monkeypatch, terminal):
     output = redirect(monkeypatch, terminal)
     assert main(["info", f"{CLEAR}.gguf"]) == 1
     assert output.err.getvalue().startswith("dflash: ^[[2J.gguf" if output.terminal else f"dflash: {CLEAR}.gguf")
+
+
+@pytest.mark.parametrize("columns", [44, 60])
+def test_info_wraps_between_words(monkeypatch, columns):
+    output = redirect(monkeypatch, terminal=True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["info", str(GOLDEN), "--device", "cpu"]) == 0
+    narrow = output.out.getvalue()
+    assert max(map(len, narrow.splitlines())) <= columns
+    assert {"model", "strategies", ""} <= {line[:15].strip() for line in narrow.splitlines()}
+    output = redirect(monkeypatch, terminal=False)
+    assert main(["info", str(GOLDEN), "--device", "cpu"]) == 0
+    wide = output.out.getvalue()
+    assert "".join(narrow.split()) == "".join(wide.split())
+    assert set(narrow.replace("/", "/ ").split()) == set(wide.replace("/", "/ ").split())
