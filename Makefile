@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # modules are compiled when they are first imported, for all processes after that one
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve test bench notebooks lint constraints clean
+.PHONY: demo serve test bench notebooks docs lint constraints clean
 
 demo: .venv/installed
 	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
@@ -23,6 +23,10 @@ notebooks: .venv/installed-dev
 	$(INSTALL) nbconvert ipykernel
 	$(BIN)/python -m nbconvert --to notebook --execute --inplace --ClearMetadataPreprocessor.enabled=True notebooks/*.ipynb
 
+docs: .venv/installed-dev
+	$(INSTALL) --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,7 +35,7 @@ lint: .venv/installed-dev
 
 # newest versions that fit pyproject.toml, for development and CI; torch is left out, whose builds for CPUs and GPUs differ
 constraints:
-	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra notebooks --extra ray --extra cuda13 --no-annotate --upgrade --output-file constraints.txt
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra docs --extra notebooks --extra ray --extra cuda13 --no-annotate --upgrade --output-file constraints.txt
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks

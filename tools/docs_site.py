@@ -1,4 +1,4 @@
-"""What the documentation site has beside `docs/`: pages of results and of the command line, and links to files of the checkout."""
+"""Parts of the documentation site beside `docs/`: pages of results and of the command line; links to files of the checkout."""
 
 import contextlib
 import io
@@ -43,10 +43,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _command_line() -> str:
-    parts = ["# Command line\n\nThe help of each command, as it prints it.\n"]
-    for command in COMMANDS:
-        parts.append(f"## {command}\n\n```text\n{_help(command)}```\n")
-    return "\n".join(parts)
+    helps = [f"## {command}\n\n```text\n{_help(command)}```\n" for command in COMMANDS]
+    return "\n".join(["# Command line\n\nThe help of each command, as it prints it.\n", *helps])
 
 
 def _help(command: str) -> str:
