@@ -1,4 +1,4 @@
-"""Parts of the documentation site beside `docs/`: pages of results and of the command line; links to files of the checkout."""
+"""Parts of the documentation site that are not in `docs/`: pages of results and of the command line; links to other files."""
 
 import contextlib
 import io
