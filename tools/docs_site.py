@@ -1,4 +1,4 @@
-"""Parts of the documentation site that are not in `docs/`: pages of results and of the command line; links to other files."""
+"""Parts of the documentation site that are not in `docs/`: pages of results and of the command line, links elsewhere."""
 
 import contextlib
 import io
