@@ -121,6 +121,11 @@ def test_it_is_of_readable_length(page):
     assert 25 <= len(page.read_text(encoding="utf-8").splitlines()) <= 110
 
 
+def test_the_site_shows_every_page():
+    shown = re.findall(r"^ +- ([\w-]+\.md)$", (FOLDER.parent / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted([*(page.name for page in PAGES), "command-line.md"])
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8")):
