@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # modules are compiled when they are first imported, for all processes after that one
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve test bench notebooks docs lint constraints clean
+.PHONY: demo serve test test-newest test-lowest bench notebooks docs lint constraints clean
 
 demo: .venv/installed
 	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
@@ -27,6 +27,17 @@ docs: .venv/installed-dev
 	$(INSTALL) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+# the part of the tests that uses other packages, with the newest and with the oldest versions that pyproject.toml allows
+FAST := tests/test_dependencies.py tests/test_distribution.py tests/test_imports.py tests/test_portable.py tests/cli tests/evaluation tests/generation tests/model/gguf tests/model/loading \
+	tests/model/text tests/model/test_demo.py tests/kernels/test_norm.py tests/serve/admin tests/serve/anthropic tests/serve/openai tests/serve/responses \
+	tests/serve/startup tests/serve/test_[a-e]*.py tests/serve/test_leaving.py tests/serve/test_unread.py
+test-newest test-lowest: test-%:
+	rm -rf .venv-$*
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-$*/bin/uv pip install --quiet --python .venv-$* --resolution $(if $(filter lowest,$*),lowest-direct,highest) --editable ".[dev]"
+	.venv-$*/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile -p no:benchmark $(FAST)
+
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,7 +49,7 @@ constraints:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra docs --extra notebooks --extra ray --extra cuda13 --no-annotate --upgrade --output-file constraints.txt
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-newest .venv-lowest build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -224,7 +224,10 @@ def __getattr__(name: str) -> Any:
         from dflash.distribution import release
 
         return release()
-    raise AttributeError(f"module 'dflash' has no attribute {name!r}")
+    from dflash.distribution import mixture
+
+    mixed = mixture()
+    raise AttributeError(f"module 'dflash' has no attribute {name!r}{f': {mixed}' if mixed else ''}")
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dflash.cli.terminal import say, wrapped
+from dflash.distribution import mixture
 from dflash.errors import DFlashError
 from dflash.standard_streams import guarded
 
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(words: list[str]) -> int:
     """Run a command. An error of dflash is one line on stderr."""
     try:
+        _check_installation()
         if words[:1] == ["serve"]:
             from dflash.cli.serve import main as serve
 
@@ -45,6 +47,17 @@ def _main(words: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _check_installation() -> None:
+    """Warn if the files of another package lie among those of this one; raise an error if the other one's are imported."""
+    import dflash
+
+    mixed = mixture()
+    if mixed and not hasattr(dflash, "load"):
+        raise DFlashError(mixed)
+    if mixed:
+        say(wrapped(f"dflash: {mixed}"))
 
 
 def _with_command(words: list[str]) -> list[str]:

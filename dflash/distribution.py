@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from dflash.errors import DFlashError
 
@@ -36,6 +37,19 @@ def needed(purpose: str, extra: str, error: type[DFlashError] = DFlashError) -> 
         raise error(f"{purpose} needs {package}: {install(extra)}") from missing
     except ImportError as broken:
         raise error(f"{purpose} can't import {broken.name or 'a package'} ({broken}): {install(extra)}") from broken
+
+
+def mixture() -> str | None:
+    """Return what is wrong if Z Lab's package, or another one called dflash, was installed into the folder of this one."""
+    import dflash
+
+    folder = Path(__file__).parent
+    if hasattr(dflash, "load") and not any(folder.parent.glob("dflash-*.dist-info")):
+        return None
+    return (
+        f"{folder} holds files of {NAME} and of another package that is imported as dflash, as Z Lab's; "
+        f"pip uninstall dflash {NAME}, then install one of them"
+    )
 
 
 def release() -> str:
