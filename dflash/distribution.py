@@ -1,5 +1,6 @@
 """Name of the distribution on PyPI, its version, and what to install for an optional part."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,10 +42,8 @@ def needed(purpose: str, extra: str, error: type[DFlashError] = DFlashError) -> 
 
 def mixture() -> str | None:
     """Return what is wrong if Z Lab's package, or another one called dflash, was installed into the folder of this one."""
-    import dflash
-
     folder = Path(__file__).parent
-    if hasattr(dflash, "load") and not any(folder.parent.glob("dflash-*.dist-info")):
+    if hasattr(sys.modules["dflash"], "load") and not any(folder.parent.glob("dflash-*.dist-info")):
         return None
     return (
         f"{folder} holds files of {NAME} and of another package that is imported as dflash, as Z Lab's; "
