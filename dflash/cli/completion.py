@@ -1,0 +1,93 @@
+"""`completion`: a script with which a shell completes commands, options and their values."""
+
+import argparse
+from collections.abc import Iterable
+
+HELP = "print a script that completes commands and options in bash or zsh"
+USAGE = "SHELL"
+EXAMPLES = (
+    ("bash > ~/.local/share/bash-completion/completions/dflash", "bash: once, for all later shells"),
+    ("zsh >> ~/.zshrc", "zsh: once, for all later shells"),
+)
+
+SHELLS = ("bash", "zsh")
+
+_ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+"""Lets zsh run completion functions of bash."""
+
+_SCRIPT = """\
+_dflash() {{
+    local IFS=$'\\n' words='' cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}"
+    if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
+    case "${{COMP_WORDS[1]}} $prev" in
+{values}
+        *) if [ "$COMP_CWORD" -eq 1 ]; then words=$'{commands}'; else case "${{COMP_WORDS[1]}} $cur" in
+{options}
+            *) words=$'{models}' ;;
+        esac; fi ;;
+    esac
+    COMPREPLY=( $(compgen -W "$words" -- "$cur") )
+    case "$cur" in -*) ;; *) COMPREPLY+=( $(compgen -f -- "$cur") ) ;; esac
+}}
+complete -o filenames -F _dflash dflash
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=" or ".join(SHELLS))
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    print((_ZSH if arguments.shell == "zsh" else "") + script(), end="")
+    return 0
+
+
+def script() -> str:
+    """Return the completion function of bash, made from the parsers of all commands."""
+    from dflash.__main__ import COMMANDS, parser_of
+    from dflash.model.loading.hub import PACKAGED
+
+    values, options = [], []
+    for command in COMMANDS:
+        known = _values(parser_of(command))
+        options.append(f"            {_quoted(command)}' '-*) words=$'{_lines(known)}' ;;")
+        for option, words in known.items():
+            if words:
+                values.append(f"        {_quoted(f'{command} {option}')}) words=$'{_lines(words)}' ;;")
+    return _SCRIPT.format(
+        values="\n".join(values),
+        options="\n".join(options),
+        commands=_lines([*COMMANDS, *PACKAGED]),
+        models=_lines(PACKAGED),
+    )
+
+
+def _values(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+    """Return the words that may follow each option."""
+    from dflash.decode.registry import recoveries, words
+    from dflash.evaluation.prompt_sets import BUNDLED
+    from dflash.generation.recovery import names  # noqa: F401  registers the recoveries that need a tokenizer
+
+    strategies = list(words())
+    known = {
+        "strategy": strategies,
+        "strategies": strategies,
+        "allow_strategies": [*strategies, "none"],
+        "recover": list(recoveries.RECOVERIES),
+        "prompts": list(BUNDLED),
+        "draft": ["auto", "demo-draft"],
+    }
+    shown = (action for action in parser._actions if action.help is not argparse.SUPPRESS)
+    return {
+        option: list(action.choices or known.get(action.dest, ())) for action in shown for option in action.option_strings
+    }
+
+
+def _quoted(text: str) -> str:
+    return "'" + text + "'"
+
+
+def _lines(words: Iterable[str]) -> str:
+    return "\\n".join(words)

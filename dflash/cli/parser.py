@@ -1,0 +1,72 @@
+"""Parser of the command line: help that begins with a sentence, and errors that say what was meant."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from dflash.errors import did_you_mean
+
+_CHOICE = re.compile(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser for one command.
+
+    Parameters
+    ----------
+    prog : str
+        The words that start the command.
+    description : str
+        One sentence, with which the help begins.
+    usage : str
+        Arguments in the usage line, in place of the list of all options.
+    examples : sequence of (str, str)
+        Arguments of a call, and what it does.
+    allow_abbrev : bool
+        Whether the beginning of an option's name stands for it.
+    """
+
+    def __init__(
+        self, prog: str, description: str, usage: str, examples: Sequence[tuple[str, str]] = (), *, allow_abbrev: bool = True
+    ) -> None:
+        sentence = f"{description[0].upper()}{description[1:].rstrip('.')}."
+        super().__init__(prog=prog, usage=f"%(prog)s {usage}", description=sentence, allow_abbrev=allow_abbrev)
+        self._examples = examples
+
+    def format_help(self) -> str:
+        """Return the sentence, the usage line, the examples, then all arguments."""
+        formatter = self._get_formatter()
+        formatter.add_text(self.description)
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        for group in self._action_groups:
+            formatter.start_section(group.title)
+            formatter.add_text(group.description)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        head, usage, rest = formatter.format_help().partition("usage: ")
+        line, _, rest = rest.partition("\n\n")
+        examples = "".join(f"  # {text}\n  {self.prog} {words}\n" for words, text in self._examples)
+        return f"{head}{usage}{line}\n\n" + (f"examples:\n{examples}\n" if examples else "") + rest
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage line and the message with the nearest known words, and exit with 2."""
+        kind, _, words = message.partition("unrecognized arguments: ")
+        if not kind:
+            options = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+            message += "".join(did_you_mean(option, self._option_string_actions) for option in options)
+        choice = _CHOICE.search(message)
+        if choice:
+            message += did_you_mean(choice[1], re.findall(r"[^\s',]+", choice[2]))
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: error: {message}; {self.prog} --help lists all\n")
+
+
+def program() -> str:
+    """Return the words that started this program: ``dflash``, or ``python -m`` with a module."""
+    path = Path(sys.argv[0])
+    if path.name != "__main__.py":
+        return "dflash"
+    return "python -m dflash.serve" if path.parent.name == "serve" else "python -m dflash"
