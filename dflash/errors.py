@@ -71,8 +71,9 @@ def public_message(error: BaseException) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean X?)"`` with the known word that is most like `word`; empty if none is like it."""
-    found = get_close_matches(word.lower()[:80], [each for each in known if each != word], n=1, cutoff=0.6)
-    return f" (did you mean {found[0]}?)" if found else ""
+    spelled = {each.lower(): each for each in known if each != word}
+    found = get_close_matches(word.lower()[:80], spelled, n=1, cutoff=0.6)
+    return f" (did you mean {spelled[found[0]]}?)" if found else ""
 
 
 def _without_folders(message: str, path: str) -> str:

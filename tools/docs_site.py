@@ -11,7 +11,6 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-COMMANDS = ("run", "chat", "info", "bench", "serve")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*\.\.?/[^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -43,6 +42,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _command_line() -> str:
+    from dflash.__main__ import COMMANDS
+
     helps = [f"## {command}\n\n```text\n{_help(command)}```\n" for command in COMMANDS]
     return "\n".join(["# Command line\n\nThe help of each command, as it prints it.\n", *helps])
 

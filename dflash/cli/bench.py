@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay, strategies
 from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
-from dflash.cli.terminal import put, size, table
+from dflash.cli.terminal import has_terminal, put, size, table
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.cli.measure import Bench
     from dflash.model.loading.target import Loaded
 
-HELP = "measure prefill (pp), decode (tg) and wider forwards; compare strategies; or replay a session"
+HELP = "measure a model, compare strategies, or replay a session"
+USAGE = "[options] [MODEL]"
+EXAMPLES = (
+    ("demo -p 512 -n 128", "prefill and decode rates, and the cost of wider forwards"),
+    ("demo --strategies plain,dflash,mtp:3,lookup --prompts code,prose -n 64", "strategies on the same prompts"),
+    ("demo --replay session.jsonl", "an agent's session, without and with the prefix cache"),
+)
 
 PROMPTS = {"cpu": [512], "cuda": [512, 2048, 8192, 32768]}
 DEPTHS = {"cpu": [0], "cuda": [0, 4096, 16384, 65536]}
@@ -92,6 +98,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
         ``forward`` costs, and the copy bandwidth ``copy_gb_s`` that decode rates are compared with.
     """
     from dflash.cli.traffic import Traffic
+    from dflash.evaluation.measuring import bar
     from dflash.kernels.copy import bandwidth
 
     model = loaded.model
@@ -103,24 +110,32 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
     traffic = Traffic.of(loaded.file, model.config, kv=kv_type(arguments), device=kind)
     rates: dict[str, Any] = {}
     shares: dict[str, dict[str, float]] = {}
-    for n in filter(None, prompts):
-        rates[f"pp{n}"] = bench.reading(n)
-        if kind == "cpu":
-            shares[f"pp{n}"] = bench.shares(partial(bench.read, n))
-    for depth in sorted(depths):
-        for n in filter(None, arguments.generate):
-            name = f"tg{n} @ d{depth}" if depth else f"tg{n}"
-            rate = bench.writing(n, depth)
-            moved = traffic.at(depth + n / 2) * rate["mean"]
-            rates[name] = {**rate, "gb_s": moved / 1e9, "of_copy": moved / copy}
+    n_tests = sum(map(bool, prompts)) + len(depths) * sum(map(bool, arguments.generate)) + 1
+    with bar(has_terminal(), n_tests, "bench") as shown:
+        for n in filter(None, prompts):
+            shown.set_description(f"pp{n}")
+            rates[f"pp{n}"] = bench.reading(n)
             if kind == "cpu":
-                shares[name] = bench.shares(partial(bench.write, n, depth))
+                shares[f"pp{n}"] = bench.shares(partial(bench.read, n))
+            shown.update()
+        for depth in sorted(depths):
+            for n in filter(None, arguments.generate):
+                name = f"tg{n} @ d{depth}" if depth else f"tg{n}"
+                shown.set_description(name)
+                rate = bench.writing(n, depth)
+                moved = traffic.at(depth + n / 2) * rate["mean"]
+                rates[name] = {**rate, "gb_s": moved / 1e9, "of_copy": moved / copy}
+                if kind == "cpu":
+                    shares[name] = bench.shares(partial(bench.write, n, depth))
+                shown.update()
+        shown.set_description("wider forwards")
+        forward = bench.forward_costs()
     return {
         "copy_gb_s": copy / 1e9,
         "bytes_a_token": traffic._asdict(),
         "rates": rates,
         "shares": shares,
-        "forward": bench.forward_costs(),
+        "forward": forward,
     }
 
 

@@ -8,6 +8,11 @@ from dflash.cli.terminal import say, wrapped
 from dflash.errors import TemplateError
 
 HELP = "chat with a model"
+USAGE = "[options] [MODEL]"
+EXAMPLES = (
+    ("demo --strategy dflash --show-tokens", "the origin of every token, while it is written"),
+    ('model.gguf --system "You are a helpful assistant." -c 8192', "/help lists the commands inside"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

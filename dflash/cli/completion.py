@@ -66,11 +66,12 @@ def script() -> str:
 
 def _values(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
     """Return the words that may follow each option."""
-    from dflash.decode.registry import recoveries, words
+    from dflash.decode.registry import recoveries
+    from dflash.decode.registry import words as strategy_words
     from dflash.evaluation.prompt_sets import BUNDLED
     from dflash.generation.recovery import names  # noqa: F401  registers the recoveries that need a tokenizer
 
-    strategies = list(words())
+    strategies = list(strategy_words())
     known = {
         "strategy": strategies,
         "strategies": strategies,
@@ -79,10 +80,11 @@ def _values(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
         "prompts": list(BUNDLED),
         "draft": ["auto", "demo-draft"],
     }
-    shown = (action for action in parser._actions if action.help is not argparse.SUPPRESS)
-    return {
-        option: list(action.choices or known.get(action.dest, ())) for action in shown for option in action.option_strings
-    }
+    found: dict[str, list[str]] = {}
+    for action in parser._actions:
+        words = known.get(action.dest, []) if action.choices is None else list(map(str, action.choices))
+        found |= {} if action.help is argparse.SUPPRESS else dict.fromkeys(action.option_strings, words)
+    return found
 
 
 def _quoted(text: str) -> str:

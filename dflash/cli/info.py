@@ -10,6 +10,11 @@ from dflash.cli.model_arguments import add_model, device_settings, kv_type
 from dflash.cli.terminal import put, size, wrapped
 
 HELP = "describe a model and the memory it needs"
+USAGE = "[options] MODEL"
+EXAMPLES = (
+    ("demo", "architecture, memory, kernels, names of strategies"),
+    ("model.gguf --kv q8_0", "with another KV cache"),
+)
 
 _ABILITIES = {
     "system": "system message",

@@ -11,7 +11,7 @@ KV_NAMES = "f32", "f16", "q8_0", "q4_0"
 
 def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, drafts: bool = False) -> None:
     """Add the model, or a draft model if `drafts`, and the device that it runs on."""
-    text = "a GGUF file, demo, or hf:org/repo@revision:quant (revision and quant are optional)" + (
+    text = "a GGUF file, demo, or a repository on the Hugging Face hub: org/repo, or hf:org/repo@revision:quant" + (
         ", or a draft model" if drafts else ""
     )
     if default is None:

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dflash.errors import did_you_mean
+from dflash.errors import DFlashError, did_you_mean
+
+SETS = "SET,..."
+FILES = ("FILE", "FOLDER", "SESSION", SETS)
+"""Symbols of the options whose values are files or folders."""
 
 _CHOICE = re.compile(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)")
 
@@ -63,10 +67,23 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: error: {message}; {self.prog} --help lists all\n")
 
+    def located(self, arguments: argparse.Namespace, error: DFlashError) -> str:
+        """Return the message of an error; if it is about a file that an option names, it begins with option and file."""
+        message = str(error)
+        for action in self._actions:
+            given = getattr(arguments, action.dest, None)
+            if given is None or not action.option_strings or action.metavar not in FILES:
+                continue
+            option = next((each for each in action.option_strings if each.startswith("--")), action.option_strings[0])
+            for name in str(given).split(",") if action.metavar == SETS else [str(given)]:
+                found = re.match(rf"(?:[\w ]{{0,40}}:? )?['\"]?{re.escape(name)}['\"]?(?::|,| ) ?(?=.)", message)
+                if found and not message.startswith(option):
+                    return f"{option} {name}: {message[found.end() :]}"
+        return message
+
 
 def program() -> str:
     """Return the words that started this program: ``dflash``, or ``python -m`` with a module."""
     path = Path(sys.argv[0])
-    if path.name != "__main__.py":
-        return "dflash"
-    return "python -m dflash.serve" if path.parent.name == "serve" else "python -m dflash"
+    modules = {"dflash": "python -m dflash", "serve": "python -m dflash.serve"}
+    return modules.get(path.parent.name, "dflash") if path.name == "__main__.py" else "dflash"

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from dflash.lm import LM
 
 HELP = "answer one prompt, or continue a text"
+USAGE = "[options] MODEL [PROMPT]"
+EXAMPLES = (
+    ('demo "What is the capital of Japan?"', "the model in the package; options may stand anywhere"),
+    (
+        'demo "Write a function that returns the larger of a and b." --strategy dflash --show-tokens',
+        "where tokens come from",
+    ),
+    ('demo "def fibonacci(n):" --raw -n 64', "continue a text without the chat template"),
+    ("demo --no-think < question.txt", "read the prompt from a file"),
+    ('unsloth/Qwen3.5-4B-GGUF "Hello" --strategy mtp:3', "a repository on the Hugging Face hub"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +53,13 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.generation.display import summary
 
     strategy = common.strategy(arguments)
+    if arguments.prompt not in (None, "-"):
+        _check(arguments.prompt, arguments)
     with common.load(arguments) as lm:
         # check the strategy before reading the prompt from a terminal
         lm.prepare(strategy["strategy"])
         text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
+        _check(text, arguments)
         prompt, template = _prompt(arguments, lm, text)
         generation, interrupted = _write(
             arguments, lm, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
@@ -71,6 +85,12 @@ def _write(arguments: argparse.Namespace, lm: "LM", stream: "Stream") -> tuple["
             interrupted = True
             stream.close()
         return stream.generation, interrupted
+
+
+def _check(text: str, arguments: argparse.Namespace) -> None:
+    """Raise a RequestError for a prompt without text; a raw one may consist of spaces."""
+    if not (text if arguments.raw else text.strip()):
+        raise RequestError("prompt: is empty; write a text, or pipe one into dflash")
 
 
 def _from_stdin() -> str:

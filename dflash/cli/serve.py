@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli.model_arguments import check_draft, device_settings, draft_settings
-from dflash.cli.serve_arguments import parse, sampling_defaults
+from dflash.cli.serve_arguments import parse, parser, sampling_defaults
 from dflash.distribution import needed
 from dflash.errors import DFlashError, EngineFailed, RequestError
-from dflash.model.loading.hub import PACKAGED
+from dflash.model.loading.hub import PACKAGED, repository_of
 
 if TYPE_CHECKING:
     import socket
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load a model and serve it until a signal ends the server. Arguments and result are those of `dflash.__main__.main`."""
+    parsed = argparse.Namespace()
     try:
-        _serve(parse(sys.argv[1:] if arguments is None else arguments))
+        parsed = parse(sys.argv[1:] if arguments is None else arguments)
+        _serve(parsed)
     except DFlashError as error:
-        print(f"dflash: {error}", file=sys.stderr)
+        print(f"dflash: {parser().located(parsed, error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -232,4 +234,4 @@ def default_name(model: str) -> str:
     """Return the default model name for clients: a file name without suffix, a repository without ``hf:``."""
     if model in PACKAGED:
         return model
-    return model.removeprefix("hf:") if model.startswith("hf:") else Path(model).stem
+    return repository_of(model) or Path(model).stem

@@ -8,7 +8,15 @@ from typing import Any
 from dflash.cli.byte_size import byte_size
 from dflash.cli.llama_options import add_llama_options
 from dflash.cli.model_arguments import add_context, add_draft, add_model, add_template_file, kv_type
+from dflash.cli.parser import Parser, program
 from dflash.errors import RequestError
+
+HELP = "serve a model with OpenAI's and Anthropic's HTTP APIs"
+USAGE = "[options] [MODEL]"
+EXAMPLES = (
+    ("demo", "http://127.0.0.1:8000 with a chat page"),
+    ("model.gguf --context 32768 --strategy mtp:3 --port 8080", "with a strategy for requests that name none"),
+)
 
 DEFAULT_MODEL = "demo"
 
@@ -40,7 +48,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     SystemExit
         For ``--help``, and for usage errors.
     """
-    arguments = _parser().parse_args(words)
+    arguments = parser().parse_args(words)
     if arguments.model_option is not None:
         if arguments.model not in (DEFAULT_MODEL, arguments.model_option):
             raise RequestError(f"--model {arguments.model_option}: another model is given already, {arguments.model}")
@@ -87,10 +95,11 @@ def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
     return given if arguments.max_tokens in (None, -1) else {**given, "max_tokens": arguments.max_tokens}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m dflash.serve", description="serve a model with the APIs of OpenAI and Anthropic", allow_abbrev=False
-    )
+def parser() -> Parser:
+    """Return the parser of the server's arguments."""
+    start = program()
+    prog = start if start.endswith(".serve") else f"{start} serve"
+    parser = Parser(prog, HELP, USAGE, EXAMPLES, allow_abbrev=False)
     add_model(parser, default=DEFAULT_MODEL)
     parser.add_argument("-m", "--model", dest="model_option", metavar="MODEL", help="the same as MODEL")
     parser.add_argument(

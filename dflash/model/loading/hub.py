@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from dflash.errors import DFlashError, DownloadError, NotFound
+from dflash.errors import DFlashError, DownloadError, NotFound, did_you_mean
 from dflash.model.gguf.choose import choose_files
 from dflash.model.gguf.header import quoted
 
@@ -23,6 +24,11 @@ _FOLDER = (".json", ".safetensors")
 _MAIN = "main"
 _REVISION = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[A-Za-z0-9_][\w.+/-]{0,199}(?<![./])", re.ASCII)
 """Names that git allows for branches, tags and commits and that are safe in a path."""
+
+_HUB = "hf:"
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?:@[^\s:]+)?(?::[^\s:]+)?", re.ASCII)
+_MAX_NAMES = 10_000
+"""Names of a folder among which the one that was meant is searched."""
 
 _PART = re.compile(r"-\d+-of-\d+\.gguf$")
 _DATA = Path(__file__).parents[2] / "data"
@@ -62,8 +68,9 @@ def resolve(
     Parameters
     ----------
     name : str or path
-        A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo@revision:quant``. The revision is a branch, tag or commit,
-        by default the current ``main``; only a commit never changes. The quantization is a name in upper or lower case
+        A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo@revision:quant``, where ``hf:`` may be left out unless
+        there is a file or folder of that name. The revision is a branch, tag or commit, by default the current ``main``;
+        only a commit never changes. The quantization is a name in upper or lower case
         (``hf:org/repo:q4_k_m``) or a file name; by default Q4_K_M, if the repository has it.
     folders : bool
         Whether a repository without GGUF files may hold ``config.json`` and safetensors files, as draft models often do.
@@ -89,14 +96,20 @@ def resolve(
     The hub client resumes downloads, caches files and shows progress. If the hub can't be reached, a model in the cache is
     used.
     """
+    repository = repository_of(name) if isinstance(name, str) else None
     name = os.fspath(name)
     if name in PACKAGED:
         path = _DATA / PACKAGED[name]
-    elif name.startswith("hf:"):
-        place, _, quant = name.removeprefix("hf:").partition(":")
+    elif repository is not None:
+        place, _, quant = repository.partition(":")
         repo, revision = _split_revision(place)
         choose = partial(choose_files, place, quant=quant or None, folders=folders)
-        return _from_hub(repo, revision, choose, progress=progress, endpoint=endpoint, cache_dir=cache_dir)
+        try:
+            return _from_hub(repo, revision, choose, progress=progress, endpoint=endpoint, cache_dir=cache_dir)
+        except (NotFound, DownloadError) as error:
+            if name.startswith(_HUB):
+                raise
+            raise type(error)(f"{error}; there is no file or folder of that name, either") from error
     else:
         path = Path(name).expanduser()
     try:
@@ -104,7 +117,30 @@ def resolve(
             return path
     except OSError as error:
         raise NotFound(f"can't be read: {error.strerror}", path=quoted(str(path))) from error
-    raise NotFound("there is no such file; a name is a path, 'demo' or 'hf:org/repo@revision:quant'", path=path)
+    near = did_you_mean(path.name, [*PACKAGED, *_names_beside(path)])
+    raise NotFound(f"there is no such file{near}; a name is a path, 'demo' or 'hf:org/repo@revision:quant'", path=path)
+
+
+def repository_of(name: str) -> str | None:
+    """Return the repository of a name, with its revision and quantization, if it names one on the hub.
+
+    A name as ``org/repo`` does so without ``hf:`` unless it ends like a model file, or there is a file or folder of that
+    name.
+    """
+    if name.startswith(_HUB):
+        return name.removeprefix(_HUB)
+    if _REPOSITORY.fullmatch(name) is None or name.endswith((".gguf", *_FOLDER)):
+        return None
+    return None if os.path.lexists(name) else name
+
+
+def _names_beside(path: Path) -> list[str]:
+    """Return names in the folder of a file."""
+    try:
+        with os.scandir(path.parent) as entries:
+            return [entry.name for entry in islice(entries, _MAX_NAMES)]
+    except OSError:
+        return []
 
 
 def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
@@ -121,7 +157,7 @@ def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
         Name, modification time in nanoseconds and bytes of each file; empty if there is none. None for a model on the hub,
         or one that is yet to be found, whose state is not known without a request.
     """
-    if name.startswith("hf:") or name == "auto":
+    if repository_of(name) is not None or name == "auto":
         return None
     path = _DATA / PACKAGED[name] if name in PACKAGED else Path(name).expanduser()
     if path.is_dir() or path.suffix in _FOLDER:
@@ -206,7 +242,13 @@ def _remembered(path: Path, origin: Origin) -> Path:
 @contextmanager
 def _hub_errors(repo: str, revision: str) -> Iterator[None]:
     """Translate exceptions of the hub client to errors of dflash."""
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         yield
@@ -218,6 +260,8 @@ def _hub_errors(repo: str, revision: str) -> Iterator[None]:
         raise NotFound(f"{repo}: there is no such repository, or it is private and needs `hf auth login`") from error
     except RevisionNotFoundError as error:
         raise NotFound(f"{repo}: there is no branch, tag or commit {revision!r:.80}") from error
+    except OfflineModeIsEnabled as error:
+        raise DownloadError(f"{repo}: is not in the cache, and HF_HUB_OFFLINE keeps the hub client offline") from error
     except HFValidationError as error:
         raise NotFound(f"{repo!r} is no repository, wanted org/repo: {_first_line(error)}") from error
     except Exception as error:

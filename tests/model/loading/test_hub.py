@@ -2,12 +2,15 @@ import subprocess
 import sys
 from functools import partial
 from io import StringIO
+from pathlib import Path
 
+import huggingface_hub.constants
 import huggingface_hub.file_download
 import pytest
 from hub_stand_in import serve_hub
 from tqdm import tqdm
 
+from dflash.cli.serve import default_name
 from dflash.errors import DownloadError, NotFound
 from dflash.model.gguf.choose import choose_files
 from dflash.model.loading.hub import resolve, stamp
@@ -53,10 +56,40 @@ class TestNames:
         assert resolve("demo").name == "demo-Q4_K_M.gguf"
         assert resolve("demo-draft").is_file()
 
-    @pytest.mark.parametrize("name", ["nothing.gguf", REPO])
+    @pytest.mark.parametrize("name", ["nothing.gguf", "models/nothing.gguf", "a/b/c", "nothing"])
     def test_no_such_path(self, name):
         with pytest.raises(NotFound, match=f"{name}: there is no such file; a name is a path, 'demo' or 'hf:"):
             resolve(name)
+
+    def test_a_name_that_is_nearly_right(self, tmp_path):
+        (tmp_path / "Model-Q4_K_M.gguf").touch()
+        with pytest.raises(NotFound, match=r"did you mean Model-Q4_K_M\.gguf\?"):
+            resolve(tmp_path / "model-q4_k_m.guf")
+        with pytest.raises(NotFound, match=r"did you mean demo\?"):
+            resolve("dmo")
+
+    def test_a_repository_needs_no_prefix(self, find, hub, tmp_path, monkeypatch):
+        """A file or folder of its name comes first, and a path object is always a path."""
+        assert find(REPO).name == find(f"{REPO}:q4_k_m").name == "Model-Q4_K_M.gguf"
+        assert find(f"{REPO}@main:Q8_0").name == "Model-Q8_0.gguf"
+        assert stamp(REPO) is None
+        assert default_name(REPO) == REPO
+        monkeypatch.chdir(tmp_path)
+        local = Path(REPO)
+        with pytest.raises(NotFound, match="there is no such file"):
+            resolve(local)
+        local.mkdir(parents=True)
+        n = len(hub.requests)
+        assert find(REPO) == local
+        assert len(hub.requests) == n
+
+    def test_neither_a_repository_nor_a_file(self, find, tmp_path, monkeypatch):
+        """One sentence each, with a hub and without."""
+        with pytest.raises(NotFound, match=r"org/none: there is no such repository.*; there is no file or folder"):
+            find("org/none")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        with pytest.raises(DownloadError, match=r"^org/none: is not in the cache, and HF_HUB_OFFLINE keeps"):
+            resolve("org/none", cache_dir=tmp_path)
 
     def test_importing_does_not_import_the_client(self):
         code = "import sys, dflash.model.loading.hub; sys.exit('huggingface_hub' in sys.modules)"

@@ -1,0 +1,181 @@
+"""Help, usage errors and completion, for every command and option that there is."""
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from dflash.__main__ import COMMANDS, main, parser_of
+from dflash.cli import completion
+from dflash.cli.parser import FILES, SETS, program
+from dflash.errors import DFlashError, NotFound
+from dflash.model.loading.hub import PACKAGED
+
+FILE_OPTIONS = [
+    (command, option, action.dest)
+    for command in COMMANDS
+    for action in parser_of(command)._actions
+    for option in action.option_strings
+    if action.metavar in FILES and option.startswith("--")
+]
+
+
+def failed(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--help",), *((name, "--help") for name in COMMANDS), ("help", "run"), ("help",)])
+def test_help_begins_with_a_sentence_and_has_examples(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    first, blank, usage, *rest = capsys.readouterr().out.splitlines()
+    assert first[0].isupper()
+    assert first.endswith(".")
+    assert blank == ""
+    assert usage.startswith("usage: dflash")
+    assert len(usage) <= 80
+    assert rest[:2] == ["", "examples:"]
+    assert rest[3].startswith("  dflash ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_can_be_parsed(command):
+    parser = parser_of(command)
+    for words, _ in parser._examples:
+        given = shlex.split(words.partition(" <")[0].partition(" >")[0])
+        parser.parse_intermixed_args(given) if command != "serve" else parser.parse_args(given)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/usr/bin/dflash", "dflash"),
+        ("C:/dflash.exe", "dflash"),
+        ("/lib/dflash/__main__.py", "python -m dflash"),
+        ("/lib/dflash/serve/__main__.py", "python -m dflash.serve"),
+    ],
+)
+def test_the_program_is_called_as_it_was_typed(monkeypatch, path, name):
+    monkeypatch.setattr(sys, "argv", [path])
+    assert program() == name
+    assert parser_of("serve").prog == (name if name.endswith("serve") else f"{name} serve")
+    assert parser_of("run").prog.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rn", "demo", "hi"), "'rn' is neither a command nor a file (did you mean run?)"),
+        (("hlep",), "(did you mean help?)"),
+        (("bnech", "demo"), "(did you mean bench?)"),
+        (("run", "demo", "hi", "--stategy", "mtp"), "--stategy mtp (did you mean --strategy?)"),
+        (("serve", "--sequenes", "3"), "(did you mean --sequences?)"),
+        (("run", "demo", "hi", "--device", "cuad"), "(did you mean cuda?)"),
+        (("completion", "bsh"), "(did you mean bash?)"),
+    ],
+)
+def test_a_usage_error_says_what_was_meant(capsys, words, message):
+    err = failed(capsys, *words)
+    assert message in err
+    assert len(err.splitlines()) == 2
+
+
+def test_a_file_may_have_a_name_like_a_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chta").write_text("no model")
+    assert main(["chta", "hi"]) == 1
+    assert "chta: not a GGUF file" in capsys.readouterr().err
+
+
+def test_a_model_that_is_nearly_right(capsys):
+    assert main(["dmo", "hi"]) == 1
+    assert "dmo: there is no such file (did you mean demo?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "option", "name"), FILE_OPTIONS)
+@pytest.mark.parametrize(
+    "form", ["{}: is damaged", "{!r}: is damaged", "dump: {}: is damaged", "chat template {!r}: is damaged"]
+)
+def test_an_error_about_a_file_names_its_option(command, option, name, form):
+    """Whatever words the error begins with."""
+    given = argparse.Namespace(**{name: "my.file", "model": "demo"})
+    message = parser_of(command).located(given, DFlashError(form.format("my.file")))
+    first = next(each for each in parser_of(command)._option_string_actions[option].option_strings if each.startswith("--"))
+    assert message == f"{first} my.file: is damaged"
+
+
+def test_other_errors_stay_as_they_are():
+    parser = parser_of("bench")
+    given = argparse.Namespace(prompts="code,my.jsonl", draft="d.gguf", model="m.gguf")
+    assert parser.located(given, NotFound("is damaged", path="m.gguf")) == "m.gguf: is damaged"
+    assert parser.located(given, DFlashError("--draft d.gguf: x")) == "--draft d.gguf: x"
+    assert parser.located(given, DFlashError("my.jsonl: line 3: x")) == "--prompts my.jsonl: line 3: x"
+    assert SETS in {action.metavar for action in parser._actions}
+
+
+@pytest.mark.parametrize(("words", "option"), [(("run", "demo", "hi"), "--draft"), (("bench", "demo"), "--replay")])
+def test_a_missing_file_is_named(capsys, monkeypatch, words, option):
+    assert main([*words, option, "nosuch.file"]) == 1
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].startswith(f"dflash: {option} nosuch.file: ")
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n"])
+def test_an_empty_prompt_is_refused_before_loading(capsys, monkeypatch, prompt):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main(["demo", prompt]) == 1
+    assert capsys.readouterr().err == "dflash: prompt: is empty; write a text, or pipe one into dflash\n"
+
+
+COMPLETED = """
+{script}
+COMP_WORDS=({words})
+COMP_CWORD={at}
+_dflash
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def completed(*words, folder=None):
+    """Return what bash offers for the last of some words after `dflash`."""
+    given = " ".join(f"'{word}'" for word in ("dflash", *words))
+    text = COMPLETED.format(script=completion.script(), words=given, at=len(words))
+    done = subprocess.run(["bash", "-u", "-c", text], capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stderr == ""
+    return set(done.stdout.split("\n")) - {""}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_options_values_and_files(tmp_path):
+    (tmp_path / "my model.gguf").touch()
+    assert completed("", folder=tmp_path) == {*COMMANDS, *PACKAGED, "my model.gguf"}
+    assert completed("c", folder=tmp_path) == {"chat", "completion"}
+    for command in COMMANDS:
+        shown = {
+            option
+            for action in parser_of(command)._actions
+            if action.help != argparse.SUPPRESS
+            for option in action.option_strings
+        }
+        assert completed(command, "-", folder=tmp_path) == shown
+    assert completed("run", "--strategy", "m", folder=tmp_path) == {"mtp", "mtp-tree", "my model.gguf"}
+    assert completed("run", "--device", "=", folder=tmp_path) >= {"auto", "cpu", "cuda"}
+    assert completed("run", "--device", "=", "cu", folder=tmp_path) == {"cuda"}
+    assert completed("run", "de", folder=tmp_path) == {"demo", "demo-draft"}
+    assert completed("run", "demo", "my", folder=tmp_path) == {"my model.gguf"}
+
+
+def test_both_scripts_are_printed(capsys):
+    assert main(["completion", "bash"]) == 0
+    bash = capsys.readouterr().out
+    assert main(["completion", "zsh"]) == 0
+    zsh = capsys.readouterr().out
+    assert zsh.endswith(bash)
+    assert "bashcompinit" in zsh
