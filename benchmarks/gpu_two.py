@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash.cli.measure import Bench
+from dflash.cli.rates.measure import Bench
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dflash.cli.measure import Bench
+from dflash.cli.rates.measure import Bench
 from dflash.model.loading.target import load_model
 
 THREADS = 2

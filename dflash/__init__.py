@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dflash.decode.sampling.params import Sampling
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
+    from dflash.evaluation.environment import environment
     from dflash.evaluation.prompt_sets import load_prompts
     from dflash.generation.recovery.think_budget import ThinkBudget
     from dflash.generation.recovery.tool_stall import ToolStall
@@ -73,6 +74,7 @@ __all__ = [
     "Tree",
     "__version__",
     "compare",
+    "environment",
     "load",
     "load_prompts",
 ]
@@ -80,6 +82,7 @@ __all__ = [
 _LAZY = {
     "LM": "dflash.lm",
     "compare": "dflash.evaluation.compare",
+    "environment": "dflash.evaluation.environment",
     "load_prompts": "dflash.evaluation.prompt_sets",
     "Comparison": "dflash.evaluation.comparison",
     "Generation": "dflash.generation.result",

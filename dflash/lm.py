@@ -300,6 +300,35 @@ class LM:
         with self._scoring:
             return scoring.logits(self._engine_thread, self.model, self._ids(tokens))
 
+    def hidden_states(
+        self, tokens: str | Sequence[int], layers: Sequence[int] | None = None
+    ) -> dict[int, NDArray[np.float32]]:
+        """Return the residual stream after some layers, at each token of a given text.
+
+        Parameters
+        ----------
+        tokens : sequence of int or str
+            T token ids, or text of T tokens.
+        layers : sequence of int, optional
+            Layers, 0 to L - 1; None is all. Layer i is ``hidden_states[i + 1]`` of Transformers, without its final norm.
+
+        Returns
+        -------
+        dict of int to float32 (T, D)
+            Row t is the residual stream at ``tokens[t]`` after the layer. Bits are as in `logits`.
+
+        Raises
+        ------
+        RequestError
+            If a layer is not one of the model, or there are no tokens or one is not in the vocabulary.
+        ContextOverflow
+            If there are more tokens than fit the context.
+        """
+        self._engine_thread.check_caller()
+        wanted = range(self.model.config.n_layers) if layers is None else layers
+        with self._scoring:
+            return scoring.hidden_states(self._engine_thread, self.model, self._ids(tokens), wanted)
+
     def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
         """Return the natural log-probability of each token of a text except the first; see `logits`."""
         self._engine_thread.check_caller()

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from generations import generation
 from hang_guard import GUARD
 from packaging.requirements import Requirement
 
@@ -99,11 +100,12 @@ def test_plots_and_tables_without_their_packages_say_what_to_install(monkeypatch
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    for draw in (lambda: plot(None), lambda: replay_plot([]), lambda: Comparison.plot(None)):
+    one, several = generation([]), Comparison([], [], 1, {}, "")
+    for draw in (lambda: plot(one), lambda: replay_plot([]), several.plot):
         with pytest.raises(DFlashError, match=r"^plot\(\) needs matplotlib: pip install 'dflash-gguf\[plots\]'$"):
             draw()
     with pytest.raises(DFlashError, match=r"^to_pandas\(\) needs pandas: pip install 'dflash-gguf\[pandas\]'$"):
-        Comparison.to_pandas(None)
+        several.to_pandas()
 
 
 def test_a_grammar_without_its_package_says_what_to_install(monkeypatch):

@@ -12,7 +12,7 @@ from dflash.cli.terminal import has_terminal, put, size, table
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
-    from dflash.cli.measure import Bench
+    from dflash.cli.rates.measure import Bench
     from dflash.model.loading.target import Loaded
 
 HELP = "measure a model, compare strategies, or replay a session"
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
         return strategies.main(arguments)
     _refuse(arguments, ("prompts", "temperature", "seed"), "measurements without --strategies")
     check_draft(arguments, [])
-    from dflash.cli.measure import Bench
+    from dflash.cli.rates.measure import Bench
     from dflash.generation.progress import progress_line
     from dflash.model.describe import overview
     from dflash.model.loading.target import load_model
@@ -97,7 +97,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
         JSON values: ``rates`` by name, ``shares`` of time by name and op (CPU only; on a GPU ops run asynchronously),
         ``forward`` costs, and the copy bandwidth ``copy_gb_s`` that decode rates are compared with.
     """
-    from dflash.cli.traffic import Traffic
+    from dflash.cli.rates.traffic import Traffic
     from dflash.evaluation.measuring import bar
     from dflash.kernels.copy import bandwidth
 

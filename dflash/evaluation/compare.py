@@ -9,9 +9,10 @@ from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.sampling.params import check_whole
 from dflash.decode.shared_prefix import n_shared
 from dflash.errors import RequestError
-from dflash.evaluation.comparison import Comparison, Row
+from dflash.evaluation.comparison import Comparison
 from dflash.evaluation.measuring import bar, n_warm_up
 from dflash.evaluation.prompt_sets import Case
+from dflash.evaluation.row import Row
 from dflash.generation.prompts import Prompt, split
 
 if TYPE_CHECKING:

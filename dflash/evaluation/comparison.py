@@ -1,134 +1,19 @@
 """Result of comparing strategies: a table, a plot, numbers."""
 
-import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli.terminal import table
-from dflash.decode import metrics as acceptance
-from dflash.decode.drafting.drafter import Strategy
-from dflash.decode.session import Step
 from dflash.distribution import needed
-from dflash.generation.display import framed, position_bars
+from dflash.evaluation.row import PARTS, Row
+from dflash.evaluation.tables import KINDS, check_kind
+from dflash.generation.display import framed, position_bars, theme
 from dflash.generation.display.palette import COLORS
-from dflash.generation.result import Generation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-PARTS = ("draft", "forward", "verify", "host")
-"""Parts of a step: drafting, the forward of the target, verification, and all other host work of the loop."""
-
-_LINE_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Colours of the strategies, from the palette for colour-blind readers of Okabe and Ito 2008."""
-
-
-@dataclass(eq=False)
-class Row:
-    """Measurements of one strategy.
-
-    Parameters
-    ----------
-    name : str
-    strategy : Strategy
-    generations : list of Generation
-        All results, round by round.
-    rounds : list of (int, float)
-        For each round, summed over its prompts: output tokens after the first step, and seconds for them.
-    differs : list of (str, int)
-        Names of prompts whose output differs from the first strategy's, with the index of the first differing token.
-    """
-
-    name: str
-    strategy: Strategy
-    generations: list[Generation] = field(default_factory=list)
-    rounds: list[tuple[int, float]] = field(default_factory=list)
-    differs: list[tuple[str, int]] = field(default_factory=list)
-
-    def add(self, round_: int, generation: Generation) -> None:
-        """Add the result of one request."""
-        if len(self.rounds) == round_:
-            self.rounds.append((0, 0.0))
-        n, seconds = self.rounds[round_]
-        self.rounds[round_] = (n + sum(len(step.tokens) for step in _timed(generation)), seconds + generation.timings.decode)
-        self.generations.append(generation)
-
-    @property
-    def rates(self) -> list[float]:
-        """Output tokens per second of each round; 0 if every request ended in its first step."""
-        return [n / seconds if seconds else 0.0 for n, seconds in self.rounds]
-
-    @property
-    def rate(self) -> float:
-        """Mean of `rates`, tokens per second."""
-        return statistics.mean(self.rates)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of `rates`; 0 for one round."""
-        return statistics.stdev(self.rates) if len(self.rounds) > 1 else 0.0
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Output tokens per step that produced tokens, over all requests."""
-        n_steps = sum(bool(step.tokens) for one in self.generations for step in one.steps)
-        return sum(len(one.tokens) for one in self.generations) / n_steps if n_steps else 0.0
-
-    @property
-    def drafted(self) -> int:
-        """Number of draft tokens of all requests."""
-        return sum(step.drafted for one in self.generations for step in one.steps)
-
-    @property
-    def accepted(self) -> int:
-        """Number of accepted draft tokens of all requests; the others were rejected."""
-        return sum(step.accepted for one in self.generations for step in one.steps)
-
-    @property
-    def acceptance(self) -> float | None:
-        """Acceptance rate: accepted draft tokens over all draft tokens; None if nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
-    def acceptance_by_position(self) -> list[float]:
-        """Acceptance rate at each draft position; see `dflash.decode.metrics.counted`."""
-        return acceptance.shares(acceptance.counted(step for one in self.generations for step in one.steps))
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Share of the measured time of each of `PARTS`."""
-        total = sum(seconds for _, seconds in self.rounds)
-        steps = [step for one in self.generations for step in _timed(one)]
-        known = [sum(getattr(step, part) for step in steps) for part in ("propose", "forward", "verify")]
-        parts = [*known, max(total - sum(known), 0.0)]
-        return {name: part / total if total else 0.0 for name, part in zip(PARTS, parts, strict=True)}
-
-    @property
-    def first_token(self) -> float:
-        """Median seconds to the first token."""
-        return statistics.median(one.timings.first_token for one in self.generations)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values only."""
-        return {
-            "name": self.name,
-            "strategy": repr(self.strategy),
-            "tokens_per_second": self.rate,
-            "deviation": self.deviation,
-            "rounds": self.rates,
-            "tokens_per_step": self.tokens_per_step,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "acceptance": self.acceptance,
-            "acceptance_by_position": self.acceptance_by_position,
-            "shares": self.shares,
-            "first_token_seconds": self.first_token,
-            "same_text": not self.differs,
-            "differs": [{"prompt": prompt, "token": token} for prompt, token in self.differs],
-            "warnings": sorted({each for one in self.generations for each in one.warnings}),
-        }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,31 +51,31 @@ class Comparison:
 
     def plot(self) -> "Figure":
         """Plot tokens per second, and the acceptance rate by draft position."""
-        with needed("plot()", "plots"):
-            from matplotlib import pyplot
-
-        figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")
-        left, right = figure.subplots(1, 2)
-        names = [row.name for row in self.rows]
-        bars = left.barh(
-            names, [row.rate for row in self.rows], xerr=[row.deviation for row in self.rows], color=COLORS["accepted"]
-        )
-        left.bar_label(bars, [f"{self.speed_up(row):.2f}×" for row in self.rows], padding=3)
-        left.invert_yaxis()
-        left.margins(x=0.18)
-        left.set_xlabel(f"tokens per second (× {self.rows[0].name})")
-        drafting = [row for row in self.rows if row.acceptance_by_position]
-        for row, color, marker in zip(drafting, cycle(_LINE_COLORS), cycle("osD^vPX")):
-            by_position = row.acceptance_by_position
-            style = {"color": color, "marker": marker, "fillstyle": "none"}
-            right.plot(range(1, len(by_position) + 1), by_position, **style, label=row.name)
-        right.set_ylim(0, 1.05)
-        right.set_xlabel("draft position")
-        right.xaxis.get_major_locator().set_params(integer=True)
-        right.set_ylabel("acceptance rate")
-        if right.lines:
-            right.legend(frameon=False)
-        pyplot.close(figure)  # a notebook displays the returned figure; an open one would be displayed twice
+        title = f"{len(self.prompts)} prompts, at most {self.max_tokens} tokens each"
+        with theme.figure(title, 8, 1.4 + 0.4 * max(len(self.rows), 4)) as figure:
+            left, right = figure.subplots(1, 2)
+            names, rates = [row.name for row in self.rows], [row.rate for row in self.rows]
+            lines = {"ecolor": theme.INK}
+            bars = left.barh(
+                names, rates, xerr=[row.deviation for row in self.rows], color=COLORS["accepted"], error_kw=lines
+            )
+            left.bar_label(bars, [f"{self.speed_up(row):.2f}×" for row in self.rows], padding=3)
+            left.invert_yaxis()
+            left.margins(x=0.18)
+            left.set_title("speed", fontsize="medium")
+            left.set_xlabel(f"tokens per second (× {self.rows[0].name})")
+            drafting = [row for row in self.rows if row.acceptance_by_position]
+            for row, color, marker in zip(drafting, cycle(theme.SERIES), cycle("osD^vPX")):
+                by_position = row.acceptance_by_position
+                style = {"color": color, "marker": marker, "fillstyle": "none"}
+                right.plot(range(1, len(by_position) + 1), by_position, **style, label=row.name)
+            right.set_title("acceptance", fontsize="medium")
+            right.set_ylim(0, 1.05)
+            right.set_xlabel("draft position")
+            right.xaxis.get_major_locator().set_params(integer=True)
+            right.set_ylabel("acceptance rate")
+            if right.lines:
+                right.legend()
         return figure
 
     def as_dict(self) -> dict[str, Any]:
@@ -204,13 +89,31 @@ class Comparison:
             "strategies": [{**row.as_dict(), "speed_up": self.speed_up(row)} for row in self.rows],
         }
 
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row per strategy. Needs pandas."""
+    def to_pandas(self, rows: str = "strategies") -> Any:
+        """Return a pandas DataFrame.
+
+        Parameters
+        ----------
+        rows : str
+            ``"strategies"``: one row for each, indexed by name. ``"requests"``: one for each request, in the order of
+            strategies, rounds and prompts. ``"steps"``: one for each step that produced tokens. Columns are those of
+            `dflash.evaluation.tables`; durations are in seconds.
+
+        Raises
+        ------
+        RequestError
+            If there are no such rows.
+        DFlashError
+            If pandas is not installed.
+        """
+        check_kind(rows)
         with needed("to_pandas()", "pandas"):
             import pandas
 
-        rows = [{**row, **row.pop("shares")} for row in self.as_dict()["strategies"]]
-        return pandas.DataFrame(rows).set_index("name")
+        if rows == "strategies":
+            found = [{**row, **row.pop("shares")} for row in self.as_dict()["strategies"]]
+            return pandas.DataFrame(found).set_index("name")
+        return pandas.DataFrame(list(KINDS[rows](self.rows, self.prompts)))
 
     def __getitem__(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
@@ -256,9 +159,3 @@ _HEAD = (
     *("strategy", "tokens/s", "×", "tokens per step", "draft tokens", "accepted", "acceptance rate"),
     *(*PARTS, "first token, ms", "text"),
 )
-
-
-def _timed(generation: Generation) -> list[Step]:
-    """Return the steps after the first one that produced tokens: those that `Timings.decode` spans."""
-    wrote = next((i for i, step in enumerate(generation.steps) if step.tokens), len(generation.steps))
-    return generation.steps[wrote + 1 :]

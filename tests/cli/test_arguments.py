@@ -9,10 +9,10 @@ import pytest
 from dflash.__main__ import main
 from dflash.cli import bench, run
 from dflash.cli.info import as_text, draft_as_text
-from dflash.cli.measure import Bench
 from dflash.cli.model_arguments import add_draft, check_draft
+from dflash.cli.rates.measure import Bench
+from dflash.cli.rates.traffic import Traffic
 from dflash.cli.terminal import size, table
-from dflash.cli.traffic import Traffic
 from dflash.kernels.gpu import device as gpu
 from dflash.model.draft import vocabulary
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from compare import assert_close
 from demo_text import recorded_prompts
 
 import dflash
@@ -46,6 +47,17 @@ def test_logits_and_perplexity(gpu):
     told = exact[np.arange(len(ids) - 1), ids[1:]] - total[:-1]
     assert np.abs(gpu.log_probabilities(ids) - told).max() < 1e-4
     assert gpu.perplexity(ids) == pytest.approx(np.exp(-told.mean()), rel=1e-5)
+
+
+def test_hidden_states(gpu, lm):
+    """As on a CPU but for the rounding of products in 16 bits, in NumPy's arrays; bad layers are refused."""
+    ids = PROMPTS[0]["prompt_ids"]
+    found, want = gpu.hidden_states(ids), lm.hidden_states(ids)
+    for layer, states in want.items():
+        assert isinstance(found[layer], np.ndarray)
+        assert_close(f"layer {layer}", found[layer], states, 0.02)
+    with pytest.raises(RequestError, match="layers: "):
+        gpu.hidden_states(ids, [8])
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ class Toy:
         self.n_vocab, self.max_rows, self.sharp, self.law, self.rounds = n_vocab, rows, sharp, law, rounds
         self.chunk_alignment, self.can_overlap = 1, False
         self.attachments = Attachments()
-        self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2, pending=pending or PENDING)
+        self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2, n_layers=1, pending=pending or PENDING)
         self.pools = ToyPools(pages, slots)
         self.forwards = []
         self.before_forward = lambda spans: None

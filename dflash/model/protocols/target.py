@@ -25,6 +25,10 @@ class ModelSizes(Protocol):
     def width(self) -> int:
         """Elements of a hidden state. Read by `warm`, which chooses a prompt length that uses all cores."""
 
+    @property
+    def n_layers(self) -> int:
+        """Number of layers whose outputs can be captured. Read by `LM.hidden_states`."""
+
 
 class MemoryPools(Protocol):
     """Memory of a model that sequences share. Numbers of free parts change with every sequence that starts or ends."""

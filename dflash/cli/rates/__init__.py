@@ -1,0 +1,1 @@
+"""Rates of one model, measured and compared with the bandwidth of a copy."""
