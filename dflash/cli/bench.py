@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay, strategies
 from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
-from dflash.cli.terminal import has_terminal, put, size, table
+from dflash.cli.terminal import has_terminal, put, size, table, wrapped
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
     head = f"{model['name']} {mix}, {size(about['memory']['weights'])}, {model['parameters'] / 1e6:,.1f} M parameters\n"
     head += f"{device['processor']}, " + (f"{device['threads']} threads" if "threads" in device else device["architecture"])
     head += f"; copy bandwidth {results['copy_gb_s']:,.1f} GB/s, reads plus writes"
+    head = "\n".join(wrapped(line, file=sys.stdout) for line in head.splitlines())
     parts = [head, _rates(results["rates"]), _shares(results["shares"]), _costs(results["forward"])]
     return "\n\n".join(part for part in parts if part)
 

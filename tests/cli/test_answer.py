@@ -134,6 +134,19 @@ def test_marks_stand_in_for_colours(lm, monkeypatch):
     assert texts[0].count("~~") >= 4
 
 
+def test_a_token_of_a_recovery_has_a_style_of_its_own(lm):
+    first, second = lm.encode("one two")
+    delta = Delta("one two", (), Step([first, second], injected=1), [ContentDelta("one two")])
+    texts = []
+    for file in (io.StringIO(), Terminal()):
+        writer = AnswerWriter(file, "dim", lm.tokenizer)
+        writer.write(delta)
+        writer.finish()
+        texts.append(file.getvalue())
+    assert texts[0] == "{one} two\n\n1 bonus  {1 injected}\n"
+    assert (COLORS["injected"], "one") in styles(texts[1])
+
+
 @pytest.mark.parametrize("columns", [30, 44, 60, 80])
 def test_the_legend_breaks_between_its_entries(lm, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -400,4 +400,4 @@ def test_what_requests_may_choose_takes_a_draft(monkeypatch):
 
     monkeypatch.setattr("dflash.generation.load.start", start)
     for more in ([], ["--allow-strategies", "plain,dflash"]):
-        assert main(["serve", "demo", "--draft-vocab", "9", *more]) == 130
+        assert main(["serve", "demo", "--port", "0", "--draft-vocab", "9", *more]) == 130

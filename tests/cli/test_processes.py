@@ -90,7 +90,7 @@ def test_the_server_shuts_down_in_order(sign):
 
 
 def test_the_server_says_what_it_can_not_load():
-    with process("-m", "dflash.serve", "/no/such.gguf") as child:
+    with process("-m", "dflash.serve", "/no/such.gguf", "--port", "0") as child:
         _, errors = child.communicate(timeout=GUARD)
     assert child.returncode == 1
     assert errors.splitlines()[-1].startswith("dflash: /no/such.gguf")

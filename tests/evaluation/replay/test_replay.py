@@ -157,7 +157,7 @@ def test_a_replay_needs_a_cache(lm):
         (("--replay", "synthetic", "--strategies", "plain,lookup"), "a replay takes one strategy, got 2"),
         (("--replay", "synthetic", "-p", "4"), "--prompt: not used by --replay"),
         (("--plot", "x.png"), "--plot: not used by measurements without --replay"),
-        (("--replay", "none.jsonl"), "session 'none.jsonl': No such file"),
+        (("--replay", "none.jsonl"), "--replay none.jsonl: No such file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
