@@ -44,8 +44,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def _command_line() -> str:
     from dflash.__main__ import COMMANDS
 
-    from dflash.__main__ import COMMANDS
-
     helps = [f"## {command}\n\n```text\n{_help(command)}```\n" for command in COMMANDS]
     return "\n".join(["# Command line\n\nThe help of each command, as it prints it.\n", *helps])
 
