@@ -112,8 +112,14 @@ def _load_and_run(
 
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     with ExitStack() as stack:
-        with LoadingServer(sockets), progress_line(arguments.model, shown=True) as progress:
-            backend = load_backend(arguments, defaults, progress=progress)
+        with LoadingServer(sockets) as waiting, progress_line(arguments.model, shown=True) as show:
+
+            def report(stage: str) -> None:
+                waiting.report(stage)
+                if show is not None:
+                    show(stage)
+
+            backend = load_backend(arguments, defaults, progress=report)
             engine_thread = backend.engine_thread
             stack.callback(engine_thread.close, MAX_CLOSING)
         app = app_of(arguments, backend, key, hosts=local_hosts(arguments.host, key), debug_log=debug_log)

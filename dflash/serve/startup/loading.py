@@ -1,14 +1,16 @@
 """Responses while the model is loading."""
 
-import json
 import socket
 import threading
+from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from dflash.kernels.compiling import count
 from dflash.serve.http_errors import Problem
 from dflash.serve.page.document import page_response
 from dflash.serve.startup.protocol import CONNECTIONS
@@ -31,8 +33,9 @@ class LoadingServer:
 
     def __init__(self, sockets: list[socket.socket]) -> None:
         self._sockets = duplicates(sockets)
-        settings = {**CONNECTIONS, "lifespan": "off", "log_config": None}
-        self._server = uvicorn.Server(uvicorn.Config(loading, **settings))
+        settings = {**CONNECTIONS, "interface": "asgi3", "lifespan": "off", "log_config": None}
+        self._server = uvicorn.Server(uvicorn.Config(self._answer, **settings))
+        self._stage, self._began, self._kernels = "", monotonic(), count()
         self._thread = threading.Thread(target=self._server.run, args=(self._sockets,), name="dflash-loading", daemon=True)
 
     def __enter__(self) -> Self:
@@ -43,23 +46,31 @@ class LoadingServer:
         self._server.should_exit = True
         self._thread.join()
 
+    def report(self, stage: str) -> None:
+        """Name the stage of loading that begins; ``/health`` shows it."""
+        self._stage = stage
 
-async def loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one request (ASGI): 503, as llama-server does."""
-    if scope["type"] != "http":
-        return
-    while (await receive()).get("more_body"):
-        pass
-    if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
-        await page_response(_PROBLEM.status, **_PROBLEM.headers, Connection="close")(scope, receive, send)
-        return
-    body = json.dumps(_HEALTH if scope["path"] == "/health" else _PROBLEM.body()).encode()
-    headers = {
-        **_PROBLEM.headers,
-        "Content-Type": "application/json",
-        "Connection": "close",
-        "Content-Length": str(len(body)),
-    }
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": _PROBLEM.status, "headers": raw})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    def _health(self) -> dict[str, Any]:
+        """Return the body of ``/health``: what is being done, for how many seconds, and how many kernels are compiled."""
+        now = count()
+        done = now.done - self._kernels.done
+        body: dict[str, Any] = dict(_HEALTH)
+        if self._stage:
+            body |= {"stage": self._stage, "seconds": round(monotonic() - self._began, 1)}
+        if now.waiting:
+            body["kernels"] = {"done": done, "all": done + now.waiting}
+        return body
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI): 503, as llama-server does."""
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        headers = {**_PROBLEM.headers, "Connection": "close"}
+        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+            response = page_response(_PROBLEM.status, **headers)
+        else:
+            body = self._health() if scope["path"] == "/health" else _PROBLEM.body()
+            response = JSONResponse(body, _PROBLEM.status, headers)
+        await response(scope, receive, send)

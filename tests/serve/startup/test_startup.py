@@ -38,13 +38,16 @@ from dflash.serve.strategy_choice import Defaults
 def test_requests_get_503_while_the_model_loads_and_answers_afterwards(app_of):
     app = app_of("hello")
     with listening("127.0.0.1", 0) as sockets, httpx.Client(base_url=url_of(sockets), timeout=GUARD) as http:
-        with LoadingServer(sockets):
+        with LoadingServer(sockets) as waiting:
             health, page = http.get("/health"), http.get("/")
             refused = http.post("/v1/completions", json={"prompt": "a" * 100_000})
             assert http.head("/health").status_code == 503
+            waiting.report("memory")
+            staged = http.get("/health").json()
         assert (page.status_code, page.text) == (503, document()[0])
         assert "content-security-policy" in page.headers
         assert (health.status_code, health.json()) == (503, {"status": "loading model"})
+        assert (staged.pop("seconds") >= 0, staged) == (True, {"status": "loading model", "stage": "memory"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "loading")
         assert refused.headers["retry-after"]
         with ThreadPoolExecutor(1) as pool:

@@ -5,7 +5,6 @@ class ConversationList {
   constructor(store, thread, onOpen) {
     Object.assign(this, { store, thread, onOpen, heads: [] });
     this.root = byId("conversations");
-    thread.onSaved = () => this.refresh();
     store.onOtherTab((id) => this.changedElsewhere(id));
     addEventListener("hashchange", () => this.openHash());
   }
@@ -88,9 +87,11 @@ class ConversationList {
   /** Follow what another tab has saved or deleted, unless an answer is being written here. */
   async changedElsewhere(id) {
     const { thread } = this;
-    if (thread.conversation.id === id && !thread.running) {
+    const editing = thread.log.contains(document.activeElement) && document.activeElement.tagName === "TEXTAREA";
+    if (thread.conversation.id === id && !thread.running && !editing) {
       const stored = await this.store.get(id).catch(() => null);
-      if (stored && thread.conversation.id === id && !thread.running && stored.revision !== thread.conversation.revision) thread.show(stored);
+      const written = stored?.items.at(-1)?.lanes?.some((lane) => lane.finish === null);  // the other tab is not done
+      if (stored && !written && thread.conversation.id === id && !thread.running && stored.revision !== thread.conversation.revision) thread.show(stored);
     }
     await this.refresh();
   }

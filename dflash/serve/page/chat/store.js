@@ -57,14 +57,15 @@ class Store {
       conversation.id = newId();
       conversation.title = `${conversation.title} (this tab)`;
     }
-    conversation.revision = (conversation.revision ?? 0) + 1;
-    const { id, title, changed, revision } = conversation;
+    const { id, title, changed } = conversation;
+    const revision = conversation.revision + 1;
     heads.put({ id, title, changed, revision });
     items.put({ id, items: slimmed(conversation.items) });
     const all = await resultOf(heads.getAll());
     const oldest = all.sort((one, other) => other.changed - one.changed).slice(MAX_CONVERSATIONS);
     for (const each of oldest) [heads, items].forEach((part) => part.delete(each.id));
     await done;
+    conversation.revision = revision;
     this.channel?.postMessage(id);
   }
 

@@ -60,7 +60,7 @@ class Thread {
     if (this.running || !this.mayRun()) return false;
     this.takeResults();
     this.add({ kind: "user", text, files });
-    this.turn();
+    this.turning = this.turn();
     return true;
   }
 
@@ -96,10 +96,10 @@ class Thread {
     this.items.push(item);
     this.log.append(node);
     this.log.scrollTop = this.log.scrollHeight;
-    const saves = setInterval(() => this.save(conversation), SAVE_MS);
-    this.save(conversation);
+    const saving = this.saveOften(conversation);
     await this.run((signal) => Promise.all(views.map((view) => this.fill(view, request, signal))));
-    clearInterval(saves);
+    clearTimeout(saving.timer);
+    saving.over = true;
     this.save(conversation);
     if (this.conversation !== conversation) return;
     this.finishTurn(item, views, node, request);
@@ -159,42 +159,48 @@ class Thread {
         this.running = null;
         showRunning(false);
       }
-      showStatus(controller.signal.aborted ? "Stopped." : "");
+      showStatus(controller.signal.aborted ? "Stopped." : "Answer finished.");
     }
     return problem;
   }
 
-  /** Drop items from `index` on, with the chance to undo. */
-  drop(index, words) {
+  /** Drop items from `index` on, with the chance to undo; an answer in which nothing had arrived is not missed. */
+  drop(index) {
     const { conversation } = this;
     const dropped = conversation.items.splice(index);
     this.results = null;
     this.redraw();
-    if (dropped.length > 1) toast(words, () => {
-      if (this.conversation !== conversation || this.running) return;
+    if (dropped.length === 1 && dropped[0].kind === "answer" && !assistantMessage(dropped[0].lanes[0])) return;
+    const words = dropped.length > 1 ? "The messages after it were removed." : "The earlier answer was removed.";
+    toast(words, async () => {
+      if (this.conversation !== conversation) return;
+      this.stop();
+      await this.turning;
       conversation.items.splice(index, Infinity, ...dropped);
       this.redraw();
       this.save(conversation);
     });
   }
 
+  /** Run a turn that `undo` can wait for. */
+  begin() {
+    this.turning = this.turn();
+    byId("prompt").focus();
+  }
+
   /** Answer again. */
   again(item) {
     if (this.running || !this.mayRun()) return;
-    const index = this.items.indexOf(item);
-    this.drop(index, "The messages after it were removed.");
-    this.turn();
-    byId("prompt").focus();
+    this.drop(this.items.indexOf(item));
+    this.begin();
   }
 
   /** Send a changed message; what followed it goes. */
   edit(item, text) {
     if (this.running || !this.mayRun() || !(text || item.files?.length)) return;
-    const index = this.items.indexOf(item);
-    this.drop(index, "The messages after it were removed.");
+    this.drop(this.items.indexOf(item));
     this.add({ ...item, text });
-    this.turn();
-    byId("prompt").focus();
+    this.begin();
   }
 
   /** Ask the user for the results of tool calls. */
@@ -205,8 +211,7 @@ class Thread {
     const submit = () => {
       if (this.running || !this.mayRun()) return;
       this.takeResults();
-      this.turn();
-      byId("prompt").focus();
+      this.begin();
     };
     fields.forEach((field, index) => onEnter(field, () => (index + 1 < fields.length ? fields[index + 1].focus() : submit())));
     const rows = calls.map((call, index) => make("label", {}, `Result of ${call.name}`, fields[index]));
@@ -225,6 +230,19 @@ class Thread {
     const { results } = this;
     this.results = null;
     results?.();
+  }
+
+  /** Save a conversation now and then; the longer a save takes, the rarer they are. */
+  saveOften(conversation) {
+    const saving = { timer: null, over: false };
+    const again = async () => {
+      const began = performance.now();
+      this.save(conversation);
+      await this.saving;
+      if (!saving.over) saving.timer = setTimeout(again, Math.max(SAVE_MS, 20 * (performance.now() - began)));
+    };
+    saving.timer = setTimeout(again, 0);
+    return saving;
   }
 
   /** Save a conversation, one save at a time; a browser that refuses is named once. */

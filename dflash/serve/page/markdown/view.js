@@ -112,9 +112,12 @@ class MarkdownView {
     const blocks = markdownBlocks(linesOf(this.text, this.at));
     while (this.element.childNodes.length > this.nodes) this.element.lastChild.remove();
     this.element.append(...blocks.map((block) => blockNode(block, this.paint)));
-    const open = blocks.at(-1);
-    if (!open) return;
-    this.nodes = this.element.childNodes.length - 1;
+    if (!blocks.length) return;
+    // the first line of a block decides that the block before it has ended: not before that line is whole
+    const begun = !this.text.includes("\n", blocks.at(-1).at - this.at);
+    const n = begun && blocks.length > 1 ? 2 : 1;
+    const open = blocks.at(-n);
+    this.nodes = this.element.childNodes.length - n;
     this.text = this.text.slice(open.at - this.at);
     this.at = open.at;
     this.built = this.text.length;

@@ -64,7 +64,9 @@ class Connection {
     if (this.root.hidden) return;
     byId("connection-title").textContent = titles[state] ?? "";
     byId("connection-text").textContent = texts[state] ?? "";
-    byId("connection-stage").textContent = [body.stage, body.seconds && `${Math.round(body.seconds)} s`].filter(Boolean).join(", ");
+    const { stage, kernels, seconds } = body;
+    const parts = [stage, kernels && `${kernels.done} of ${counted(kernels.all, "kernel")} compiled`, seconds && `${Math.round(seconds)} s so far`];
+    byId("connection-stage").textContent = parts.filter(Boolean).join(" \u00b7 ");
     byId("connection-retry").hidden = state === "loading";
   }
 }
