@@ -177,18 +177,18 @@ def test_a_long_answer_costs_time_in_its_length(node, kind):
       const view = new MarkdownView(new Node("div"));
       const build = view.build.bind(view);
       view.build = () => { read += view.text.length; build(); };
-      for (let i = 0; i < text.length; i += 20) {
-        view.append(text.slice(i, i + 20));
+      for (let i = 0; i < text.length; i += 40) {
+        view.append(text.slice(i, i + 40));
         view.draw();
       }
       view.draw(true);
       return [read, made - before];
     })""",
-        [OPENING.get(kind, "") + LONG[kind] * (n // len(LONG[kind])) for n in (40_000, 160_000)],
+        [OPENING.get(kind, "") + LONG[kind] * (n // len(LONG[kind])) for n in (20_000, 80_000)],
     )
     (read, nodes), (more_read, more_nodes) = costs
     assert more_read < 6 * read
-    assert more_nodes < 6 * max(nodes, 20_000)
+    assert more_nodes < 6 * max(nodes, 10_000)
 
 
 NASTY = [

@@ -203,7 +203,7 @@ def test_a_refusal_and_a_failed_stream_can_be_tried_again(opened, serving, fake)
         ask(tab)
         for message in ("there is no mtp head", "the engine failed"):
             tab.wait_for_selector(f"[role=alert]:has-text('{message}')")
-            tab.wait_for_selector("#status:has-text('The answer was cut off.')")
+            tab.wait_for_selector("#status:has-text('The answer failed.')")
             tab.click("text=Try again")
         ended(tab)
         assert last(tab, "> .text").inner_text() == "Whole"

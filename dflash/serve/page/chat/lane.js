@@ -82,7 +82,9 @@ function measured(lane) {
 }
 
 /** Describe the prompt, the cache and the end. */
-function facts({ usage, finish }) {
+function facts(lane) {
+  const { usage } = lane;
+  const finish = lane.finish === "error" && !assistantMessage(lane) ? "none" : lane.finish;
   const prompt = usage?.prompt_tokens;
   const cached = usage?.prompt_tokens_details?.cached_tokens ?? 0;
   return [prompt && `prompt of ${counted(prompt, "token")}, ${cached} from the cache`, finish && endWords(finish)].filter(Boolean);

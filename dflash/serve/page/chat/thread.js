@@ -7,6 +7,7 @@ class Thread {
     Object.assign(this, { settings, store, connection, running: null, saving: null, views: [] });
     this.log = byId("log");
     this.log.addEventListener("drawn", () => this.follow());
+    new ResizeObserver(() => this.follow()).observe(this.log);
     this.onSaved = () => {};
     this.show(null);
   }
@@ -103,7 +104,7 @@ class Thread {
     this.save(conversation);
     if (this.conversation !== conversation) return;
     this.finishTurn(item, views, node, request);
-    if (lanes.some((lane) => lane.finish === "error")) showStatus("The answer was cut off.");
+    if (lanes.some((lane) => lane.finish === "error")) showStatus("The answer failed.");
     if (lanes[0].finish === "tool_calls") this.askResults(item);
     this.follow();
   }
@@ -128,10 +129,9 @@ class Thread {
       const { lane } = view;
       if (lane.content) view.actions.append(copyButton("Copy answer", () => lane.content));
     }
-    first.actions.append(iconButton("again", "Regenerate", () => this.again(item)));
-    if (first.lane.finish === "error" || first.lane.finish === "interrupted") {
-      first.below.append(makeButton("Try again", () => this.again(item), { class: "again" }));
-    }
+    const failed = first.lane.finish === "error" || first.lane.finish === "interrupted";
+    if (failed) first.below.append(makeButton("Try again", () => this.again(item), { class: "again" }));
+    else first.actions.append(iconButton("again", "Regenerate", () => this.again(item)));
     if (second && isWhole(first.lane) && isWhole(second.lane)) node.append(verdictNode(first.lane, second.lane));
     if (request) this.offerMeasurement(views.map((view) => view.lane), request, second ? node : first.below);
   }

@@ -8,6 +8,7 @@ const ENDS = {
   content_filter: "ended by a filter",
   stopped: "stopped by you",
   error: "cut off",
+  none: "no answer",
   interrupted: "cut off when the page was closed",
 };
 
