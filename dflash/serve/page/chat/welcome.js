@@ -8,7 +8,7 @@ function suggestionsFor(offered) {
   if (drafter) found.unshift({ title: `Watch ${drafter} draft code`, text: "Write a Python function that computes the greatest common divisor.", strategies: [drafter] });
   else found.unshift({ title: "Write code", text: "Write a Python function that computes the greatest common divisor." });
   if (drafter && second) {
-    found.push({ title: `Compare ${drafter} with ${second}`, text: "Write a Python function that reverses a string, with a docstring.", strategies: [drafter, second] });
+    found.push({ title: `Compare ${drafter} with ${second}`, text: "Write a Python function that reverses a string.", strategies: [drafter, second] });
   }
   return found;
 }
