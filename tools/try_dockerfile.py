@@ -63,7 +63,8 @@ class Root:
         match word:
             case "FROM":
                 suite = rest.partition(":")[2].removesuffix("-slim")
-                run(["debootstrap", "--variant=minbase", suite, str(self.folder)])
+                if not (self.folder / "etc" / "debian_version").exists():
+                    run(["debootstrap", "--variant=minbase", suite, str(self.folder)])
             case "RUN":
                 for name in SHARED:
                     share(Path("/", name), self.folder / name)
@@ -139,7 +140,7 @@ def main() -> None:
     """Execute the steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--root", type=Path, help="new folder (one that is removed afterwards)")
+    parser.add_argument("--root", type=Path, help="new folder, or one with a Debian root (one that is removed afterwards)")
     arguments = parser.parse_args()
     if os.geteuid():
         sys.exit("this must run as root: it calls debootstrap and chroot")

@@ -61,3 +61,6 @@ def test_an_operation_that_ptxas_may_join_is_refused(compiler, monkeypatch):
     for _ in range(2):
         with pytest.raises(AssertionError, match=r"may contract \['add\.f32'\]"):
             compiled(SOURCE, 80)
+    monkeypatch.setattr(nvrtc, "version", lambda: (99, 0))
+    with pytest.raises(pytest.skip.Exception, match=r"99, 0\) is not among those that are judged; ptxas may contract"):
+        compiled(SOURCE, 80)
