@@ -16,6 +16,7 @@ from dflash.serve.draft_check import prepare_draft
 from dflash.serve.strategy_choice import Defaults, allowed
 
 MODEL = ["demo", "--device", "cpu", "--threads", "1", "--context", "256"]
+SERVE = ["serve", *MODEL, "--port", "0"]
 
 
 @pytest.fixture
@@ -60,20 +61,20 @@ def refusal(capsys, *words):
 
 @pytest.mark.parametrize("strategy", ["plain", "lookup", "first(lookup, mtp)"])
 def test_a_server_refuses_a_draft_that_its_own_strategy_does_not_use(capsys, nobody_listens, damaged, strategy):
-    assert "draft.gguf" in refusal(capsys, "serve", *MODEL, "--draft", damaged, "--strategy", strategy)
+    assert "draft.gguf" in refusal(capsys, *SERVE, "--draft", damaged, "--strategy", strategy)
     assert not nobody_listens
 
 
 @pytest.mark.parametrize("draft", ["nowhere.gguf", "foreign"])
 def test_a_server_refuses_what_is_missing_or_of_another_model(capsys, nobody_listens, foreign, draft):
-    line = refusal(capsys, "serve", *MODEL, "--draft", foreign if draft == "foreign" else draft, "--strategy", "plain")
+    line = refusal(capsys, *SERVE, "--draft", foreign if draft == "foreign" else draft, "--strategy", "plain")
     assert ("is for a" if draft == "foreign" else "there is no such file") in line
     assert not nobody_listens
 
 
 def test_a_server_has_its_draft_ready(nobody_listens):
-    assert main(["serve", *MODEL, "--draft", "demo-draft", "--strategy", "plain"]) == 0
-    assert main(["serve", *MODEL, "--strategy", "plain"]) == 0
+    assert main([*SERVE, "--draft", "demo-draft", "--strategy", "plain"]) == 0
+    assert main([*SERVE, "--strategy", "plain"]) == 0
     assert nobody_listens == [["DFlash"], []]
 
 

@@ -81,8 +81,8 @@ def load_draft(
         )
     if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
-    weights = target.weights if target.device == "cpu" else target.weights.host
     if os.fspath(name) == AUTO:
+        weights = target.weights if target.device == "cpu" else target.weights.host
         name = draft_of(weights.metadata, weights.path)
         log.info("draft model: %s", name)
     with memory_errors(name, "use another strategy"):
