@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dflash.decode.sampling.params import Sampling
-from dflash.errors import NotFound, RequestError
+from dflash.errors import NotFound, RequestError, did_you_mean
 from dflash.evaluation.json_lines import read_lines
 from dflash.evaluation.replay.request_body import body_turn
 from dflash.generation.prompts import Prompt
@@ -63,7 +63,10 @@ def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
     try:
         lines = read_lines(path)
     except OSError as error:
-        raise NotFound(f"prompts {os.fspath(name)!r}: {error.strerror}; bundled sets are {', '.join(BUNDLED)}") from error
+        near = did_you_mean(os.fspath(name), BUNDLED)
+        raise NotFound(
+            f"prompts {os.fspath(name)!r}: {error.strerror}{near}; bundled sets are {', '.join(BUNDLED)}"
+        ) from error
     cases = []
     for line in lines:
         with line.located():

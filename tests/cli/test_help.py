@@ -127,6 +127,11 @@ def test_a_missing_file_is_named(capsys, monkeypatch, words, option):
     assert err.splitlines()[-1].startswith(f"dflash: {option} nosuch.file: ")
 
 
+def test_a_set_of_prompts_that_is_nearly_right(capsys):
+    assert main(["bench", "demo", "--strategies", "plain", "--prompts", "cod"]) == 1
+    assert "--prompts cod: No such file or directory (did you mean code?); bundled sets are" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("prompt", ["", "  \n"])
 def test_an_empty_prompt_is_refused_before_loading(capsys, monkeypatch, prompt):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
