@@ -58,6 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     _refuse(arguments, ("prompts", "temperature", "seed"), "measurements without --strategies")
     check_draft(arguments, [])
     from dflash.cli.rates.measure import Bench
+    from dflash.decode.warmup.compile_ahead import compile_ahead
     from dflash.generation.progress import progress_line
     from dflash.model.describe import overview
     from dflash.model.loading.target import load_model
@@ -72,6 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
             kv=kv_type(arguments),
             pending=arguments.pending,
             progress=report,
+            before_kernels=compile_ahead,
         )
     model = loaded.model
     about = overview(

@@ -12,6 +12,7 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prefix_cache.disk import DEFAULT_CAPACITY, DiskTier
 from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.warmup import warm
+from dflash.decode.warmup.compile_ahead import compile_ahead
 from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar.guidance import GuidanceVocabulary
@@ -68,7 +69,7 @@ def start(
         raise RequestError(f"swap_bytes is {swap_bytes}, must be at least 0")
     with ExitStack() as stack:
         start_check = partial(_start_check, stack) if isolate else None
-        loaded = load_model(name, progress=progress, with_tokenizer=start_check, **settings)
+        loaded = load_model(name, progress=progress, with_tokenizer=start_check, before_kernels=compile_ahead, **settings)
         cache = _prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
         engine = Engine(
             loaded.model,

@@ -16,7 +16,7 @@ _DELAY = 1.0
 _TICK, _LOG_TICK = 1.0, 10.0
 """Seconds between two lines, on a terminal and in a log."""
 
-_SHOWN_DONE = 0.1
+_SHOWN_DONE = 0.25
 """Share of the kernels that must be done before the time that is left is estimated."""
 
 
@@ -109,31 +109,32 @@ class _Line:
             self._write(f"dflash: {done} kernels compiled in {monotonic() - self._began:.0f} s, once per machine\n")
 
     def _kernels(self) -> Count:
-        now = count()
-        return Count(now.done - self._before.done, now.waiting)
+        now, before = count(), self._before
+        return now._replace(done=now.done - before.done, done_size=now.done_size - before.done_size)
 
     def _text(self, now: float, kernels: Count, width: int) -> str:
         """Return the longest text that fits a width; 0 is unlimited."""
-        clock = f"{int(now - self._began) // 60}:{int(now - self._began) % 60:02d}"
-        if not (kernels.waiting or kernels.done):
-            texts = [f"loading {self._name}: {self._stage} {clock}", f"loading: {self._stage} {clock}", f"loading {clock}"]
-        else:
+        clock = f"({int(now - self._began) // 60}:{int(now - self._began) % 60:02d})"
+        if kernels.waiting:
             done = f"{kernels.done} of {kernels.done + kernels.waiting}" if kernels.waiting > 1 else f"{kernels.done} done"
             left = self._left(now, kernels)
             texts = [
                 f"compiling kernels, once per machine: {done}{left and f', about {left} left'} {clock}",
                 f"compiling kernels (once): {done}{left and f', {left} left'} {clock}",
-                f"compiling kernels: {done} {clock}",
+                f"compiling: {done}{left and f', {left} left'} {clock}",
+                f"compiling {done} {clock}",
                 f"compiling {done}",
             ]
+        else:
+            texts = [f"loading {self._name}: {self._stage} {clock}", f"loading: {self._stage} {clock}", f"loading {clock}"]
         return next((text for text in texts if not width or len(text) < width), texts[-1][: max(width - 1, 1)])
 
     def _left(self, now: float, kernels: Count) -> str:
-        """Return the seconds that are left if kernels go on to take as long as those before; nothing early on."""
-        share = kernels.done / max(kernels.done + kernels.waiting, 1)
-        if kernels.waiting < 2 or share < _SHOWN_DONE:
+        """Return the seconds that are left if all kernels take as long for their size as those before; nothing early on."""
+        total = kernels.done_size + kernels.waiting_size
+        if kernels.waiting < 2 or kernels.done_size < _SHOWN_DONE * total:
             return ""
-        return f"{(now - self._compiling) * (1 - share) / share:.0f} s"
+        return f"{max((now - self._compiling) * kernels.waiting_size / kernels.done_size, 1):.0f} s"
 
     def _width(self) -> int:
         try:

@@ -97,6 +97,11 @@ class CodeCache:
         for folder in self._folders:
             self._remove(folder / name, reason)
 
+    @property
+    def used_folder(self) -> Path:
+        """Folder in which new entries are stored: the cache's own, or the one for temporary files if that has no entries."""
+        return next((folder for folder in self._folders if folder.is_dir()), self.folder)
+
     @cached_property
     def _folders(self) -> tuple[Path, ...]:
         spare = spare_folder(self.folder.name)

@@ -1,23 +1,26 @@
 """Count kernels that are compiled and that wait to be, for progress lines; safe to call from any thread."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Count(NamedTuple):
-    """Kernels of this process so far."""
+    """Kernels of this process so far, and their sizes, which are about proportional to the time they take."""
 
-    done: int
+    done: int = 0
     """Kernels that were compiled."""
 
-    waiting: int
+    waiting: int = 0
     """Kernels that are known to be missing and are not compiled yet, those in work included."""
+
+    done_size: float = 0.0
+    waiting_size: float = 0.0
 
 
 _lock = threading.Lock()
-_count = Count(0, 0)
+_count = Count()
 
 
 def count() -> Count:
@@ -25,11 +28,12 @@ def count() -> Count:
     return _count
 
 
-def add(*, done: int = 0, waiting: int = 0) -> None:
-    """Change the numbers by `done` and `waiting`."""
+def add(*, done: int = 0, waiting: int = 0, size: float = 1.0) -> None:
+    """Change the numbers by `done` and `waiting` kernels of a size."""
     global _count  # noqa: PLW0603 - one count for all compilers of the process
     with _lock:
-        _count = Count(_count.done + done, _count.waiting + waiting)
+        a = _count
+        _count = Count(a.done + done, a.waiting + waiting, a.done_size + done * size, a.waiting_size + waiting * size)
 
 
 @contextmanager
@@ -41,3 +45,34 @@ def compiling() -> Iterator[None]:
         add(done=1)
     finally:
         add(waiting=-1)
+
+
+class Progress:
+    """Counts kernels that other processes compile, inside a ``with`` block."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, float] | None = None
+        self._lock = threading.Lock()
+
+    def expect(self, sizes: Sequence[float]) -> None:
+        """Add the sizes of all kernels; each process names the same ones."""
+        with self._lock:
+            if self._waiting is None:
+                mean = sum(sizes) / max(len(sizes), 1)
+                self._waiting = {number: size / mean for number, size in enumerate(sizes)}
+                for size in self._waiting.values():
+                    add(waiting=1, size=size)
+
+    def finish(self, number: int) -> None:
+        """Count a kernel as compiled."""
+        with self._lock:
+            size = (self._waiting or {}).pop(number)
+        add(done=1, waiting=-1, size=size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for size in (self._waiting or {}).values():
+            add(waiting=-1, size=size)
+        self._waiting = {}

@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -18,6 +19,7 @@ from numba import types
 from dflash.kernels.code_cache import CodeCache
 from dflash.kernels.code_folder import cache_folder
 from dflash.kernels.cpu import sources
+from dflash.kernels.cpu.dry_run import intercept, record
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ def _entry(function: Callable[..., Any], **options: Any) -> Any:
 
     entry: Any = numba.njit(pipeline_class=EntryCompiler, no_cfunc_wrapper=True, **_OPTIONS, **options)(function)
     entry._cache = KernelCache(function, CACHE)
+    intercept(entry)
     return entry
 
 
@@ -115,7 +118,8 @@ def c_function(*args: types.Type) -> Callable[[Callable[..., Any]], Any]:
             return numba.cfunc(types.void(*args))(function)
         from dflash.kernels.cpu.cache import compiled_c_function
 
-        return compiled_c_function(function, args, CACHE)
+        compile_now = functools.partial(compiled_c_function, function, args, CACHE)
+        return SimpleNamespace(address=0) if record(function, args, compile_now) else compile_now()
 
     return compiled
 

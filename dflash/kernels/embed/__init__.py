@@ -38,4 +38,5 @@ def embed(ids: NDArray[np.int32], table: Matrix, out: NDArray[np.float32]) -> No
         return
     steps = table.shape[1] // step_bytes(table.type)[0]
     unpack = unpack_function(table.type).address
+    ids = ids if ids.flags.writeable else ids.copy()  # numba would compile another kernel for read-only arrays
     cpu.embed(ids, table.address, table.row_bytes, steps, unpack, out.ctypes.data, out.strides[0])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -73,9 +73,23 @@ class Loaded:
     @property
     def kind(self) -> str:
         """Identifier of the kernels that the model uses: equal for models that share all compiled kernels."""
-        config, types = self.model.config, sorted({tensor.type for tensor in self.file.tensors.values()})
-        sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
-        return f"{self.model.device} {config.architecture} {self.model.pools.kv} {sizes} {types}"
+        return kernels_of(self.file, self.model.config, device=self.model.device, kv=self.model.pools.kv)
+
+
+class HostSettings(NamedTuple):
+    """A file and settings on which the kernels of a model on the CPU depend."""
+
+    file: GGUFFile
+    config: Config
+    kv: str
+    threads: int
+
+
+def kernels_of(file: GGUFFile, config: Config, *, device: str, kv: str) -> str:
+    """Return an identifier of the kernels that a model uses: equal for models that share all compiled kernels."""
+    types = sorted({tensor.type for tensor in file.tensors.values()})
+    sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
+    return f"{device} {config.architecture} {kv} {sizes} {types}"
 
 
 def load_model(
@@ -92,6 +106,7 @@ def load_model(
     pending: int = PENDING,
     progress: Tell | None = None,
     with_tokenizer: Callable[[Tokenizer], object] | None = None,
+    before_kernels: Callable[[HostSettings], object] | None = None,
     chat_template: str | os.PathLike[str] | None = None,
 ) -> Loaded:
     """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
@@ -107,6 +122,8 @@ def load_model(
         Called with the name of each phase before it begins. If given, downloads also show a progress bar.
     with_tokenizer : callable, optional
         Called with the tokenizer before the weights are loaded.
+    before_kernels : callable, optional
+        Called before the first kernel of a model on the CPU is compiled.
 
     Raises
     ------
@@ -136,8 +153,12 @@ def load_model(
             if with_tokenizer is not None:
                 with_tokenizer(tokenizer)
             template = None if chat_template is None else own_template(chat_template, tokenizer)
-            load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
-            model = (_on_host if on_host else load)(file, config, tell=tell, **settings)
+            load: Callable[..., Model | DeviceModel]
+            if on_host:
+                load = partial(_on_host, before_kernels=before_kernels or (lambda _: None))
+            else:
+                load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
+            model = load(file, config, tell=tell, **settings)
             return Loaded(file, model, tokenizer, template or _template(file, tokenizer), sequences, trouble)
         except BaseException:
             file.close()
@@ -221,7 +242,10 @@ def _on_host(
     kv_bytes: int | None,
     tell: Tell,
     context: int | None,
+    before_kernels: Callable[[HostSettings], object],
 ) -> Model:
+    tell("kernels")
+    before_kernels(HostSettings(file, config, kv, threads))
     tell("memory")
     pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, kv_bytes=kv_bytes)
     rows = CHUNK + config.pending * sequences

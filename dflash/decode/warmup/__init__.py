@@ -1,6 +1,7 @@
 """Compile kernels and capture graphs of a model before the first request."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -8,9 +9,16 @@ from dflash.decode.drafting.shapes import Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.kernels import sample
 from dflash.kernels.cpu import warm_marker
+from dflash.kernels.cpu.dry_run import Job, parts_of
 from dflash.kernels.lookup import Index
+from dflash.kernels.sample import cpu as sampling
+from dflash.kernels.sample.top_k import top_k
+from dflash.kernels.sample.top_p import nucleus
+from dflash.kernels.tree.cpu import grow
 from dflash.model.candidates import Candidates
+from dflash.model.protocols.target import TargetModel
 
 _ALL_THREADS = 1 << 18
 """Array size from which every op runs in several threads, with a kernel of its own."""
@@ -56,11 +64,32 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
         return
     if warm_marker.is_known(kind):
         return
-    rows = min(engine.chunk, _ALL_THREADS // engine.model.config.width + 1, engine.model.config.context - 2)
-    for number, sampling in enumerate(_WAYS, 1):
-        tell(f"compiling {number}/{len(_WAYS)}")
-        _write(engine, rows + 1 if number == 1 else 24, sampling)
+    rows = prefill_lengths(engine.model, engine.chunk)[-1]
+    for number, way in enumerate(_WAYS):
+        tell("first forwards")
+        _write(engine, 24 if number else rows + 1, way)
     warm_marker.remember(kind)
+
+
+def prefill_lengths(model: TargetModel, chunk: int) -> tuple[int, int]:
+    """Return lengths of prompts that need all kernels for prompts: those of one thread, and those of all threads."""
+    return 1, min(chunk, _ALL_THREADS // model.config.width + 1, model.config.context - 2)
+
+
+def decoding_jobs() -> list[Job]:
+    """Return the kernels that choose tokens and make drafts; compiling one runs it."""
+    row, ids = np.zeros(64, np.float32), np.zeros(64, np.int32)
+    calls: tuple[tuple[Any, Callable[[], object]], ...] = (
+        (sampling.argmax_row, lambda: sampling.argmax_row(row)),
+        (sampling.log_sum_exp, lambda: sample.log_sum_exp(row)),
+        (top_k, lambda: sample.top_k(row, ids=ids[:2].copy(), values=np.empty(2, np.float32))),
+        (sampling.sample, lambda: sample.sample(row, 1.0, 0, 0)),
+        (sampling.likely, lambda: sample.likely(row, 1.0, -1.0, ids=ids.copy(), scaled=row.copy())),
+        (nucleus, lambda: sample.nucleus(ids.copy(), row.copy(), 0.5)),
+        (sampling.sample_among, lambda: sample.sample_among(ids.copy(), row.copy(), 0, 0)),
+        (grow, _compile_drafts),
+    )
+    return [Job(kernel.__qualname__, parts_of(getattr(kernel, "py_func", kernel)), call) for kernel, call in calls]
 
 
 def _compile_drafts() -> None:

@@ -1,0 +1,45 @@
+"""The command that compiles kernels, and what it says."""
+
+import pytest
+
+from dflash.__main__ import main
+from dflash.cli import warmup
+from dflash.kernels import compiling
+from dflash.kernels.cpu.jit import CACHE
+
+
+def test_it_says_what_was_compiled_and_where_it_is(capsys, monkeypatch):
+    assert main(["warmup", "demo", "--device", "cpu", "--context", "256", "--strategy", "lookup:3"]) == 0
+    assert str(CACHE.used_folder) in capsys.readouterr().out
+    assert main(["warmup", "--device", "cpu", "--context", "256", "--strategy", "lookup:3"]) == 0
+    assert capsys.readouterr().out == f"demo on the CPU: nothing to compile; the cache of kernels is {CACHE.used_folder}\n"
+
+    load = warmup.common.load
+
+    def load_and_compile(*args, **settings):
+        with compiling.compiling():
+            return load(*args, **settings)
+
+    monkeypatch.setattr(warmup.common, "load", load_and_compile)
+    assert main(["warmup", "--device", "cpu", "--context", "256"]) == 0
+    out, errors = capsys.readouterr()
+    assert out.startswith("demo on the CPU: 1 kernels compiled in ")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("words", [["nosuch.gguf"], ["demo", "--strategy", "nosuch"]])
+def test_an_error_is_one_sentence(capsys, words):
+    assert main(["warmup", *words]) == 1
+    assert capsys.readouterr().err.startswith("dflash: ")
+
+
+def test_the_folder_is_the_one_that_holds_code(tmp_path, monkeypatch):
+    from dflash.kernels import code_cache
+
+    monkeypatch.setattr(code_cache, "spare_folder", lambda name: tmp_path / "spare" / name)
+    cache = code_cache.CodeCache(tmp_path / "own")
+    assert cache.used_folder == tmp_path / "own"
+    (tmp_path / "spare" / "own").mkdir(parents=True)
+    assert cache.used_folder == tmp_path / "spare" / "own"
+    (tmp_path / "own").mkdir()
+    assert cache.used_folder == tmp_path / "own"

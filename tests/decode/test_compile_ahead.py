@@ -1,0 +1,194 @@
+"""Kernels that are compiled in other processes before a model's first forward."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hang_guard import GUARD
+
+from dflash.decode.warmup import compile_ahead as module
+from dflash.decode.warmup.compile_ahead import compile_ahead
+from dflash.kernels import compiling
+from dflash.kernels.compiling import Progress
+from dflash.kernels.cpu import warm_marker
+from dflash.kernels.cpu.dry_run import Job, dry_run, grouped
+from dflash.kernels.cpu.jit import inline
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.target import load_model
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
+KINDS = ("demo", "gemma4-tiny-Q8_0", "laguna-tiny-Q8_0", "qwen35moe-r2-F16", "qwen3-dense-Q4_0")
+COMPILED = """
+import gc, sys
+from dflash.kernels.cpu.cache import KernelCache
+from numba.core.ccallback import CFunc
+from numba.core.dispatcher import Dispatcher
+
+def name(function, types):
+    cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+    return f"{function.__module__}.{function.__qualname__} {types} {cells}"
+
+def print_compiled():
+    for each in gc.get_objects():
+        if isinstance(each, Dispatcher) and isinstance(each._cache, KernelCache):
+            print(*(name(each.py_func, types) for types in each.overloads), sep="\\n")
+        if isinstance(each, CFunc):
+            print(name(each.__wrapped__, each._sig.args))
+"""
+PLANNED = f"""{COMPILED}
+from dflash.decode.warmup import decoding_jobs
+from dflash.decode.warmup.compile_worker import jobs_of
+
+for path in sys.argv[1:]:
+    print(*(job.name for job in jobs_of(path, kv="f16", pending=64, threads=2)), sep="\\n")
+for job in decoding_jobs():
+    job.compile()
+print_compiled()
+"""
+USED = f"""{COMPILED}
+import dflash
+import dflash.decode.warmup.compile_ahead as ahead
+from dflash.kernels.cpu import warm_marker
+
+ahead.n_cores, warm_marker.is_known = lambda: 1, lambda kind: False
+for path in sys.argv[1:]:
+    dflash.load(path, device="cpu", context=2048, sequences=1, threads=2, isolate=False).close()
+print_compiled()
+"""
+
+
+def lines_of(script, *paths):
+    run = subprocess.run(
+        [sys.executable, "-c", script, *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=GUARD,
+        env=dict(os.environ),
+    )
+    assert run.returncode == 0, run.stderr
+    return set(filter(None, run.stdout.splitlines()))
+
+
+def test_a_dry_run_names_every_kernel_that_a_start_uses():
+    """Dense and expert models, delta rules, and layers that differ: a start compiles nothing after the dry run's kernels."""
+    paths = [str(resolve("demo") if kind == "demo" else next(GOLDEN.glob(f"*/{kind}.gguf"))) for kind in KINDS]
+    planned, used = lines_of(PLANNED, *paths), lines_of(USED, *paths)
+    assert len(used) > 60
+    assert not used - planned
+
+
+def test_a_dry_run_compiles_and_runs_nothing():
+    def fail(x):
+        return x + 1
+
+    function = inline(fail)
+    with dry_run() as jobs:
+        assert function(1) == 1
+        assert function(1.5) == 1
+    assert len(jobs) == 2
+    assert not function.signatures
+    assert function(1) == 2
+
+
+def test_kernels_with_the_same_parts_are_one_group():
+    a, b, c = {"a": 100, "shared": 900}, {"b": 50, "shared": 900}, {"c": 2000}
+    groups = grouped([Job("x", a, list), Job("y", b, list), Job("z", c, list)])
+    assert [[job.name for job, _ in group] for group in groups] == [["z"], ["x", "y"]]
+    assert sum(work for group in groups for _, work in group) < 3 * 300 + 100 + 50 + 2000 + 2 * 900
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """Return what `compile_ahead` is given for the demo, on a machine that has not seen it."""
+    given, known = [], set()
+    monkeypatch.setattr(warm_marker, "is_known", known.__contains__)
+    monkeypatch.setattr(warm_marker, "remember", known.add)
+    monkeypatch.setattr(module, "n_cores", lambda: 2)
+    load_model("demo", device="cpu", threads=1, context=64, sequences=1, before_kernels=given.append).file.close()
+    return given[0], known
+
+
+def test_processes_compile_each_kernel_once_and_are_not_started_again(model, monkeypatch):
+    settings, known = model
+    before = compiling.count()
+    compile_ahead(settings)
+    after = compiling.count()
+    assert after.done > before.done + 30
+    assert after.waiting == before.waiting
+    assert len(known) == 1
+    monkeypatch.setattr(module.subprocess, "Popen", None)
+    compile_ahead(settings)
+
+
+@pytest.mark.parametrize(
+    ("executable", "want"),
+    [("/no/such/python", "No such file"), (sys.executable, "No module named 'dflash'")],
+    ids=["no program", "an error"],
+)
+def test_a_process_that_fails_costs_one_line_and_nothing_else(model, monkeypatch, caplog, executable, want):
+    settings, known = model
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(module, "__file__", "/nowhere/dflash/decode/warmup/compile_ahead.py")
+    monkeypatch.chdir("/")
+    if executable != "/no/such/python":
+        monkeypatch.setattr(sys, "executable", sys._base_executable)
+    before = compiling.count()
+    with caplog.at_level(logging.WARNING):
+        compile_ahead(settings)
+    assert want in caplog.text
+    assert len(caplog.records) == 1
+    assert compiling.count() == before
+    assert not known
+
+
+def test_an_interrupt_ends_the_processes(model, monkeypatch):
+    """Otherwise the interpreter would wait for them before it ends."""
+    started, interrupted = [], []
+
+    class Interrupted(module.Progress):
+        def expect(self, sizes):
+            interrupted.append(sizes)
+
+    class Reader(threading.Thread):
+        def join(self, timeout=None):
+            if not interrupted:
+                while not interrupted:
+                    super().join(0.01)
+                raise KeyboardInterrupt
+            super().join(timeout)
+
+    class Process(subprocess.Popen):
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            started.append(self)
+
+    monkeypatch.setattr(module, "Progress", Interrupted)
+    monkeypatch.setattr(module.threading, "Thread", Reader)
+    monkeypatch.setattr(module.subprocess, "Popen", Process)
+    with pytest.raises(KeyboardInterrupt):
+        compile_ahead(model[0])
+    for process in started:
+        assert process.wait(GUARD) != 0
+
+
+def test_a_machine_with_one_core_starts_no_process(model, monkeypatch):
+    monkeypatch.setattr(module, "n_cores", lambda: 1)
+    monkeypatch.setattr(module.subprocess, "Popen", None)
+    compile_ahead(model[0])
+
+
+def test_kernels_of_processes_are_counted_once_however_many_name_them():
+    before = compiling.count()
+    with Progress() as progress:
+        progress.expect([10, 30])
+        progress.expect([10, 30])
+        progress.finish(1)
+        now = compiling.count()
+        assert (now.done - before.done, now.waiting - before.waiting) == (1, 1)
+        assert now.done_size - before.done_size == pytest.approx(1.5)
+    assert compiling.count().waiting == before.waiting
