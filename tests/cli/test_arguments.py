@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from tqdm import tqdm
 
 from dflash.__main__ import main
 from dflash.cli import bench, run
@@ -233,12 +234,21 @@ def test_bench(capsys, monkeypatch):
         measured.extend(() if measured else [measure(*given)])
         return measured[0]
 
+    class Bar(tqdm):
+        """A progress bar that keeps what it has shown."""
+
+        def set_description(self, desc):
+            shown.append(desc)
+
+    shown = []
+    monkeypatch.setattr("dflash.evaluation.measuring.bar", lambda _, total, __: Bar(total=total, disable=True))
     monkeypatch.setattr(bench, "measure", once)
     words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "8,0", "-r", "1", "--threads", "2", "--context", "512"]
     assert main(words) == 0
     text = capsys.readouterr().out
     assert "pp16" in text
     assert "tg4 @ d8" in text
+    assert shown == ["pp16", "tg4", "tg4 @ d8", "wider forwards"]
     assert main([*words, "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert list(results["rates"]) == ["pp16", "tg4", "tg4 @ d8"]

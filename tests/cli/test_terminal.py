@@ -10,7 +10,7 @@ import pytest
 
 from dflash.__main__ import main
 from dflash.cli.answer import show
-from dflash.cli.terminal import put, say, visible
+from dflash.cli.terminal import put, say, table, visible, wrapped
 from dflash.generation.parsers.events import ContentDelta
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "qwen35-r2-untied" / "qwen35-r2-untied-Q4_0.gguf"
@@ -119,3 +119,32 @@ def test_info_wraps_between_words(monkeypatch, columns):
     wide = output.out.getvalue()
     assert "".join(narrow.split()) == "".join(wide.split())
     assert set(narrow.replace("/", "/ ").split()) == set(wide.replace("/", "/ ").split())
+
+
+ROWS = [[f"column {i}" if row == 0 else f"{row}{i}" * (1 + i % 3) for i in range(13)] for row in range(4)]
+
+
+@pytest.mark.parametrize("columns", [None, 200, 80, 60, 44, 30])
+def test_a_table_folds_between_its_columns(monkeypatch, columns):
+    """Every cell stands in one of the tables, each of which fits and begins with the first column."""
+    monkeypatch.setattr("dflash.cli.terminal.width", lambda _: columns)
+    parts = table(ROWS).split("\n\n")
+    if columns is None:
+        assert len(parts) == 1
+    assert max(len(line) for part in parts for line in part.splitlines()) <= (columns or 1000)
+    cells = [[[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines()] for part in parts]
+    for part in cells:
+        del part[1]
+        assert [row[0] for row in part] == [row[0] for row in ROWS]
+    assert [[cell for part in cells for cell in part[i][1:]] for i in range(4)] == [row[1:] for row in ROWS]
+
+
+@pytest.mark.parametrize("columns", [44, 60])
+def test_a_line_breaks_between_words(monkeypatch, columns):
+    text = "dflash: a sentence that is long enough to be broken several times, and --option=value that stays whole"
+    assert wrapped(text) == text
+    monkeypatch.setattr("dflash.cli.terminal.width", lambda _: columns)
+    lines = wrapped(text).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert " ".join(line.strip() for line in lines) == text
