@@ -134,7 +134,8 @@ def load(
     Parameters
     ----------
     name : str or path
-        A GGUF file; ``demo``, the bundled model; or ``hf:org/repo@revision:quant`` on the Hugging Face hub.
+        A GGUF file; ``demo``, the bundled model; or ``org/repo`` on the Hugging Face hub, in full
+        ``hf:org/repo@revision:quant``. A file or folder named ``org/repo`` comes first.
     device : str
         ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is a usable one, else the CPU.
     devices : sequence of str or int, optional

@@ -63,7 +63,8 @@ def main(arguments: argparse.Namespace) -> int:
         try:
             found.plot().savefig(arguments.plot)
         except (OSError, ValueError) as error:
-            raise DFlashError(f"--plot {arguments.plot}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise DFlashError(f"--plot {arguments.plot}: {reason}") from error
     if arguments.json:
         put(json.dumps({"device": device, **found.as_dict()}, ensure_ascii=False, indent=2))
     else:

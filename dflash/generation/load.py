@@ -56,13 +56,15 @@ def start(
     Raises
     ------
     RequestError
-        If `prefix_cache_folder` is given without `prefix_cache`, or `prefix_cache_disk` without `prefix_cache_folder`; if
-        `swap_bytes` is negative.
+        If `prefix_cache_folder` is a file or given without `prefix_cache`, or `prefix_cache_disk` without
+        `prefix_cache_folder`; if `swap_bytes` is negative.
     DFlashError
         As for `load_model`.
     """
     if prefix_cache_folder is not None and not prefix_cache:
         raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")
+    if prefix_cache_folder is not None and Path(prefix_cache_folder).is_file():
+        raise RequestError(f"prefix_cache_folder: {os.fspath(prefix_cache_folder)} is a file, must be a folder")
     if prefix_cache_disk is not None and prefix_cache_folder is None:
         raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
     if swap_bytes is not None and swap_bytes < 0:

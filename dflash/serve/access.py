@@ -50,7 +50,8 @@ def read_key(option: str | None, file: str | None) -> str | None:
         try:
             key = ",".join(line.strip() for line in Path(file).read_text().splitlines() if line.strip())
         except (OSError, ValueError) as error:
-            raise RequestError(f"{source}: can't be read: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(f"{source}: can't be read: {reason}") from error
     elif option is None:
         source, key = KEY, os.environ.get(KEY)
     if key is not None and not key.replace(",", " ").strip():

@@ -120,8 +120,15 @@ def test_other_errors_stay_as_they_are():
     assert SETS in {action.metavar for action in parser._actions}
 
 
+def test_a_file_in_place_of_a_folder_is_named(capsys, tmp_path):
+    path = tmp_path / "states"
+    path.touch()
+    assert main(["serve", "demo", "--port", "0", "--prefix-cache-folder", str(path)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"dflash: --prefix-cache-folder {path}: is a file, must be a folder"
+
+
 @pytest.mark.parametrize(("words", "option"), [(("run", "demo", "hi"), "--draft"), (("bench", "demo"), "--replay")])
-def test_a_missing_file_is_named(capsys, monkeypatch, words, option):
+def test_a_missing_file_is_named(capsys, words, option):
     assert main([*words, option, "nosuch.file"]) == 1
     err = capsys.readouterr().err
     assert err.splitlines()[-1].startswith(f"dflash: {option} nosuch.file: ")
