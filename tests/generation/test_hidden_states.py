@@ -1,10 +1,11 @@
 """Hidden states of a given text: those that Transformers computes, whole or in chunks, on any device."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from golden import PRIMARY, path_of, recorded
+from golden import PRIMARY, load, recorded
 
-import dflash
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import scoring
 
@@ -13,14 +14,13 @@ TEXT = "def gcd(a, b):\n    while b:\n        a, b = b, a % b\n    return a\n"
 
 @pytest.mark.parametrize("name", PRIMARY)
 def test_they_are_those_of_transformers(name):
-    want = recorded(name)
-    prompt = want["tokens"][: int(want["n_prompt"])].tolist()
-    with dflash.load(path_of(name), device="cpu", threads=1, kv="f32", sequences=1, isolate=False) as lm:
-        found = lm.hidden_states(prompt)
-    assert list(found) == list(range(lm.model.config.n_layers))
+    want, model = recorded(name), load(name)
+    prompt, n = want["tokens"][: int(want["n_prompt"])].tolist(), model.config.n_layers
+    found = scoring.hidden_states(SimpleNamespace(call=lambda run: run()), model, prompt, range(n))
+    assert list(found) == list(range(n))
     for layer, states in found.items():
         assert states.dtype == np.float32
-        assert states.shape == (len(prompt), lm.model.config.width)
+        assert states.shape == (len(prompt), model.config.width)
         assert np.abs(states - want[f"prompt.layer{layer}.out"]).max() < 2e-4, layer
 
 
@@ -28,6 +28,7 @@ def test_any_chunk_gives_the_same_bits(lm, pools, monkeypatch):
     """In the order in which the layers were named, and with nothing left open."""
     whole = lm.hidden_states(TEXT, [7, 0])
     assert list(whole) == [7, 0]
+    assert list(lm.hidden_states(TEXT)) == list(range(8))
     monkeypatch.setattr(scoring, "_MAX_ROWS", 16)
     ids = lm.encode(TEXT)
     assert len(ids) > 17
