@@ -5,8 +5,9 @@
     import dflash
 
     lm = dflash.load("demo")
-    print(lm.generate("def fibonacci(n):", max_tokens=64))
-    lm.generate([{"role": "user", "content": "What is the capital of France?"}])
+    answer = lm.generate([{"role": "user", "content": "What is the capital of France?"}])
+    print(answer.content)
+    lm.generate("A text to continue", max_tokens=64)
 
 `load` returns an `LM`. A strategy combines a drafter, a draft shape and recoveries, as in
 ``Strategy(DFlash("draft.gguf"), Tree(22)) | LoopGuard()``; `Plain` drafts nothing. Importing this package is cheap: kernels

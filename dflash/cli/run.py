@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dflash.cli import arguments as common
 from dflash.cli.answer import show
 from dflash.cli.model_arguments import add_context, add_model
-from dflash.cli.terminal import put, say
+from dflash.cli.terminal import put, say, wrapped
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EXAMPLES = (
         'demo "Write a function that returns the larger of a and b." --strategy dflash --show-tokens',
         "where tokens come from",
     ),
-    ('demo "def fibonacci(n):" --raw -n 64', "continue a text without the chat template"),
+    ('model.gguf "Once upon a time" --raw -n 64', "continue a text without the chat template"),
     ("demo --no-think < question.txt", "read the prompt from a file"),
     ('unsloth/Qwen3.5-4B-GGUF "Hello" --strategy mtp:3', "a repository on the Hugging Face hub"),
 )
@@ -67,7 +67,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         put(json.dumps(generation.as_dict(), ensure_ascii=False))
     else:
-        say(summary(generation))
+        for line in summary(generation).splitlines():
+            say(wrapped(line), style="2")
     return 130 if interrupted else 0
 
 
