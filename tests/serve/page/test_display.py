@@ -19,7 +19,8 @@ HOSTILE = """<script>alert(1)</script> <img src=x onerror=alert(2)>
 ```
 """
 
-LONG = f"# Heading\n\n{'word ' * 60}{'x' * 300}\n\n```python\n{'y = 1; ' * 60}\n```\n\n- {'z' * 200}\n  1. nested\n"
+CODE = "def f(x):  # comment\n    return 'text' + 10\n" * 2
+LONG = f"# Heading\n\n{'word ' * 60}{'x' * 300}\n\n```python\n{CODE}{'y = 1; ' * 60}\n```\n\n- {'z' * 200}\n  1. nested\n"
 
 CONTRAST = """() => {
   const parse = (color) => color.match(/[\\d.]+/g).map(Number);
@@ -29,10 +30,14 @@ CONTRAST = """() => {
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (element) => {
+    const layers = [];
     for (let each = element; each; each = each.parentElement) {
-      const color = parse(getComputedStyle(each).backgroundColor);
-      if (color.length === 3 || color[3] > 0) return color;
+      const [r, g, b, alpha = 1] = parse(getComputedStyle(each).backgroundColor);
+      layers.push([r, g, b, alpha]);
+      if (alpha === 1) break;
     }
+    const over = (under, [r, g, b, alpha]) => [r, g, b].map((v, i) => alpha * v + (1 - alpha) * (under[i] ?? 0));
+    return layers.reduceRight(over, []);
   };
   const texts = [...document.querySelectorAll("body *:not(script)")].filter((each) =>
     each.getClientRects().length && (["INPUT", "SELECT", "TEXTAREA"].includes(each.tagName)
@@ -47,9 +52,12 @@ CONTRAST = """() => {
 
 def full(fake):
     """Script of a completion with everything that the page can show."""
+    lines = LONG.splitlines(keepends=True)
+    origins = ["accepted", "bonus", "corrected", "injected"]
+    pieces = [["bonus", "Thinking " * 30], *([origins[i % 4], line] for i, line in enumerate(lines))]
     fake.then(
         reasoning("Thinking " * 30),
-        content(LONG, **step(5, 30, 4)),
+        content(LONG, **step(5, 30, 4, pieces=pieces, draft=[["x", -1]], path=[])),
         call(0, name="get_weather", arguments='{"a": ' + "1" * 200),
         delta("stop", interventions=["loop: a note"]),
         usage(20, 6),
@@ -128,6 +136,8 @@ def test_text_has_contrast(opened, serving, fake, scheme):
         ask(tab)
         ended(tab, 2)
         found = tab.evaluate(CONTRAST)
+        origins = {f"SPAN.t {kind}" for kind in ("accepted", "bonus", "corrected", "injected")}
+        assert origins <= {name for name, _ in found}
         assert {"P.error", "SUMMARY.", "CODE.", "TEXTAREA.", "BUTTON.again"} <= {name for name, _ in found}
         assert [(name, ratio) for name, ratio in found if ratio < 4.5] == []
 
