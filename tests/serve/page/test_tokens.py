@@ -145,3 +145,11 @@ def test_steps_without_tokens_have_a_chart_and_no_slider(tab, fake):
     ended(tab)
     assert last(tab, ".strip > span").count() == 2
     assert not last(tab, ".scrub").is_visible()
+
+
+def test_text_that_a_tag_holds_too_has_the_origin_of_its_own_token(tab, fake):
+    pieces = [["bonus", "Hm"], ["bonus", "</think>", "added"], ["accepted", "\n\nthink"], ["corrected", "!"]]
+    fake.then(reasoning("Hm"), content("think"), content("!", **step(4, 2, 1, pieces=pieces)), delta("stop"))
+    ask(tab)
+    ended(tab)
+    assert origins(tab, "> .text") == [("think", "accepted"), ("!", "corrected")]
