@@ -164,7 +164,7 @@ def test_shortcuts_are_listed(tab):
     tab.evaluate("document.activeElement.blur()")
     tab.keyboard.press("?")
     shown = tab.inner_text("#shortcuts")
-    for words in ("Send the message", "Token colors", "Alt+N"):
+    for words in ("Send the message", "Token colours", "Alt+N"):
         assert words in shown
     tab.keyboard.press("Escape")
     assert not tab.is_visible("#shortcuts")

@@ -9,7 +9,7 @@ const SHORTCUTS = [
   ["Alt+N", "New chat"],
   ["Alt+L", "Conversations"],
   ["Alt+S", "Settings"],
-  ["Alt+C", "Token colors"],
+  ["Alt+C", "Token colours"],
   ["Alt+T", "Theme"],
   ["\u2190 \u2192", "Step by step, on the slider of an answer"],
   ["?", "This list"],
