@@ -100,6 +100,16 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
     )
 
 
+def prepare(lm: "LM", chosen: "Strategy") -> None:
+    """Load and compile what a strategy needs; show on stderr that this goes on."""
+    from dflash.generation.progress import progress_line
+
+    with progress_line(f"{chosen!r}", shown=True) as report:
+        if report is not None:
+            report("strategy")
+        lm.prepare(chosen)
+
+
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling arguments and limits for `LM.generate`."""
     given = {name: getattr(arguments, name) for name in ("stop", *SAMPLING)}

@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     with common.load(arguments, sequences=2, prefix_cache=True) as lm:
         if lm.template is None:
             raise TemplateError(f"{arguments.model} has no chat template: use run --raw")
-        lm.prepare(strategy["strategy"])
+        common.prepare(lm, strategy["strategy"])
         chat = Chat(lm, arguments, strategy)
         say(wrapped(f"{lm!r}; /help lists the commands"))
         complete()

@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
         _check(arguments.prompt, arguments)
     with common.load(arguments) as lm:
         # check the strategy before reading the prompt from a terminal
-        lm.prepare(strategy["strategy"])
+        common.prepare(lm, strategy["strategy"])
         text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
         _check(text, arguments)
         prompt, template = _prompt(arguments, lm, text)

@@ -179,6 +179,8 @@ def load_backend(
     )
     with ExitStack() as stack:
         stack.callback(engine_thread.close, MAX_CLOSING)
+        if progress is not None:
+            progress("strategy")
         engine_thread.prepare(defaults.strategy)
         prepare_draft(engine_thread, defaults)
         stack.pop_all()

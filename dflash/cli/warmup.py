@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     strategy, began, before = common.strategy(arguments), monotonic(), count().done
     with common.load(arguments, sequences=arguments.sequences) as lm:
-        lm.prepare(strategy["strategy"])
+        common.prepare(lm, strategy["strategy"])
         for temperature in (0.0, 1.0):
             settings = {**strategy, "temperature": temperature, "top_p": 0.9, "seed": 0}
             lm.generate([0] * 8, max_tokens=8, ignore_eos=True, stream=False, **settings)

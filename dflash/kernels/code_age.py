@@ -1,4 +1,4 @@
-"""Track when cached compiled code was last used, and remove entries unused for 30 days.
+"""Track when cached compiled code was last used; remove entries unused for 30 days, and the oldest beyond 1 GiB.
 
 The time of a file's last change is the time of its last use, to within a day. Other processes may remove the same files
 at the same time.
@@ -18,6 +18,9 @@ TEMPORARY = "new-"
 """Prefix of files that are being written; one that is a day old was left behind by a killed process."""
 
 _KEPT = 30 * DAY
+MAX_BYTES = 1 << 30
+"""Bytes of a folder: months of edits. The kernels of a model take 3 MB on a CPU and tens of MB on a GPU."""
+
 _LONGEST_STEP = 7 * DAY
 """Seconds that the clock may be ahead of the last use: a clock that jumps a month ahead must not empty the cache."""
 
@@ -62,11 +65,16 @@ def last_use(folder: Path, empty: float | None = None) -> float:
 
 
 def remove_unused(folder: Path, siblings: str, now: float) -> None:
-    """Remove files of a folder, and folders of other versions beside it, that were not used for 30 days before `now`."""
+    """Remove files of a folder, and folders of other versions beside it, that were not used for 30 days before `now`.
+
+    Beyond `MAX_BYTES`, files that were used least recently go earlier.
+    """
+    n_bytes = 0
     with suppress(OSError):
-        for path, stamp in _stamps(folder):
-            if now - stamp > (DAY if path.name.startswith(TEMPORARY) else _KEPT):
-                with suppress(OSError):
+        for path, stamp in sorted(_stamps(folder), key=lambda entry: -entry[1]):
+            with suppress(OSError):
+                n_bytes += path.stat().st_size
+                if n_bytes > MAX_BYTES or now - stamp > (DAY if path.name.startswith(TEMPORARY) else _KEPT):
                     path.unlink()
     for path in _beside(folder, siblings):
         stamp = last_use(path)

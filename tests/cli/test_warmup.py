@@ -1,9 +1,13 @@
 """The command that compiles kernels, and what it says."""
 
+import contextlib
+import io
+
 import pytest
 
 from dflash.__main__ import main
 from dflash.cli import warmup
+from dflash.generation import progress
 from dflash.kernels import compiling
 from dflash.kernels.cpu.jit import CACHE
 
@@ -25,6 +29,26 @@ def test_it_says_what_was_compiled_and_where_it_is(capsys, monkeypatch):
     out, errors = capsys.readouterr()
     assert out.startswith("demo on the CPU: 1 kernels compiled in ")
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("command", [["run", "demo", "hi", "-n", "1"], ["warmup"], ["chat"]])
+def test_a_line_is_shown_while_a_strategy_is_prepared(monkeypatch, command):
+    shown = []
+
+    @contextlib.contextmanager
+    def line(name, **_):
+        stages = []
+        yield stages.append
+        shown.append((name, stages))
+
+    monkeypatch.setattr(progress, "progress_line", line)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main([*command, "--device", "cpu", "--context", "256", "--strategy", "lookup:3"]) == 0
+    (model, stages), (strategy, prepared) = shown
+    assert model == "demo"
+    assert "kernels" in stages
+    assert "lookup" in strategy.lower()
+    assert prepared == ["strategy"]
 
 
 @pytest.mark.parametrize("words", [["nosuch.gguf"], ["demo", "--strategy", "nosuch"]])

@@ -431,3 +431,14 @@ def test_a_user_without_a_home(tmp_path, monkeypatch, caplog):
     assert cache.get("a") == CODE
     assert cache.folder == code_folder.spare_folder("code")
     assert not warnings(caplog)
+
+
+def test_the_least_recently_used_entries_beyond_the_limit_are_removed(folder, monkeypatch):
+    cache = CodeCache(folder)
+    for age, name in enumerate("abcd"):
+        cache.put(name, CODE)
+        os.utime(folder / name, (time.time() - 2 * DAY + age,) * 2)
+    size = (folder / "a").stat().st_size
+    monkeypatch.setattr(code_age, "MAX_BYTES", 3 * size)
+    CodeCache(folder).put("e", CODE)
+    assert sorted(path.name for path in folder.iterdir()) == ["c", "d", "e"]
