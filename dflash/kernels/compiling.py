@@ -63,11 +63,11 @@ class Progress:
                 for size in self._waiting.values():
                     add(waiting=1, size=size)
 
-    def finish(self, number: int) -> None:
-        """Count a kernel as compiled."""
+    def finish(self, number: int, compiled: int) -> None:
+        """Count a kernel as compiled, or, if `compiled` is 0, as found in the cache."""
         with self._lock:
             size = (self._waiting or {}).pop(number)
-        add(done=1, waiting=-1, size=size)
+        add(done=min(compiled, 1), waiting=-1, size=size)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from dflash.kernels import compiling
 from dflash.kernels.compiling import Progress
 from dflash.kernels.cpu import warm_marker
 from dflash.kernels.cpu.dry_run import Job, dry_run, grouped
-from dflash.kernels.cpu.jit import inline
+from dflash.kernels.cpu.jit import CACHE, inline
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.target import load_model
 
@@ -113,13 +114,21 @@ def model(monkeypatch):
     return given[0], known
 
 
-def test_processes_compile_each_kernel_once_and_are_not_started_again(model, monkeypatch):
+def test_processes_compile_what_is_missing_and_are_not_started_again(model, monkeypatch, tmp_path):
+    """In a cache that lacks one kernel, that one is compiled, and the second process finds nothing to do."""
     settings, known = model
+    compile_ahead(settings)
+    copied = tmp_path / "dflash" / CACHE.folder.name
+    shutil.copytree(CACHE.used_folder, copied)
+    for path in (*copied.glob("log_sum_exp-*"), *copied.glob("known-*")):
+        path.unlink()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    known.clear()
     before = compiling.count()
     compile_ahead(settings)
     after = compiling.count()
-    assert after.done > before.done + 30
-    assert after.waiting == before.waiting
+    assert (after.done - before.done, after.waiting) == (1, before.waiting)
+    assert list(copied.glob("log_sum_exp-*"))
     assert len(known) == 1
     monkeypatch.setattr(module.subprocess, "Popen", None)
     compile_ahead(settings)
@@ -187,8 +196,10 @@ def test_kernels_of_processes_are_counted_once_however_many_name_them():
     with Progress() as progress:
         progress.expect([10, 30])
         progress.expect([10, 30])
-        progress.finish(1)
+        progress.finish(1, 1)
         now = compiling.count()
         assert (now.done - before.done, now.waiting - before.waiting) == (1, 1)
         assert now.done_size - before.done_size == pytest.approx(1.5)
+        progress.finish(0, 0)
+        assert compiling.count()[:2] == (now.done, before.waiting), "the cache had it"
     assert compiling.count().waiting == before.waiting

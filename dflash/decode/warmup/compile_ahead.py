@@ -76,7 +76,7 @@ def _run(settings: str, progress: Progress, running: list["subprocess.Popen[str]
                 if line.startswith("["):
                     progress.expect(json.loads(line))
                 else:
-                    progress.finish(int(line))
+                    progress.finish(*map(int, line.split()))
             if process.wait() != 0:
                 errors.seek(0)
                 raise OSError((errors.read().strip().splitlines() or [f"exit status {process.returncode}"])[-1])

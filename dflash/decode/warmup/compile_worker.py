@@ -2,7 +2,7 @@
 
 Its argument is a JSON object: the arguments of `jobs_of`, and ``claims``, a folder. Several of these processes share the
 work by files in that folder. Each writes the sizes of all kernels to stdout first, and
-then a line with the number of each kernel that it has compiled.
+then a line for each kernel of its own: its number, and 0 if the cache had it.
 """
 
 import json
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash.decode.warmup import decoding_jobs, prefill_lengths
+from dflash.kernels.compiling import count
 from dflash.kernels.cpu.dry_run import Job, dry_run, grouped
 from dflash.model.batch import Span
 from dflash.model.config import Config
@@ -58,8 +59,9 @@ def main(settings: str) -> None:
             pass
         else:
             for number, (job, _) in enumerate(group, first):
+                before = count().done
                 job.compile()
-                print(number, flush=True)
+                print(number, count().done - before, flush=True)
         first += len(group)
 
 
