@@ -86,6 +86,8 @@ class Server(uvicorn.Server):
         """Begin to accept connections. Called by uvicorn."""
         await super().startup(sockets)
         self._ready()
+        if self.should_exit:  # after a signal, uvicorn would leave the sockets open, for which a loop of uvloop waits
+            await self.shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         """Return True to shut down. Called by uvicorn ten times a second."""

@@ -14,7 +14,7 @@ from dflash.__main__ import main
 
 DEMO = Path(dflash.__file__).parent / "data" / "demo-Q4_K_M.gguf"
 SHORT = ["-n", "4", "--threads", "1"]
-REDIRECTIONS = ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", "| true", "2>&1 | true"]
+REDIRECTIONS = [">&-", "<&- >&- 2>&-", ">/dev/full", "| true", "2>&1 | true"]
 LETTERS = "日 é \U0001f600 €"
 
 
@@ -29,10 +29,10 @@ def shell(words, redirection):
     ("command", "redirection"),
     [
         *(("info demo --json", redirection) for redirection in REDIRECTIONS),
-        *(("info nothing", redirection) for redirection in REDIRECTIONS if "2>" in redirection),
+        ("info nothing", "2>&-"),
+        ("info nothing", "2>/dev/full"),
         ("--help", ">&-"),
         ("--help", "| true"),
-        ("run demo", ">/dev/full"),
         ("chat demo", "<&- >&-"),
         ("serve nothing --port 0", "2>&-"),
     ],
@@ -43,7 +43,7 @@ def test_streams_that_are_closed_or_full(command, redirection):
     assert b"Traceback" not in done.stderr + done.stdout
     assert b"Exception" not in done.stderr + done.stdout
     assert done.returncode in (0, 1)
-    if (words[0], redirection) in (("info", ">/dev/full"), ("run", ">/dev/full")) and "nothing" not in words:
+    if redirection == ">/dev/full":
         assert done.stderr.endswith(b"dflash: the output can't be written: No space left on device\n")
         assert done.returncode == 1
 

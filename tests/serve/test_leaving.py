@@ -14,8 +14,6 @@ import pytest
 from hang_guard import GUARD, wait_until
 from loops import BOTH_LOOPS
 
-pytestmark = BOTH_LOOPS
-
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 LONG = [7] * 7000
@@ -97,6 +95,7 @@ def test_in_the_middle_of_the_prompt(server, forwards, stream):
     assert forwards.n < len(LONG) // server.engine_thread.engine.chunk
 
 
+@BOTH_LOOPS
 def test_in_the_middle_of_a_stream(server, forwards):
     body = {"prompt": "import os", "max_tokens": 20000, "stream": True}
     assert leave(server, forwards, body, IN_TEXT, after_text) == 0
@@ -117,6 +116,7 @@ def test_while_waiting_for_a_place(server, client, forwards):
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 
+@BOTH_LOOPS
 def test_before_the_end_of_the_body(server, client):
     url = httpx.URL(server.url)
     with socket.create_connection((url.host, url.port)) as connection:
@@ -124,6 +124,7 @@ def test_before_the_end_of_the_body(server, client):
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 
+@BOTH_LOOPS
 def test_with_half_of_the_connection(server, client, forwards):
     """A client that will send nothing more counts as gone."""
     forwards.hold_at = IN_TEXT

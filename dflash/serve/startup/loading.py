@@ -20,6 +20,16 @@ _HEALTH = {"status": "loading model"}
 _PROBLEM = Problem(503, "the model is loading; try again later", code="loading", headers={"Retry-After": "2"})
 
 
+class _Server(uvicorn.Server):
+    """A server that ends in its loop only, after it has started: otherwise its sockets stay open, for which uvloop waits."""
+
+    is_over = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return True to shut down. Called by uvicorn ten times a second."""
+        return self.is_over or await super().on_tick(counter)
+
+
 class LoadingServer:
     """Context manager: answers every request with 503 while its block loads the model; ``/`` with the page, which waits.
 
@@ -34,7 +44,7 @@ class LoadingServer:
     def __init__(self, sockets: list[socket.socket]) -> None:
         self._sockets = duplicates(sockets)
         settings = {**CONNECTIONS, "interface": "asgi3", "lifespan": "off", "log_config": None}
-        self._server = uvicorn.Server(uvicorn.Config(self._answer, **settings))
+        self._server = _Server(uvicorn.Config(self._answer, **settings))
         self._stage, self._began, self._kernels = "", monotonic(), count()
         self._thread = threading.Thread(target=self._server.run, args=(self._sockets,), name="dflash-loading", daemon=True)
 
@@ -43,7 +53,7 @@ class LoadingServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._server.should_exit = True
+        self._server.is_over = True
         self._thread.join()
 
     def report(self, stage: str) -> None:

@@ -1,9 +1,11 @@
 """Sockets before the model, responses while it loads, the line at the end, and the options of the server."""
 
+import asyncio
 import json
 import os
 import shlex
 import socket
+import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hang_guard import GUARD
+import uvicorn
+from hang_guard import GUARD, wait_until
 from in_process import sent
 from loops import BOTH_LOOPS
 from processes import process
@@ -60,6 +63,27 @@ def test_requests_get_503_while_the_model_loads_and_answers_afterwards(app_of):
             served.run(sockets)
             assert early.result().json()["choices"][0]["text"] == "hello"
     assert app.engine_thread.ended
+
+
+@BOTH_LOOPS
+def test_a_load_that_fails_before_the_server_has_started(monkeypatch):
+    """The loop of uvloop can't be closed while a socket listens."""
+    startup, ended = uvicorn.Server.startup, threading.Event()
+
+    async def late(server, sockets=None):
+        await startup(server, sockets)
+        assert await asyncio.to_thread(ended.wait, GUARD)
+
+    monkeypatch.setattr(uvicorn.Server, "startup", late)
+    with listening("127.0.0.1", 0) as sockets:
+        server = LoadingServer(sockets)
+        server.__enter__()
+        leaving = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
+        leaving.start()
+        wait_until(lambda: server._server.is_over or server._server.should_exit)
+        ended.set()
+        leaving.join(GUARD)
+        assert not leaving.is_alive()
 
 
 def test_a_failed_load_closes_the_socket(monkeypatch, capsys):
