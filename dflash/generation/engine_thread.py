@@ -300,11 +300,7 @@ class EngineThread:
         began = time.perf_counter()
         events = self.engine.step()
         self._notify(events, time.perf_counter() - began)
-        for error in {session.error for session, _ in events}:
-            if error is not None:
-                # breaks a reference cycle: the frames refer to the session and the model. Before anything is passed on:
-                # sequences that fail together share an error, and frames of threads that raise it must not be cleared
-                clear_frames(error.__traceback__)
+        _clear_errors(events)
         for session, step in events:
             held = self._completions.get(session)
             if held is not None:
@@ -382,3 +378,14 @@ class EngineThread:
 
 def _nothing() -> None:
     """Do nothing; an empty call that wakes the engine thread."""
+
+
+def _clear_errors(events: Sequence[Event]) -> None:
+    """Clear the frames of errors, which refer to sessions and the model: a reference cycle.
+
+    Called before anything is passed on: sequences that fail together share an error, and the frames of threads that raise it
+    must not be cleared. No caller may name an error, since frames of the error refer to their callers.
+    """
+    for error in {session.error for session, _ in events}:
+        if error is not None:
+            clear_frames(error.__traceback__)
