@@ -88,6 +88,7 @@ def test_text_files_are_sent_in_front_of_the_message(tab, fake):
         {"name": "b.md", "mimeType": "", "buffer": b"```\nfenced\n```"},
     ]
     tab.set_input_files("#file", files)
+    tab.wait_for_selector("#files .chip:has-text('b.md')")
     assert [chip.inner_text() for chip in tab.locator("#files .chip").all()] == [
         "a.py \u00b7 6 bytes",
         "b.md \u00b7 14 bytes",
