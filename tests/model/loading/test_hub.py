@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from functools import partial
@@ -83,13 +84,21 @@ class TestNames:
         assert find(REPO) == local
         assert len(hub.requests) == n
 
-    def test_neither_a_repository_nor_a_file(self, find, tmp_path, monkeypatch):
-        """One sentence each, with a hub and without."""
+    def test_neither_a_repository_nor_a_file(self, find):
         with pytest.raises(NotFound, match=r"org/none: there is no such repository.*; there is no file or folder"):
             find("org/none")
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(DownloadError, match=r"^org/none: is not in the cache, and HF_HUB_OFFLINE keeps"):
-            resolve("org/none", cache_dir=tmp_path)
+
+    def test_without_network(self, tmp_path):
+        """The client reads the variable when it is imported."""
+        code = f"from dflash.model.loading.hub import resolve; resolve('org/none', cache_dir={str(tmp_path)!r})"
+        offline = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "DownloadError: org/none: is not in the cache, and HF_HUB_OFFLINE keeps" in offline.stderr.splitlines()[-1]
 
     def test_importing_does_not_import_the_client(self):
         code = "import sys, dflash.model.loading.hub; sys.exit('huggingface_hub' in sys.modules)"
