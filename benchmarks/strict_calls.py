@@ -56,7 +56,7 @@ def body_of(path, seed):
 
 
 def calls_of(path, answer):
-    """Whether the answer was cut at the limit, and the arguments of its calls as texts."""
+    """Return whether the answer was cut at the limit, and the arguments of its calls as texts."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         return _streamed(path, events_of(answer.text))
     body = answer.json()

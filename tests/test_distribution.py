@@ -1,4 +1,4 @@
-"""The name of the distribution, and what a user is told to install."""
+"""Name of the distribution, and install commands in messages and docs."""
 
 import ast
 import re

@@ -92,7 +92,7 @@ def test_its_commands_work(bare):
 
 
 def test_files_of_another_package_called_dflash_are_named(bare, tmp_path):
-    """As of Z Lab's: installed over this one, under it, and before it on the path."""
+    """Z Lab's package: installed over this one, under it, and before it on the path."""
     site = Path(sysconfig.get_path("purelib", vars={"base": str(bare)}))
     own = (site / "dflash" / "__init__.py").read_text()
     try:

@@ -50,7 +50,7 @@ def test_logits_and_perplexity(gpu):
 
 
 def test_hidden_states(gpu, lm):
-    """As on a CPU but for the rounding of products in 16 bits, in NumPy's arrays; bad layers are refused."""
+    """Hidden states equal a CPU's but for the rounding of products in 16 bits, in NumPy's arrays; bad layers are refused."""
     ids = PROMPTS[0]["prompt_ids"]
     found, want = gpu.hidden_states(ids), lm.hidden_states(ids)
     for layer, states in want.items():
