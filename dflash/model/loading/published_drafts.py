@@ -28,7 +28,7 @@ PUBLISHED: Mapping[str, str] = {
     "qwen3.6-27b": "hf:z-lab/Qwen3.6-27B-DFlash",
     "qwen3.6-35b-a3b": "hf:z-lab/Qwen3.6-35B-A3B-DFlash",
 }
-"""Name of a target, in lower case with hyphens, to its draft model: those that the authors of DFlash list."""
+"""Name of a target, in lower case with hyphens, to its draft model: those listed by the authors of DFlash, and the demo's."""
 
 OWN_TABLE = "DFLASH_DRAFTS"
 """Environment variable: a JSON file like `PUBLISHED`, whose entries come first."""
@@ -57,10 +57,11 @@ def draft_of(metadata: Mapping[str, Any], path: Path) -> str:
     beside = _beside(path, names)
     if beside is not None:
         return beside
-    table = {**PUBLISHED, **_own_table()}
-    found = [key for key in table if any(re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", name) for name in names)]
-    if found:
-        return table[max(found, key=len)]
+    for table in (_own_table(), PUBLISHED):
+        for name in names:
+            found = [key for key in table if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", name)]
+            if found:
+                return table[max(found, key=len)]
     raise NotFound(
         f"draft auto: no draft model is known for {names[0]!r}; give its file or repository, or decode without one "
         "(mtp, lookup, adaptive)"

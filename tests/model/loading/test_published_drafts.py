@@ -24,6 +24,7 @@ def test_the_demo_finds_its_draft(lm):
         ({"general.basename": "Qwen3.5", "general.size_label": "4B"}, "x.gguf", "qwen3.5-4b"),
         ({"general.basename": "Qwen3.5-9B"}, "x.gguf", "qwen3.5-9b"),
         ({"general.name": "my tune", "general.base_model.0.name": "Qwen3.5 35B A3B"}, "x.gguf", "qwen3.5-35b-a3b"),
+        ({"general.name": "Qwen3.6-27B", "general.base_model.0.name": "Qwen3.5-122B-A10B"}, "x.gguf", "qwen3.6-27b"),
         ({}, "Qwen3-Coder-30B-A3B-Instruct-Q4_K_M.gguf", "qwen3-coder-30b-a3b"),
         ({}, "unsloth_Qwen3.6-35B-A3B-UD-Q4_K_XL.gguf", "qwen3.6-35b-a3b"),
     ],
@@ -66,6 +67,8 @@ def test_the_users_table_comes_before_ours(tmp_path, monkeypatch):
     table.write_text(json.dumps({"Qwen3.6-27B": "mine.gguf", "my-model": "hf:me/draft"}))
     assert draft_of({"general.name": "Qwen3.6-27B"}, tmp_path / "x.gguf") == "mine.gguf"
     assert draft_of({"general.name": "My Model"}, tmp_path / "x.gguf") == "hf:me/draft"
+    table.write_text(json.dumps({"qwen3.6": "short.gguf"}))
+    assert draft_of({"general.name": "Qwen3.6-27B"}, tmp_path / "x.gguf") == "short.gguf"
     table.write_text("[1]")
     with pytest.raises(RequestError, match=f"{OWN_TABLE}: .*drafts.json must hold a JSON object"):
         draft_of({}, tmp_path / "x.gguf")
