@@ -28,7 +28,7 @@ PUBLISHED: Mapping[str, str] = {
     "qwen3.6-27b": "hf:z-lab/Qwen3.6-27B-DFlash",
     "qwen3.6-35b-a3b": "hf:z-lab/Qwen3.6-35B-A3B-DFlash",
 }
-"""Name of a target, in lower case with hyphens, to its draft model: those listed by the authors of DFlash, and the demo's."""
+"""Name of a target, in lower case with hyphens, to its draft model: those listed by DFlash's authors, and the demo's."""
 
 OWN_TABLE = "DFLASH_DRAFTS"
 """Environment variable: a JSON file like `PUBLISHED`, whose entries come first."""
