@@ -8,9 +8,10 @@ def summary(generation: GenerationRecord) -> str:
     usage, timings = generation.usage, generation.timings
     cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
     rate = f" at {timings.prompt_rate:,.0f}/s" if timings.prompt_rate else ""
+    decode_rate = f" at {timings.decode_rate:,.1f}/s" if timings.decode_rate else ""  # one step has none
     parts = [
         f"{usage.prompt_tokens} prompt tokens{cached}{rate}",
-        f"{usage.completion_tokens} tokens at {timings.decode_rate:,.1f}/s",
+        f"{usage.completion_tokens} tokens{decode_rate}",
         f"first after {timings.first_token * 1e3:,.0f} ms",
     ]
     if generation.acceptance is not None:
