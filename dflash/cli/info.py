@@ -137,6 +137,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending}"),
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
+        *([("", _without(tokenizer["missing_bytes"]))] if tokenizer["missing_bytes"] else []),
         ("chat template", _template(about["template"])),
         *([("", _parsed(about["parsers"], about["template"]))] if about.get("parsers") else []),
         ("device", _device(device)),
@@ -163,6 +164,10 @@ def as_text(about: dict[str, Any]) -> str:
 def _cache(memory: dict[str, Any]) -> str:
     per_token, many = size(memory["kv_per_token"]), size(memory["kv_per_1000_tokens"])
     return f"{memory['kv_type']}, {per_token} per token, {many} for 1,000 tokens"
+
+
+def _without(missing: list[int]) -> str:
+    return f"no tokens for the bytes {' '.join(f'{byte:02X}' for byte in missing)}: text is encoded without them"
 
 
 def _quality(measured: dict[str, float]) -> str:

@@ -16,7 +16,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.model.text.vocabulary import NORMALIZED, UNUSED, TokenizerVocabulary
+from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
 
 _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
 _GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
@@ -172,14 +172,16 @@ def _limit(file: GGUFFile, config: Config, bandwidth: int) -> dict[str, float]:
 
 
 def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
+    rule = vocabulary.piece_rule
     return {
-        "model": "byte-level BPE" if vocabulary.byte_level else "BPE of characters",
+        "model": "BPE of characters" if rule is None else "byte-level BPE",
         "pre": vocabulary.pre,
         "tokens": len(vocabulary.types.rstrip(bytes([UNUSED]))),
         "merges": len(vocabulary.merges),
-        "normalizer": _NORMALIZER if vocabulary.pre in NORMALIZED else "no normalization",
+        "normalizer": _NORMALIZER if rule is not None and rule.nfc else "no normalization",
         "end": None if vocabulary.eos is None else vocabulary.texts[vocabulary.eos],
         "adds_bos": vocabulary.add_bos,
+        "missing_bytes": vocabulary.missing_bytes,
     }
 
 

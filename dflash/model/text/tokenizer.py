@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
 from dflash.model.text.vocabulary import (
-    BEFORE,
     BYTE,
     BYTE_LETTERS,
     CONTROL,
     NORMAL,
-    NORMALIZED,
-    PATTERNS,
     SPACE,
     UNUSED,
     USER,
@@ -26,7 +24,10 @@ if TYPE_CHECKING:
 
 _LETTER_TO_BYTE = {ord(letter): byte for byte, letter in enumerate(BYTE_LETTERS)}
 _BYTE_TO_LETTER = dict(enumerate(BYTE_LETTERS))
-_END_TEXTS = ("<|endoftext|>", "<|im_end|>", "<turn|>", "<|tool_response>")
+_END_TEXTS = (
+    *("<|endoftext|>", "<|im_end|>", "<turn|>", "<|tool_response>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>"),
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
 """Tokens that end a completion in the models that have them, as in llama.cpp."""
 
 _UNCERTAIN_PIECES = 16
@@ -45,12 +46,14 @@ class Tokenizer:
     eos, bos, pad : int or None
         Special ids in the file.
     eos_ids : tuple of int
-        Ids that end a completion: `eos` first, the end of a turn that the file names, then others such as ``<|im_end|>`` if
-        they exist.
+        Ids that end a completion: `eos` first, the ends of a turn and of a message that the file names, then others such as
+        ``<|im_end|>`` if they exist.
     add_bos : bool
         Whether `encode` starts with `bos`.
     pre : str
         Name of the pattern that splits text into pieces before BPE.
+    space_prefix : bool
+        Whether `encode` puts a space in front of the text, as SentencePiece does, and `decode` removes it.
     normalizer : str
         Unicode normalization form applied to text between added tokens, or ``"none"``.
     """
@@ -58,14 +61,18 @@ class Tokenizer:
     def __init__(self, vocabulary: TokenizerVocabulary) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
         self._full, self._untrusted = _build(vocabulary)
-        self.pre, self._byte_level = vocabulary.pre, vocabulary.byte_level
-        self.normalizer = "NFC" if vocabulary.pre in NORMALIZED else "none"
+        rule = vocabulary.piece_rule
+        self.pre, self._byte_level = vocabulary.pre, rule is not None
+        self.normalizer = "NFC" if rule is not None and rule.nfc else "none"
+        self.space_prefix = vocabulary.space_prefix
         self.n_vocab = len(self._texts)
         self.n_tokens = len(self._types.rstrip(bytes([UNUSED])))
         self.eos, self.bos, self.pad = vocabulary.eos, vocabulary.bos, vocabulary.pad
         self.add_bos = vocabulary.add_bos
-        ends = (self.eos, vocabulary.eot, *map(self.id_of, _END_TEXTS))
-        self.eos_ids = tuple(dict.fromkeys(token for token in ends if token is not None))
+        named = (self.eos, vocabulary.eot, vocabulary.eom)
+        known = (token for token in map(self.id_of, _END_TEXTS) if token is not None and self.is_added(token))
+        self.eos_ids = tuple(dict.fromkeys([*(token for token in named if token is not None), *known]))
+        self._extra_space = self._after_added() if self.space_prefix else None
         if not self.eos_ids:
             raise FormatError(f"tokenizer.ggml.eos_token_id is missing and no token is {' or '.join(_END_TEXTS)}")
 
@@ -89,8 +96,8 @@ class Tokenizer:
             Any text.
         special : bool
             Whether a control token spelled out in the text (``<|im_end|>``) becomes that token. Use False for untrusted text
-            and for parts of a text; no `bos` is added then. Added tokens that are not control tokens (``<think>``) are
-            recognized in both cases.
+            and for parts of a text; no `bos` and no space is added then. Added tokens that are not control tokens
+            (``<think>``) are recognized in both cases.
         max_tokens : int, optional
             Most tokens that the text may have. A much longer text is refused without encoding all of it.
 
@@ -133,6 +140,8 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Convert several texts to ids in parallel; see `encode`."""
         inner = self._full if special else self._untrusted
+        if special and self._extra_space is not None:
+            texts = [self._extra_space.sub(r"\1", text) for text in texts]
         try:
             encodings = inner.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
@@ -150,8 +159,10 @@ class Tokenizer:
             return ids
         return ids if text.startswith(self.token_bytes(self.bos).decode()) else ids[1:]
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False, continues: bool = False) -> str:
         """Convert ids to text: their joined bytes, with U+FFFD where they are not UTF-8.
+
+        The space that `encode` has put in front of the text is left out.
 
         Parameters
         ----------
@@ -159,6 +170,8 @@ class Tokenizer:
             Ids below `n_vocab`; padding rows have no bytes.
         skip_special : bool
             Whether control tokens are left out.
+        continues : bool
+            Whether the ids continue a text, so that a space in front belongs to it.
 
         Raises
         ------
@@ -167,7 +180,11 @@ class Tokenizer:
         """
         if skip_special:
             ids = (token for token in ids if not self.is_special(token))
-        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+        parts = [self.token_bytes(token) for token in ids]
+        first = int(self.bos is not None and parts[:1] == [self.token_bytes(self.bos)])
+        if self.space_prefix and not continues and parts[first:]:
+            parts[first] = parts[first].removeprefix(b" ")
+        return b"".join(parts).decode("utf-8", "replace")
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token, which may be part of a character."""
@@ -206,6 +223,17 @@ class Tokenizer:
         ids = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
         return {name: self._texts[token] for name, token in ids.items() if token is not None}
 
+    def _after_added(self) -> re.Pattern[str]:
+        """Return an expression for an added token and the space after it, which stands for the one that is put there.
+
+        After the tokens that begin and end a sequence, a space of the text comes after the one that is added.
+        """
+        texts = [
+            text for token, text in enumerate(self._texts) if self.is_added(token) and token not in (self.bos, self.eos)
+        ]
+        each = "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)"
+        return re.compile(rf"({each}) (?!{each}|\Z)")
+
     def _kind(self, token: int) -> int:
         if not 0 <= token < self.n_vocab:
             raise RequestError(f"token id {token} is not in the vocabulary: wanted 0 to {self.n_vocab - 1}")
@@ -216,7 +244,7 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
     """Make a tokenizer with all added tokens and one without control tokens; they share the BPE."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    texts, types = vocabulary.texts, vocabulary.types
+    texts, types, rule = vocabulary.texts, vocabulary.types, vocabulary.piece_rule
     ids = {text: index for index, text in enumerate(texts) if types[index] != UNUSED}
     problem = vocabulary.bad_merge()
     if problem:
@@ -224,7 +252,8 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
         raise FormatError(problem)
     try:
         merges = cast("list[tuple[str, str]]", vocabulary.merges)
-        bpe = models.BPE(vocab=ids, merges=merges, byte_fallback=not vocabulary.byte_level)
+        whole = rule is not None and rule.whole_tokens
+        bpe = models.BPE(vocab=ids, merges=merges, byte_fallback=rule is None, ignore_merges=whole)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
@@ -238,17 +267,16 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
     full.add_tokens(added)
     untrusted.add_tokens([token for token in added if not token.special])
     for tokenizer in (full, untrusted):
-        if not vocabulary.byte_level:
+        if rule is None:
             tokenizer.normalizer = normalizers.Replace(" ", SPACE)
             continue
-        patterns = [PATTERNS[vocabulary.pre]]
-        if vocabulary.pre in BEFORE:
-            patterns.insert(0, BEFORE[vocabulary.pre])
-        pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+        pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        if vocabulary.pre in NORMALIZED:
+        if rule.nfc:
             tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*pieces, letters])
+    if vocabulary.space_prefix:
+        full.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     return full, untrusted
 
 

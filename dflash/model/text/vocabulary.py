@@ -12,26 +12,21 @@ import numpy as np
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.gguf.header import quoted
+from dflash.model.text.piece_rules import PIECE_RULES, PieceRule
+from dflash.model.text.scored_merges import scored_merges
 
 _log = logging.getLogger(__name__)
+_INTEGERS = int, np.integer
 
-NORMAL, CONTROL, USER, UNUSED, BYTE = 1, 3, 4, 5, 6
-SPACED = "gemma4"
-"""Name of the tokenizer whose tokens are plain text, with `SPACE` for a space and a token ``<0x0A>`` for each byte."""
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+CHARACTERS = {"gemma4": "merges", "llama": "scores"}
+"""Tokenizers with plain text in tokens, `SPACE` for a space and ``<0x0A>`` for a byte, by the key that gives the merges."""
 SPACE = "\u2581"
 
-_LETTERS = r"[^\r\n\p{L}\p{N}]?"
-_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-PATTERNS = {
-    "qwen2": rf"{_ENDINGS}|{_LETTERS}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
-    "qwen35": rf"{_ENDINGS}|{_LETTERS}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
-}
-PATTERNS["laguna"] = PATTERNS["qwen2"]
-BEFORE = {"laguna": r"[^\n]+|\n+"}
-"""Patterns that split text before those of `PATTERNS`."""
-NORMALIZED = ("qwen2", "qwen35")
-"""Patterns of tokenizers that normalize text to NFC."""
+_NEEDED = bytes((0x09, 0x0A, 0x0D, *range(0x20, 0x7F), *range(0x80, 0xC0)))
+"""Bytes that every byte-level vocabulary must have. Some have no token for control characters and unassigned planes."""
+_IN_UTF8 = bytes((*range(0xC0), *range(0xC2, 0xF5)))
+"""Bytes that occur in UTF-8."""
 
 
 def _byte_letters() -> list[str]:
@@ -57,10 +52,13 @@ class TokenizerVocabulary:
     merges : list of (str, str)
         Merges in the order of priority.
     pre : str
-        Name of the pattern that splits text into pieces, a key of `PATTERNS`; `SPACED` for a BPE of characters, which
-        splits nothing.
-    eos, eot, bos, pad : int or None
-        Special ids, `eot` at the end of a turn; None if the file does not name them.
+        Name of the rule that splits text into pieces, a key of `PIECE_RULES`; for a BPE of characters, which splits nothing,
+        a key of `CHARACTERS`.
+    space_prefix : bool
+        Text that begins a sequence or follows an added token gets a space in front, as SentencePiece does.
+    eos, eot, eom, bos, pad : int or None
+        Special ids, `eot` at the end of a turn, `eom` of a message that a tool must answer; None if the file does not name
+        them.
     add_bos : bool
         Whether text must start with `bos`.
     """
@@ -69,16 +67,24 @@ class TokenizerVocabulary:
     types: bytes
     merges: list[tuple[str, ...]]
     pre: str
+    space_prefix: bool
     eos: int | None
     eot: int | None
+    eom: int | None
     bos: int | None
     pad: int | None
     add_bos: bool
 
     @property
-    def byte_level(self) -> bool:
-        """True if normal tokens are bytes, written in `BYTE_LETTERS`."""
-        return self.pre in PATTERNS
+    def piece_rule(self) -> PieceRule | None:
+        """Rule that splits text, if normal tokens are bytes, written in `BYTE_LETTERS`; None for a BPE of characters."""
+        return PIECE_RULES.get(self.pre)
+
+    @property
+    def missing_bytes(self) -> list[int]:
+        """Bytes of UTF-8 that have no token: text with them is encoded without them, as in Transformers and llama.cpp."""
+        known = set(self.texts) if self.piece_rule else set(BYTE_LETTERS)
+        return [byte for byte in _IN_UTF8 if BYTE_LETTERS[byte] not in known]
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> TokenizerVocabulary:
@@ -92,37 +98,49 @@ class TokenizerVocabulary:
         Raises
         ------
         Unsupported
-            If the tokenizer is neither a byte-level BPE with a known pattern nor that of Gemma 4.
+            If the tokenizer is neither a byte-level BPE with a known rule nor one of `CHARACTERS`.
         FormatError
             If a key is missing or the keys contradict each other; the message names the key.
         """
         model = _text(metadata, "tokenizer.ggml.model")
-        if model not in ("gpt2", SPACED):
-            raise Unsupported(f"tokenizer.ggml.model is {quoted(model)}; dflash runs 'gpt2' (byte-level BPE) and {SPACED!r}")
-        pre = SPACED if model == SPACED else _text(metadata, "tokenizer.ggml.pre")
-        if pre not in (*PATTERNS, SPACED) or (pre == SPACED) != (model == SPACED):
-            raise Unsupported(f"tokenizer.ggml.pre is {quoted(pre)}; dflash runs {' and '.join(map(repr, PATTERNS))}")
+        if model != "gpt2" and model not in CHARACTERS:
+            names = " and ".join(map(repr, CHARACTERS))
+            raise Unsupported(f"tokenizer.ggml.model is {quoted(model)}; dflash runs 'gpt2' (byte-level BPE), {names}")
+        pre = model if model in CHARACTERS else _text(metadata, "tokenizer.ggml.pre")
+        if pre not in PIECE_RULES and pre != model:
+            raise Unsupported(f"tokenizer.ggml.pre is {quoted(pre)}; dflash runs {' and '.join(map(repr, PIECE_RULES))}")
         texts = _list(metadata, "tokenizer.ggml.tokens", str)
-        types = _types(metadata, len(texts), bytes_too=pre == SPACED)
-        if pre == SPACED:
+        types = _types(metadata, len(texts), bytes_too=model in CHARACTERS)
+        _check_unique(texts, types)
+        if model in CHARACTERS:
             _check_bytes(texts, types)
         else:
             _check_alphabet(texts, types)
+        if CHARACTERS.get(model) == "scores":
+            merges = scored_merges(_scores(metadata, texts, types))
+        else:
+            merges = [tuple(merge.split(" ")) for merge in _list(metadata, "tokenizer.ggml.merges", str)]
         bos = _token(metadata, "tokenizer.ggml.bos_token_id", len(texts))
-        add_bos = _flag(metadata, "tokenizer.ggml.add_bos_token")
+        add_bos = _flag(metadata, "tokenizer.ggml.add_bos_token", default=_adds_bos(pre) and bos is not None)
         if add_bos and "tokenizer.ggml.bos_token_id" not in metadata:
             raise FormatError("tokenizer.ggml.add_bos_token is true, but tokenizer.ggml.bos_token_id is missing")
-        return cls(
+        vocabulary = cls(
             texts=texts,
             types=types,
-            merges=[tuple(merge.split(" ")) for merge in _list(metadata, "tokenizer.ggml.merges", str)],
+            merges=merges,
             pre=pre,
+            space_prefix=pre == "llama" and _flag(metadata, "tokenizer.ggml.add_space_prefix", default=True),
             eos=_token(metadata, "tokenizer.ggml.eos_token_id", len(texts)),
             eot=_token(metadata, "tokenizer.ggml.eot_token_id", len(texts)),
+            eom=_token(metadata, "tokenizer.ggml.eom_token_id", len(texts)),
             bos=bos,
             pad=_token(metadata, "tokenizer.ggml.padding_token_id", len(texts)),
             add_bos=add_bos,
         )
+        if vocabulary.missing_bytes:
+            shown = " ".join(f"{byte:02X}" for byte in vocabulary.missing_bytes)
+            _log.info("tokenizer.ggml.tokens has no tokens for the bytes %s: text is encoded without them", shown)
+        return vocabulary
 
     def bad_merge(self) -> str | None:
         """Describe the first merge that does not join two tokens to a token; None if there is no such merge."""
@@ -152,8 +170,13 @@ def _text(metadata: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _flag(metadata: Mapping[str, Any], key: str) -> bool:
-    value = metadata.get(key, False)
+def _adds_bos(pre: str) -> bool:
+    """Return True if text starts with `bos` where the file does not say, as in llama.cpp."""
+    return PIECE_RULES[pre].adds_bos if pre in PIECE_RULES else pre == "llama"
+
+
+def _flag(metadata: Mapping[str, Any], key: str, *, default: bool = False) -> bool:
+    value = metadata.get(key, default)
     if not isinstance(value, bool | np.bool_):
         raise FormatError(f"{key} is of type {type(value).__name__}, wanted true or false")
     return bool(value)
@@ -167,21 +190,43 @@ def _list(metadata: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) 
         raise FormatError(f"{key} is of type {type(value).__name__}, wanted an array")
     wrong = sorted(found.__name__ for found in set(map(type, value)) if not issubclass(found, kind))
     if wrong:
-        wanted = "strings" if kind is str else "integers"
+        wanted = "strings" if kind is str else "integers" if kind == _INTEGERS else "numbers"
         raise FormatError(f"{key} holds values of type {', '.join(wrong)}, wanted {wanted} only")
     return list(value)
 
 
 def _types(metadata: Mapping[str, Any], n_tokens: int, *, bytes_too: bool) -> bytes:
     key = "tokenizer.ggml.token_type"
-    value = _list(metadata, key, (int, np.integer))
+    value = _list(metadata, key, _INTEGERS)
     if len(value) != n_tokens:
         raise FormatError(f"{key} has {len(value)} values, wanted {n_tokens}, one for each of tokenizer.ggml.tokens")
-    unknown = set(value) - {NORMAL, CONTROL, USER, UNUSED, *([BYTE] if bytes_too else ())}
-    if unknown:
-        index = next(index for index, kind in enumerate(value) if kind in unknown)
-        raise FormatError(f"{key}[{index}] is {value[index]}, wanted 1, 3, 4 or 5{' or 6' if bytes_too else ''}")
-    return bytes(value)
+    known = (NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE) if bytes_too else (NORMAL, UNKNOWN, CONTROL, USER, UNUSED)
+    strange = set(value).difference(known)
+    if strange:
+        index = next(index for index, kind in enumerate(value) if kind in strange)
+        raise FormatError(f"{key}[{index}] is {value[index]}, wanted 1 to {known[-1]}")
+    # `<unk>` is used as the control tokens are: never for ordinary text
+    return bytes(CONTROL if kind == UNKNOWN else kind for kind in value)
+
+
+def _scores(metadata: Mapping[str, Any], texts: list[str], types: bytes) -> dict[str, float]:
+    """Return the scores of the tokens of ordinary text."""
+    key = "tokenizer.ggml.scores"
+    scores = _list(metadata, key, (float, np.floating, *_INTEGERS))
+    if len(scores) != len(texts):
+        raise FormatError(f"{key} has {len(scores)} values, wanted {len(texts)}, one for each of tokenizer.ggml.tokens")
+    if not np.isfinite(scores).all():
+        index = int(np.argmin(np.isfinite(scores)))
+        raise FormatError(f"{key}[{index}] is {scores[index]}, wanted a finite number")
+    return {text: score for text, score, kind in zip(texts, scores, types, strict=True) if kind == NORMAL}
+
+
+def _check_unique(texts: list[str], types: bytes) -> None:
+    """Check that a text has one id; padding rows may have the text of others."""
+    first: dict[str, int] = {}
+    for index, (text, kind) in enumerate(zip(texts, types, strict=True)):
+        if kind != UNUSED and first.setdefault(text, index) != index:
+            raise FormatError(f"tokenizer.ggml.tokens[{index}] is {text!r} again, after id {first[text]}")
 
 
 def _check_bytes(texts: list[str], types: bytes) -> None:
@@ -197,18 +242,14 @@ def _check_bytes(texts: list[str], types: bytes) -> None:
 
 def _check_alphabet(texts: list[str], types: bytes) -> None:
     """Check that every text can be encoded and every token decoded."""
-    if len(set(texts)) != len(texts):
-        first: dict[str, int] = {}
-        twice = next(index for index, text in enumerate(texts) if first.setdefault(text, index) != index)
-        raise FormatError(f"tokenizer.ggml.tokens[{twice}] is {texts[twice]!r} again, after id {first[texts[twice]]}")
     normal = [text for text, kind in zip(texts, types, strict=True) if kind == NORMAL]
     strange = set("".join(normal)) - set(BYTE_LETTERS)
     if strange:
         text = next(text for text in normal if strange & set(text))
         raise FormatError(f"tokenizer.ggml.tokens[{texts.index(text)}] is {text!r}, which is not in GPT-2's alphabet")
-    missing = set(BYTE_LETTERS).difference(normal)
-    if missing:
-        byte = min(BYTE_LETTERS.index(letter) for letter in missing)
+    known = set(normal)
+    byte = next((byte for byte in _NEEDED if BYTE_LETTERS[byte] not in known), None)
+    if byte is not None:
         raise FormatError(f"tokenizer.ggml.tokens has no token for the byte 0x{byte:02x}, so not every text has ids")
 
 

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer as Reference
 
 from dflash.errors import FormatError, RequestError, Unsupported
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.text.piece_rules import PIECE_RULES
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.model.text.vocabulary import BYTE_LETTERS, PATTERNS
+from dflash.model.text.vocabulary import BYTE_LETTERS
 
 GOLDEN = ["qwen35-r2-untied", "qwen3-dense"]
 ADDED = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "<|im_", "|>"]
@@ -56,7 +57,7 @@ def test_golden(model):
     golden = json.loads((folder / "tokenizer_golden.json").read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_gguf(GGUFFile.open(folder / f"{model}-Q4_0.gguf").metadata)
     assert tokenizer.pre == golden["pre"]
-    assert PATTERNS[golden["pre"]] == golden["regex"]
+    assert PIECE_RULES[golden["pre"]].patterns == (golden["regex"],)
     assert (tokenizer.eos, tokenizer.pad, tokenizer.add_bos) == (496, 494, False)
     assert tokenizer.eos_ids == (496, 494)
     for case in golden["cases"]:
@@ -209,8 +210,8 @@ def test_half_a_surrogate_pair():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"model": "llama"}, Unsupported, "tokenizer.ggml.model is 'llama'"),
-        ({"pre": "gpt-4o"}, Unsupported, "tokenizer.ggml.pre is 'gpt-4o'; dflash runs 'qwen2' and 'qwen35'"),
+        ({"model": "rwkv"}, Unsupported, "tokenizer.ggml.model is 'rwkv'; dflash runs 'gpt2'"),
+        ({"pre": "gpt-4o"}, Unsupported, "tokenizer.ggml.pre is 'gpt-4o'; dflash runs 'qwen2' and 'deepseek-r1-qwen'"),
         *[({key: None}, FormatError, f"{key} is missing") for key in ("model", "pre", "tokens", "token_type", "merges")],
         ({"token_type": [1] * 5}, FormatError, "token_type has 5 values, wanted 263"),
         ({"token_type": [1] * 262 + [6]}, FormatError, r"token_type\[262\] is 6, wanted"),
@@ -219,7 +220,7 @@ def test_half_a_surrogate_pair():
         ({"tokens": [7]}, FormatError, "tokens holds values of type int, wanted strings"),
         ({"tokens": [*BYTE_LETTERS, *"abcdef", "<|im_end|>"]}, FormatError, r"tokens\[256\] is 'a' again, after id 97"),
         ({"tokens": ["日"], "token_type": [1]}, FormatError, r"tokens\[0\] is '日', which is not in"),
-        ({"tokens": ["a", "b"], "token_type": [1, 1]}, FormatError, "no token for the byte 0x00"),
+        ({"tokens": ["a", "b"], "token_type": [1, 1]}, FormatError, "no token for the byte 0x09"),
         ({"merges": ["a b", "a q"]}, FormatError, r"merges\[1\] is 'a q', but 'aq' is not a token"),
         ({"merges": ["a zz"]}, FormatError, r"merges\[0\] is 'a zz', but 'zz' is not a token"),
         ({"merges": ["ab"]}, FormatError, r"merges\[0\] is 'ab', wanted two tokens"),
