@@ -9,6 +9,7 @@ from dflash.kernels.delta.memory import DeltaMemory, GroupedDeltaMemory
 from dflash.kernels.ragged import PENDING
 from dflash.model.config_sizes import (
     MAX_BLOCKS,
+    MAX_EXPERTS,
     MAX_WIDTH,
     RopeScaling,
     attention_sizes,
@@ -136,7 +137,7 @@ class Config:
     @property
     def blocks(self) -> Architecture:
         """Tensors of the blocks, and what they imply."""
-        return ARCHITECTURES[self.architecture]
+        return ARCHITECTURES[self.architecture].of_file(experts=self.experts > 0)
 
     @property
     def delta_memory(self) -> type[DeltaMemory]:
@@ -165,7 +166,8 @@ class Config:
         """
         check_pending(pending)
         name = _architecture(metadata)
-        keys, architecture = Keys(metadata, name), ARCHITECTURES[name]
+        keys = Keys(metadata, name)
+        architecture = ARCHITECTURES[name].of_file(experts=keys.integer("expert_count", 0, low=0, high=MAX_EXPERTS) > 0)
         refuse_other_mathematics(keys, architecture)
         n_blocks = keys.integer("block_count", high=MAX_BLOCKS)
         n_layers = n_blocks - keys.integer("nextn_predict_layers", 0, low=0, high=n_blocks - 1)

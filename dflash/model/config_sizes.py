@@ -1,5 +1,6 @@
 """Groups of sizes in a `Config`, each read from metadata and checked."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ MAX_BLOCKS = 1024
 MAX_WIDTH = 1 << 20
 MAX_HEADS = 4096
 MAX_HEAD_SIZE = 1024
-_MAX_EXPERTS = 1 << 16
+MAX_EXPERTS = 1 << 16
 
 MIN_YARN_BASE = 2.0
 """Smallest rotation base with YaRN, which divides by the base's logarithm; published models have 10,000 and more."""
@@ -26,6 +27,7 @@ _RUNNABLE: dict[str, tuple[Any, ...]] = {
     "expert_gating_func": (0, 1),  # not given, softmax
     "expert_weights_norm": (True,),
     "expert_weights_scale": (0, 1),  # not given, none
+    "attention.causal": (True,),
 }
 """Keys that change the formulas of a model, and the values that dflash supports."""
 
@@ -64,17 +66,21 @@ class RopeScaling:
     @classmethod
     def from_keys(cls, keys: Keys) -> "RopeScaling | None":
         """Read the scaling; None if the metadata has none."""
-        kind = keys.text("rope.scaling.type", "none")
+        name = next((name for name in ("rope.scaling.factor", "rope.scale_linear") if name in keys), None)
+        kind = keys.text("rope.scaling.type", "linear" if name else "none")
         if kind == "none":
             return None
         if kind not in {"linear", "yarn"}:
             raise Unsupported(str(keys.wrong("rope.scaling.type", kind, "'none', 'linear' or 'yarn'")))
         min_beta = MIN_YARN_BETA if kind == "yarn" else 0
+        factor = keys.number(name or "rope.scaling.factor", low=1, high=1e6)
+        log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0, low=0, high=1e6)
         return cls(
             kind=kind,
-            factor=keys.number("rope.scaling.factor", low=1, high=1e6),
+            factor=factor,
             original_context=keys.integer("rope.scaling.original_context_length", keys.integer("context_length")),
-            attn_factor=keys.number(_first(keys, "attn_factor", "yarn_attn_factor"), 1.0, low=0, high=1e6),
+            attn_factor=keys.number(_first(keys, "attn_factor", "yarn_attn_factor"), 1.0, low=0, high=1e6)
+            / (1 + 0.1 * log_multiplier * math.log(factor)),
             ext_factor=keys.number("rope.scaling.yarn_ext_factor", 1.0, low=-1, high=1e6),
             beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=min_beta, high=1e6),
             beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=min_beta, high=1e6),
@@ -121,7 +127,9 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
     """Return heads, head size and rotation of the attention layers."""
     full = [i for i, is_recurrent in enumerate(recurrent) if not is_recurrent]
     heads = _same(keys, "attention.head_count", full, len(recurrent), high=MAX_HEADS)
-    kv_heads = _same(keys, "attention.head_count_kv", full, len(recurrent), high=MAX_HEADS)
+    kv_heads = heads
+    if "attention.head_count_kv" in keys:
+        kv_heads = _same(keys, "attention.head_count_kv", full, len(recurrent), high=MAX_HEADS)
     if heads % kv_heads:
         raise keys.wrong("attention.head_count", heads, f"a multiple of the {kv_heads} KV heads")
     head_size = _head_size(keys, heads)
@@ -129,6 +137,7 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
     if n_rot % 2:
         raise keys.wrong("rope.dimension_count", n_rot, "even")
     scaling = RopeScaling.from_keys(keys)
+    _refuse_window(keys)
     return {
         "heads": heads,
         "kv_heads": kv_heads,
@@ -169,14 +178,16 @@ def ffn_size(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str,
 
 def expert_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
     """Return number and sizes of the experts; all 0 in an architecture without them."""
-    beside = architecture.beside and keys.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
+    beside = architecture.beside and keys.integer("expert_count", 0, low=0, high=MAX_EXPERTS)
     if not architecture.experts and not beside:
         return dict.fromkeys(("experts", "experts_used", "expert_ffn", "shared_ffn"), 0)
-    experts = keys.integer("expert_count", high=_MAX_EXPERTS)
+    experts = keys.integer("expert_count", high=MAX_EXPERTS)
     return {
         "experts": experts,
         "experts_used": keys.integer("expert_used_count", high=experts),
-        "expert_ffn": keys.integer("expert_feed_forward_length", high=MAX_WIDTH),
+        "expert_ffn": keys.integer(
+            "feed_forward_length" if architecture.routed else "expert_feed_forward_length", high=MAX_WIDTH
+        ),
         "expert_scale": keys.number("expert_weights_scale", low=0, high=1e6) if architecture.sigmoid else 1.0,
         "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH) if architecture.shared else 0,
     }
@@ -191,6 +202,14 @@ def _same(keys: Keys, name: str, blocks: list[int], n_blocks: int, *, high: int)
     if len(found) > 1:
         raise Unsupported(str(keys.wrong(name, keys.value(name), "the same in every block that uses it")))
     return found.pop()
+
+
+def _refuse_window(keys: Keys) -> None:
+    """Raise `Unsupported` if layers attend to the last tokens only: just architectures whose layers differ have windows."""
+    name, context = "attention.sliding_window", keys.integer("context_length")
+    window = keys.integer(name, 0, low=0)
+    if 0 < window < context:
+        raise Unsupported(str(keys.wrong(name, window, f"0 or at least the context length {context} in this architecture")))
 
 
 def _head_size(keys: Keys, heads: int) -> int:

@@ -1,6 +1,6 @@
 """The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
-from dflash.model.weights import HostTensors, Weights, experts_of
+from dflash.model.weights import HostTensors, Weights, attention_bias, experts_of
 from dflash.model.workspace import ModelWorkspace, RowArrays
 
 Floats = NDArray[np.float32]
@@ -79,7 +79,10 @@ class FullAttention:
         self.attn_output = PackedLinear(
             a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True, name="mixer output"
         )
-        self.attn_q_norm, self.attn_k_norm = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
+        normed = "attn_q_norm.weight" in config.blocks.full
+        self.attn_q_norm = weights.vector("attn_q_norm.weight") if normed else None
+        self.attn_k_norm = weights.vector("attn_k_norm.weight") if normed else None
+        self.bias = attention_bias(weights, config)
         self.k, self.v = k, v
         self.gated = config.blocks.gated
         self.eps, self.space = config.norm_eps, space
@@ -91,8 +94,8 @@ class FullAttention:
         if divided:
             to.call(self._attend)
         else:
-            norms, tables = (self.attn_q_norm, self.attn_k_norm), (a.cos, a.sin)
-            to.rotate(a.query, a.key, a.value, norms, tables, q=a.rotated, k=self.k, v=self.v)
+            of_heads = self.attn_q_norm, self.attn_k_norm, self.bias
+            to.rotate(a.query, a.key, a.value, of_heads, (a.cos, a.sin), q=a.rotated, k=self.k, v=self.v)
             to.attend(a.rotated, self.k, self.v, out=a.attended, gate=a.query if self.gated else None)
         to.linear(self.attn_output)
 
@@ -105,7 +108,8 @@ class FullAttention:
     def _attend(self, rows: Ragged, n: int) -> None:
         s = self.space.first(n)
         norms = self.attn_q_norm, self.attn_k_norm
-        rotate(s.query, s.key, s.value, *norms, s.cos, s.sin, rows, eps=self.eps, q=s.rotated, k=self.k, v=self.v)
+        out: dict[str, Any] = {"q": s.rotated, "k": self.k, "v": self.v}
+        rotate(s.query, s.key, s.value, *norms, s.cos, s.sin, rows, eps=self.eps, bias=self.bias, **out)
         attend(s.rotated, self.k, self.v, rows, out=s.attended, gate=s.query if self.gated else None)
 
 

@@ -11,7 +11,7 @@ from dflash.errors import FormatError
 from dflash.kernels.rope import angles
 from dflash.model.config import Config
 from dflash.model.config_sizes import RopeScaling
-from dflash.model.weights import HostTensors
+from dflash.model.weights import TargetTensors
 
 
 class Rotation(Protocol):
@@ -47,7 +47,7 @@ class RotaryTables:
         Read for ``rope_freqs.weight``, by which frequencies of layers without a window are divided where a file has it.
     """
 
-    def __init__(self, config: Config, weights: HostTensors) -> None:
+    def __init__(self, config: Config, weights: TargetTensors) -> None:
         self._inv_freq, self._gain = model_frequencies(config, weights)
         window = config.window_rotation
         self._window_inv_freq = None if window is None else inverse_frequencies(window)[0]
@@ -64,10 +64,10 @@ class RotaryTables:
             angles(positions, self._window_inv_freq, cos=s.window_cos, sin=s.window_sin)
 
 
-def model_frequencies(config: Config, weights: HostTensors) -> tuple[NDArray[np.float32], float]:
+def model_frequencies(config: Config, weights: TargetTensors) -> tuple[NDArray[np.float32], float]:
     """Return the `inverse_frequencies` of layers without a window, divided by ``rope_freqs.weight`` where a file has it."""
     inv_freq, gain = inverse_frequencies(config)
-    if "rope_freqs.weight" in config.blocks.outside:
+    if "rope_freqs.weight" in weights:
         inv_freq = inv_freq / weights.vector("rope_freqs.weight")
     return inv_freq, gain
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dflash.kernels.formats import Matrix
 from dflash.kernels.moe import Experts, SigmoidRouting
 from dflash.model.config import Config
+from dflash.model.gguf.architectures import BIASES
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.part import TensorInfo
@@ -25,6 +26,13 @@ class HostTensors(Protocol):
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return a small tensor. Called once, when the model is built."""
+
+
+class TargetTensors(HostTensors, Protocol):
+    """Tensors of a target model, or of one of its blocks, of which some are optional."""
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the file has a tensor. Called when the model is built."""
 
 
 class Weights:
@@ -59,6 +67,7 @@ class Weights:
             if fused.runs
             for name, rows in rows_of_parts(config, fused).items()
         }
+        self._row_order = row_order(config)
 
     @property
     def tensors(self) -> Collection[TensorInfo]:
@@ -87,14 +96,15 @@ class Weights:
     def matrix(self, name: str) -> Matrix:
         """Return a matrix, or a stack of matrices, without unpacking it; a vector becomes one row.
 
-        A matrix that the file holds interleaved with another is a copy of its rows.
+        A matrix whose rows the file holds in another order, or interleaved with another matrix, is a copy of its rows.
         """
         if name not in self and name in self._gathered:
             whole, rows = self._gathered[name]
             return self.matrix(whole).gathered(rows, self._prefix + name)
         tensor = self._tensors[self._prefix + name]
         data = self._file.data(tensor.name)
-        return Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, self._prefix + name)
+        matrix = Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, self._prefix + name)
+        return matrix.gathered(self._row_order[name], matrix.name) if name in self._row_order else matrix
 
     def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
         """Return several matrices; where the file stores them fused in one, the row ranges of that."""
@@ -106,6 +116,26 @@ class Weights:
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return a small tensor as float32."""
         return np.ascontiguousarray(self._file.array(self._tensors[self._prefix + name].name))
+
+
+def row_order(config: Config) -> dict[str, NDArray[np.intp]]:
+    """Return the rows of the file's query and key projections in the order of the kernels; nothing if they have it already.
+
+    The kernels rotate element j of a head with element ``j + n_rot / 2``; files with interleaved pairs, 2 j with 2 j + 1.
+    """
+    if not config.blocks.interleaved:
+        return {}
+    head = np.arange(config.head_size)
+    pairs = head[: config.n_rot].reshape(-1, 2)
+    order = np.concatenate([pairs.T.ravel(), head[config.n_rot :]])
+    heads = {"attn_q.weight": config.heads, "attn_k.weight": config.kv_heads}
+    return {name: (np.arange(n)[:, None] * config.head_size + order).ravel() for name, n in heads.items()}
+
+
+def attention_bias(weights: HostTensors, config: Config) -> NDArray[np.float32] | None:
+    """Return the biases of the query, key and value heads of a block, one after the other; None in most architectures."""
+    names = [name for name in BIASES if name in config.blocks.full]
+    return np.concatenate([weights.vector(name) for name in names]) if names else None
 
 
 def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) -> Experts:

@@ -38,9 +38,9 @@ def outputs(rows, heads, kv, width, kind):
     return q, *(fill(kind, (rows.pages.max() + 2, PAGE, kv, stored(kind, width))) for _ in range(2))
 
 
-def run(args, rows, heads, kv, width, kind):
+def run(args, rows, heads, kv, width, kind, **settings):
     q, k, v = outputs(rows, heads, kv, width, kind)
-    rotate(*args, rows, eps=1e-6, q=q[:-1], k=k, v=v)
+    rotate(*args, rows, eps=1e-6, q=q[:-1], k=k, v=v, **settings)
     return q, k, v
 
 
@@ -98,6 +98,41 @@ def test_rotate(case, kind):
     assert np.isnan(numbers(k)[~written]).all()
     for again, before in zip(run(args, rows, heads, kv, width, kind), (q, k, v), strict=True):
         assert_same_bits("again", again, before)
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_bias_is_added_before_the_norm(normed, kind):
+    """It gives the bits of projections that have it already, and a row its own in every batch."""
+    heads, kv, width = 6, 2, 64
+    rows = ragged([(250, chain(16), False), (0, chain(70), True)])
+    args = inputs(rows, heads, kv, width, 64, False)
+    args[3:5] = args[3:5] if normed else (None, None)
+    bias = some(np.random.default_rng(8), (heads + 2 * kv) * width)
+    own = np.split(bias, (heads * width, (heads + kv) * width))
+    got = run(args, rows, heads, kv, width, kind, bias=bias)
+    want = run([*(x + b for x, b in zip(args, own, strict=False)), *args[3:]], rows, heads, kv, width, kind)
+    for a, b in zip(got, want, strict=True):
+        assert_same_bits("added before", a, b)
+    want_q, want_k, want_v = outputs(rows, heads, kv, width, kind)
+    reference.rotate(*args, rows, eps=1e-6, q=want_q[:-1], k=want_k, v=want_v, bias=bias)
+    assert_close("queries", got[0][:-1], want_q[:-1], 3e-7)
+    assert_same_bits("values", got[2], want_v)
+    if kind == np.float32:
+        assert_close("keys", got[1][rows.pages[1, 0], :70], want_k[rows.pages[1, 0], :70], 3e-7)
+    row = run([None if x is None else x[:1] if len(x) == 86 else x for x in args], ragged([(250, [-1], False)]), heads, kv,
+              width, kind, bias=bias)  # fmt: skip
+    assert_same_bits("alone", row[0][0], got[0][0])
+
+
+def test_a_bias_of_queries_with_gates_is_refused():
+    rows = ragged([(0, chain(3), False)])
+    args = inputs(rows, 2, 1, 64, 64, True)
+    with pytest.raises(KernelError, match="rotate: bias: queries with gates have none"):
+        run(args, rows, 2, 1, 64, np.float32, bias=np.zeros(4 * 64, np.float32))
+    args = inputs(rows, 2, 1, 64, 64, False)
+    with pytest.raises(KernelError, match="rotate: bias: wanted"):
+        run(args, rows, 2, 1, 64, np.float32, bias=np.zeros(3 * 64, np.float32))
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,12 @@ LINEAR = {
     "rope.dimension_count": 16, "expert_shared_feed_forward_length": 256, "ssm.conv_kernel": 4, "ssm.state_size": 32,
     "ssm.group_count": 4, "ssm.time_step_rank": 8, "ssm.inner_size": 256, "full_attention_interval": 2,
 }  # fmt: skip
-KEYS = {"qwen3moe": COMMON, "qwen3next": COMMON | LINEAR} | layered_variants.KEYS
+DENSE = {name: value for name, value in COMMON.items() if "expert" not in name} | {"feed_forward_length": 512}
+ODD = {"embedding_length": 160, "feed_forward_length": 352, "attention.head_count": 9, "attention.head_count_kv": 3}
+"""Three query heads for each KV head, and rows that are no multiple of 64."""
+KEYS = {"qwen3moe": COMMON, "qwen3next": COMMON | LINEAR, "llama": DENSE | ODD, "qwen2": DENSE} | layered_variants.KEYS
 FUSED = {"qwen3moe": (), "qwen3next": ("ssm_ba.weight",), "gemma4": ("attn_v.weight", "layer_output_scale.weight")}
-FUSED |= {"laguna": ()}
+FUSED |= {"laguna": (), "llama": ("rope_freqs.weight",), "qwen2": ()}
 
 
 def written(path, architecture, kind, fused):

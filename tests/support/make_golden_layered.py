@@ -279,7 +279,7 @@ def results(model, seed):
     for i, out in outputs.items():
         found[f"prompt.layer{i}.out"] = out.numpy().reshape(PROMPT, -1).copy()
     for i, state in enumerate(cache.layers):
-        if model.config.layer_types[i] == FULL and state.keys is not None:
+        if getattr(model.config, "layer_types", [FULL] * PROMPT)[i] == FULL and state.keys is not None:
             found[f"state.layer{i}.k"], found[f"state.layer{i}.v"] = state.keys[0].numpy(), state.values[0].numpy()
     for hook in hooks:
         hook.remove()

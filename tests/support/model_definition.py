@@ -45,10 +45,11 @@ def logits(file, config, tokens, *, kv="f32", margins=None):
     x = whole("token_embd.weight")[tokens]
     if config.layers:
         return layered_logits(whole, config, x, tokens, kv)
+    table = Table(config, whole if "rope_freqs.weight" in whole.weights else None)
     for i, recurrent in enumerate(config.recurrent):
         block = whole.block(i)
         h = norm(x, block.vector("attn_norm.weight"), config.norm_eps)
-        x = x + (linear_attention if recurrent else full_attention)(block, config, h)
+        x = x + (linear_attention(block, config, h) if recurrent else full_attention(block, config, h, table))
         h = norm(x, block.vector(config.blocks.ffn_norm), config.norm_eps)
         x = x + (routed if config.experts else dense)(block, config, h)
     x = norm(x, whole.vector("output_norm.weight"), config.norm_eps)
@@ -171,14 +172,18 @@ def linear_attention(block, config, x):
     return read @ block("ssm_out.weight").T
 
 
-def full_attention(block, config, x):
+def full_attention(block, config, x, table):
     """Causal softmax attention with rotary positions."""
-    n, size = len(x), config.head_size
-    q = (x @ block("attn_q.weight").T).reshape(n, config.heads, -1)
-    k, v = ((x @ block(f"attn_{part}.weight").T).reshape(n, config.kv_heads, size) for part in "kv")
+    n, size, has = len(x), config.head_size, config.blocks.full
+    q, k, v = (x @ block(f"attn_{part}.weight").T for part in "qkv")
+    if "attn_q.bias" in has:
+        q, k, v = (x + block.vector(f"attn_{part}.bias") for x, part in ((q, "q"), (k, "k"), (v, "v")))
+    q, k, v = q.reshape(n, config.heads, -1), k.reshape(n, config.kv_heads, size), v.reshape(n, config.kv_heads, size)
     gate = 1 / (1 + np.exp(-q[..., size:])) if config.blocks.gated else 1
-    q = rotated(norm(q[..., :size], block.vector("attn_q_norm.weight"), config.norm_eps), Table(config))
-    k = rotated(norm(k, block.vector("attn_k_norm.weight"), config.norm_eps), Table(config))
+    q = q[..., :size]
+    if "attn_q_norm.weight" in has:
+        q, k = (norm(x, block.vector(f"attn_{part}_norm.weight"), config.norm_eps) for x, part in ((q, "q"), (k, "k")))
+    q, k = rotated(q, table), rotated(k, table)
     k, v = (np.repeat(part, config.heads // config.kv_heads, axis=1) for part in (k, v))
     scores = np.einsum("thd,shd->hts", q, k) * size**-0.5
     scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)

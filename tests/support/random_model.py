@@ -73,7 +73,7 @@ def random_tensor(name, shape, kind, *, unscaled=False):
     if name.endswith("ssm_a"):
         return -rng.uniform(0.05, 4, shape).astype(np.float32)
     if kind == "F32" and len(shape) == 1:
-        around = 1 if "norm" in name or name.endswith((".scale", "_scale.weight")) else 0
+        around = 1 if "norm" in name or name.endswith((".scale", "_scale.weight", "_freqs.weight")) else 0
         values = around + rng.normal(0, 0.1, shape).astype(np.float32)
         return values * shape[0] ** -0.5 if unscaled and name.endswith("attn_q_norm.weight") else values
     if kind == "F32":
@@ -87,7 +87,7 @@ def random_tensor(name, shape, kind, *, unscaled=False):
 
 def write(path, architecture, n_vocab, keys, kind, fused=()):
     """Write a model whose matrices have one type; `fused` are names in a block of tensors that it has in place of others."""
-    present = [f"blk.{i}.{name}" for i in range(keys["block_count"]) for name in fused]
+    present = [*fused, *(f"blk.{i}.{name}" for i in range(keys["block_count"]) for name in fused)]
     config, shapes = config_of(architecture, n_vocab, keys, present)
     writer = gguf.GGUFWriter(path, architecture)
     add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}

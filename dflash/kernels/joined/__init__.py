@@ -98,14 +98,15 @@ class Joined:
         self._add(table.DELTA, y, out, width, delta_function(width).address, *arrays, *sizes)
 
     def rotate(
-        self, query: Floats, key: Floats, value: Floats, norms: tuple[Floats, Floats], tables: tuple[Floats, Floats],
+        self, query: Floats, key: Floats, value: Floats, weights: tuple[Floats | None, ...], tables: tuple[Floats, Floats],
         *, q: Floats, k: Cache, v: Cache,
     ) -> None:  # fmt: skip
-        """Add `dflash.kernels.rope.rotate`, with the gains of queries and keys, and the tables of cosines and sines."""
+        """Add `dflash.kernels.rope.rotate`, with the gains of queries and keys, the bias, and the tables."""
         function = rotate_function(k.dtype.str, v.dtype.str).address
         eps = int(np.float64(self._eps).view(np.int64))
         sizes = tables[0].shape[1], query.shape[1], eps
-        self._add(table.ROTATE, query, q, q.shape[2], function, *_caches(q, k, v), key, value, *norms, *tables, *sizes)
+        arrays = query, q, q.shape[2], function, *_caches(q, k, v), key, value, *weights, *tables
+        self._add(table.ROTATE, *arrays, *sizes)
 
     def attend(self, q: Floats, k: Cache, v: Cache, *, out: Floats, gate: Floats | None) -> None:
         """Add `dflash.kernels.attention.attend` without a window; all pages of a KV head are read by one thread."""
@@ -138,7 +139,7 @@ class Joined:
                 check("joined", value, value.shape, value.dtype)
                 row[1 + i] = value.ctypes.data
             else:
-                row[1 + i] = value
+                row[1 + i] = 0 if value is None else value
         self._kept.append(columns)
         self._stages().rows.append(row)
 

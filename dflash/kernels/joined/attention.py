@@ -22,11 +22,10 @@ from dflash.kernels.rope.cpu import rotate_row
 def _rotate(s, b, row, k, v):
     n, sequences, heads, width = b[table.ROWS], b[table.SEQUENCES], s[table.Q_HEADS], s[table.WIDTH]
     many = k.shape[2]
-    norms = floats(s[table.Q_NORM], (width,)), floats(s[table.K_NORM], (width,))
     tables = floats(s[table.COS], (n, s[table.PAIRS])), floats(s[table.SINES], (n, s[table.PAIRS]))
     rotate_row(
         floats(s[table.X], (n, s[table.QUERY_WIDTH])), floats(s[table.KEY], (n, many * width)),
-        floats(s[table.VALUE], (n, many * width)), norms[0], norms[1], tables[0], tables[1],
+        floats(s[table.VALUE], (n, many * width)), s[table.Q_NORM], s[table.K_NORM], s[table.BIAS], tables[0], tables[1],
         ints(b[table.ROW_STARTS], (sequences + 1,)), ints(b[table.SEQUENCE], (n,)), ints(b[table.LENGTH], (sequences,)),
         ints(b[table.PAGES], (sequences, b[table.N_PAGES])), np.float32(s.view(np.float64)[table.EPS]),
         floats(s[table.OUT], (n, heads, width)), k, v, row, np.empty(many * width, np.float32),

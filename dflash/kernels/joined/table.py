@@ -36,8 +36,9 @@ GROUPS, VALUE_HEADS, VALUES, RUN, SIZE = range(15, 20)
 K_CACHE, V_CACHE, CACHE_PAGES, KV_HEADS, K_STORED, V_STORED, Q_HEADS = range(5, 12)
 """Further columns of rotation and attention: the caches, their pages, heads and stored elements of a head; query heads."""
 
-KEY, VALUE, Q_NORM, K_NORM, COS, SINES, PAIRS, QUERY_WIDTH, EPS = range(12, 21)
-"""Further columns of rotation: projections, gains, tables, rotated pairs, width of the input, and epsilon as float64."""
+KEY, VALUE, Q_NORM, K_NORM, BIAS, COS, SINES, PAIRS, QUERY_WIDTH, EPS = range(12, 22)
+"""Further columns of rotation: projections, gains and bias (0 for none), tables, rotated pairs, width of the input, and
+epsilon as float64."""
 
 GATES, GATED = 12, 13
 """Further columns of attention: the projection with the gates, and 1 if there are any."""

@@ -1,6 +1,7 @@
 """Rotary position embedding: head norms, rotation and cache writes between the projections and attention."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +60,8 @@ def rotate(
     query: Floats,
     key: Floats,
     value: Floats,
-    q_norm: Floats,
-    k_norm: Floats,
+    q_norm: Floats | None,
+    k_norm: Floats | None,
     cos: Floats,
     sin: Floats,
     rows: Ragged,
@@ -69,6 +70,7 @@ def rotate(
     q: Floats,
     k: Cache,
     v: Cache,
+    bias: Floats | None = None,
 ) -> None:
     """Norm and rotate queries and keys; write keys and values to the cache.
 
@@ -78,8 +80,8 @@ def rotate(
         Projection; twice as wide if each head has D gates after its query, which are ignored.
     key, value : float32 (N, KV * D)
         Projections; D is a multiple of 16.
-    q_norm, k_norm : float32 (D,)
-        Gains of the norm of each head.
+    q_norm, k_norm : float32 (D,) or None
+        Gains of the norm of each head; None for heads without a norm.
     cos, sin : float32 (N, R)
         Tables from `angles`. Pair j consists of elements j and j + R of a head; elements from ``2 * R`` on are not rotated.
     rows : Ragged
@@ -92,6 +94,9 @@ def rotate(
         Keys and values of one layer; uint16 holds the bits of float16, rounded to nearest even. int8 is q8_0, uint8 q4_0,
         quantized as `dflash.kernels.kv_types.quantize` defines. With q4_0 keys, queries and keys are `mixed` after the
         rotation; D is a power of two then. The two types may differ.
+    bias : float32 ((H + 2 * KV) * D,), optional
+        Added to the projections before the norm: that of the query heads, of the key heads, of the value heads. Only
+        without gates.
 
     Raises
     ------
@@ -122,15 +127,17 @@ def rotate(
     check("rotate: query", query, (n, heads * gated * width))
     check("rotate: key", key, (n, k.shape[2] * width))
     check("rotate: value", value, (n, k.shape[2] * width))
-    check("rotate: q_norm", q_norm, (width,))
-    check("rotate: k_norm", k_norm, (width,))
+    for name, gain in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if gain is not None:
+            check(f"rotate: {name}", gain, (width,))
+    check_bias("rotate", bias, heads, k.shape[2], width, gated=gated == 2)
     check("rotate: cos", cos, (n, cos.shape[-1]))
     check("rotate: sin", sin, cos.shape)
     check("rotate: q", q, q.shape)
     for name, cache in (("k", k), ("v", v)):
         check(f"rotate: {name}", cache, (*k.shape[:3], head_elements(cache, width)), cache.dtype)
     _check_mixing(k.dtype == np.uint8, width)
-    cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v)
+    cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v, bias=bias)
 
 
 def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float, mixes: bool = False) -> None:
@@ -169,6 +176,15 @@ def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float, mixes
     check("turn: sin", sin, cos.shape)
     _check_mixing(mixes, width)
     cpu.turn(x, norm, cos, sin, eps=eps, mixes=mixes)
+
+
+def check_bias(name: str, bias: Any | None, heads: int, kv: int, width: int, *, gated: bool, dtype: Any = _F32) -> None:
+    """Raise a `KernelError` if an array is not the bias of query, key and value heads, or the queries have gates."""
+    if bias is None:
+        return
+    if gated:
+        raise KernelError(f"{name}: bias: queries with gates have none, got {bias.shape}")
+    check(f"{name}: bias", bias, ((heads + 2 * kv) * width,), dtype)
 
 
 def _check_mixing(mixes: bool, width: int) -> None:

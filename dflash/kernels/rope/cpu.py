@@ -11,6 +11,9 @@ from dflash.kernels.ragged import PAGE
 _SERIAL = 1 << 14
 """Elements below which one thread is faster than waking the others."""
 
+NONE = 0
+"""Address that stands for no gain or no bias."""
+
 
 def angles(positions, inv_freq, *, cos, sin, sections=None):
     """See the package."""
@@ -20,10 +23,11 @@ def angles(positions, inv_freq, *, cos, sin, sections=None):
     _angles(positions, inv_freq, height, width, cos, sin)
 
 
-def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
+def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v, bias=None):
     """See the package."""
     first, sequence, length, pages = rows.row_starts, rows.sequence, rows.length, rows.pages
-    rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
+    weights = tuple(NONE if weight is None else weight.ctypes.data for weight in (q_norm, k_norm, bias))
+    rotate_rows(query, key, value, *weights, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
 
 
 def turn(x, norm, cos, sin, *, eps, mixes=False):
@@ -56,15 +60,19 @@ def _angles(positions, inv_freq, height, width, cos, sin):
 
 
 @inline
-def _turn(source, weight, eps, width, cos, sin, half, out):
-    """Norm a head at an address, then rotate its first ``2 * half`` elements."""
+def _turn(source, bias, weight, eps, width, cos, sin, half, out):
+    """Add a bias to a head at an address and norm it, each unless its address is 0; rotate ``2 * half`` elements."""
     squares = simd.zeros()
     for i in range(0, 4 * width, 64):
         x = simd.load_f32(source + i)
+        if bias != NONE:
+            x = simd.add(x, simd.load_f32(bias + i))
         squares = simd.fma(x, x, squares)
-    scale = simd.splat(np.float32(1.0) / np.sqrt(simd.hsum(squares) / np.float32(width) + eps))
-    for i in range(0, 4 * width, 64):
-        simd.store_f32(out + i, simd.mul(simd.mul(simd.load_f32(source + i), scale), simd.load_f32(weight + i)))
+        simd.store_f32(out + i, x)
+    if weight != NONE:
+        scale = simd.splat(np.float32(1.0) / np.sqrt(simd.hsum(squares) / np.float32(width) + eps))
+        for i in range(0, 4 * width, 64):
+            simd.store_f32(out + i, simd.mul(simd.mul(simd.load_f32(out + i), scale), simd.load_f32(weight + i)))
     i = 0
     while i + 16 <= half:
         left, right = out + 4 * i, out + 4 * (i + half)
@@ -145,44 +153,52 @@ def write_row(source, n, cache, place):
 
 
 @inline
-def rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
-    """Rotate one row and write it to the caches; `keys` has room for its keys."""
+def rotate_row(query, key, value, q_norm, k_norm, bias, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
+    """Rotate one row and write it to the caches; `keys` has room for its keys. Gains and biases are addresses or 0."""
     heads, width, half = q.shape[1], q.shape[2], cos.shape[1]
     many, mixes = k.shape[2], _is_q4_0(k, q.shape[2])
     c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
-    step = query.shape[1] // heads
+    step, biased = query.shape[1] // heads, 0 if bias == NONE else 4 * width
     for head in range(heads):
         source = query.ctypes.data + 4 * (query.shape[1] * row + step * head)
         out = q.ctypes.data + 4 * width * (heads * row + head)
-        _turn(source, q_norm.ctypes.data, eps, width, c, s, half, out)
+        _turn(source, bias + biased * head, q_norm, eps, width, c, s, half, out)
         if mixes:
             _mix(out, width)
+    of_keys = bias + biased * heads
     for head in range(many):
         source = key.ctypes.data + 4 * width * (many * row + head)
         out = keys.ctypes.data + 4 * width * head
-        _turn(source, k_norm.ctypes.data, eps, width, c, s, half, out)
+        _turn(source, of_keys + biased * head, k_norm, eps, width, c, s, half, out)
         if mixes:
             _mix(out, width)
     of = sequence[row]
     index = length[of] + row - first[of]
     place = np.int64(pages[of, index // PAGE]) * PAGE + index % PAGE
     write_row(keys.ctypes.data, many * width, k, place)
-    write_row(value.ctypes.data + 4 * many * width * row, many * width, v, place)
+    values = value.ctypes.data + 4 * many * width * row
+    if bias != NONE:
+        of_values = of_keys + biased * many
+        for i in range(0, 4 * many * width, 64):
+            simd.store_f32(keys.ctypes.data + i, simd.add(simd.load_f32(values + i), simd.load_f32(of_values + i)))
+        values = keys.ctypes.data
+    write_row(values, many * width, v, place)
 
 
 @kernel
-def rotate_rows(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v):
+def rotate_rows(query, key, value, q_norm, k_norm, bias, cos, sin, first, sequence, length, pages, eps, q, k, v):
     """See `rotate` of the package."""
     n, eps = len(q), np.float32(eps)
     size = k.shape[2] * q.shape[2]
+    weights = q_norm, k_norm, bias
     if n * (q.shape[1] * q.shape[2] + 2 * size) < _SERIAL:
         keys = np.empty(size, np.float32)
         for row in range(n):
-            rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+            rotate_row(query, key, value, *weights, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
     else:
         for row in prange(n):
             keys = np.empty(size, np.float32)
-            rotate_row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+            rotate_row(query, key, value, *weights, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
 
 
 @inline
@@ -191,7 +207,7 @@ def _turn_row(x, norm, cos, sin, eps, mixes, row):
     c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
     for head in range(heads):
         at = x.ctypes.data + 4 * width * (heads * row + head)
-        _turn(at, norm.ctypes.data, eps, width, c, s, half, at)
+        _turn(at, NONE, norm.ctypes.data, eps, width, c, s, half, at)
         if mixes:
             _mix(at, width)
 

@@ -17,13 +17,15 @@ def angles(positions, inv_freq, *, cos, sin, sections=None):
         cos[:, j], sin[:, j] = np.cos(angle), np.sin(angle)
 
 
-def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
+def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v, bias=None):
     """Write queries to `q`, and keys and values to the places of the rows in the cache."""
     n, heads, width = q.shape
-    q[:] = turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)
-    keys, values = turned(key.reshape(n, -1, width), k_norm, eps, cos, sin), value.reshape(n, -1, width)
-    if k.dtype == np.uint8:
-        q[:], keys = mixed(turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)), mixed(keys)
+    queries, keys, values = query.reshape(n, heads, -1)[..., :width], key.reshape(n, -1, width), value.reshape(n, -1, width)
+    if bias is not None:
+        own = np.split(bias.reshape(-1, width), (heads, heads + keys.shape[1]))
+        queries, keys, values = (x + b for x, b in zip((queries, keys, values), own, strict=True))
+    queries, keys = turned(queries, q_norm, eps, cos, sin), turned(keys, k_norm, eps, cos, sin)
+    q[:], keys = (mixed(queries), mixed(keys)) if k.dtype == np.uint8 else (queries, keys)
     index = rows.length[rows.sequence] + np.arange(n) - rows.row_starts[rows.sequence]
     page = rows.pages[rows.sequence, index // PAGE]
     for cache, rows_of_it in ((k, keys), (v, values)):
@@ -43,9 +45,9 @@ def turn(x, norm, cos, sin, *, eps, mixes=False):
 
 
 def turned(x, weight, eps, cos, sin):
-    """Return heads (N, heads, width) after norm and rotation."""
+    """Return heads (N, heads, width) after a norm, unless `weight` is None, and rotation."""
     x = x.astype(np.float64)
-    x = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
+    x = x if weight is None else x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
     half = cos.shape[1]
     c, s = (table[:, None].astype(np.float64) for table in (cos, sin))
     left, right = x[..., :half], x[..., half : 2 * half]

@@ -25,15 +25,16 @@ LINEAR: Shapes = {
     "ssm_norm.weight": "D",
     "ssm_out.weight": "H Z",
 }
-FULL: Shapes = {
+ATTENTION: Shapes = {
     "attn_norm.weight": "H",
     "attn_q.weight": "Q H",
     "attn_k.weight": "KV H",
     "attn_v.weight": "KV H",
-    "attn_q_norm.weight": "HEAD",
-    "attn_k_norm.weight": "HEAD",
     "attn_output.weight": "H Q",
 }
+FULL: Shapes = ATTENTION | {"attn_q_norm.weight": "HEAD", "attn_k_norm.weight": "HEAD"}
+BIASES: Shapes = {"attn_q.bias": "Q", "attn_k.bias": "KV", "attn_v.bias": "KV"}
+"""Added to the projections of attention."""
 GATED: Shapes = FULL | {"attn_q.weight": "2Q H"}
 DENSE: Shapes = {"ffn_gate.weight": "F H", "ffn_up.weight": "F H", "ffn_down.weight": "H F"}
 ROUTED: Shapes = {
@@ -121,7 +122,7 @@ class Architecture(NamedTuple):
     outside : dict
         Tensors outside the blocks besides those of every model.
     optional : dict
-        Tensors of a block that a file may lack.
+        Tensors that a file may lack, in a block or outside.
     layered : bool
         Whether layers differ in heads, window and feed forward, see `dflash.model.layered.sizes`.
     unscaled : bool
@@ -135,6 +136,10 @@ class Architecture(NamedTuple):
     window_period : int
         Period of the layers where the file names a window but not its layers: the first layer of a period sees all tokens,
         the others have the window. 0 where the file must name them.
+    interleaved : bool
+        Whether neighbouring rows of the query and key projections form a pair of the rotary embedding.
+    routed : dict
+        Feed forward of every block in a file with experts, in place of `ffn`; empty where that does not depend on the file.
     """
 
     linear: Shapes | None
@@ -151,6 +156,12 @@ class Architecture(NamedTuple):
     scaled_embedding: bool = False
     beside: Shapes = NONE
     window_period: int = 0
+    interleaved: bool = False
+    routed: Shapes = NONE
+
+    def of_file(self, *, experts: bool) -> "Architecture":
+        """Return the architecture of a file with or without experts."""
+        return self._replace(ffn=self.routed) if experts and self.routed else self
 
     @property
     def gated(self) -> bool:
@@ -197,6 +208,8 @@ _QKVZ = Fused(
 _POST_NORM: Shapes = {"post_attention_norm.weight": "H"}
 """Norm after attention: of the sum with the residual stream in `qwen35`, of the mixer's output in `gemma4`."""
 _FFN_NORM: Shapes = {"ffn_norm.weight": "H"}
+_ROPE_FACTORS: Shapes = {"rope_freqs.weight": "HEAD/2"}
+"""Divide the frequencies of the rotary embedding."""
 
 ARCHITECTURES = {
     "qwen35": Architecture(
@@ -213,6 +226,17 @@ ARCHITECTURES = {
     "qwen3moe": Architecture(
         linear=None, full=FULL, ffn=_FFN_NORM | ROUTED, fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV), _FUSED_EXPERTS)
     ),
+    "qwen2": Architecture(linear=None, full=ATTENTION | BIASES, ffn=_FFN_NORM | DENSE, fused=()),
+    "llama": Architecture(
+        linear=None,
+        full=ATTENTION,
+        ffn=_FFN_NORM | DENSE,
+        routed=_FFN_NORM | ROUTED,
+        fused=(_FUSED_EXPERTS,),
+        outside=_ROPE_FACTORS,
+        optional=_ROPE_FACTORS,
+        interleaved=True,
+    ),
     "qwen3next": Architecture(
         linear=LINEAR,
         full=GATED,
@@ -226,7 +250,7 @@ ARCHITECTURES = {
         ffn=_FFN_NORM | DENSE | FFN_OUTPUT_NORM,
         beside=BESIDE,
         fused=(_FUSED_EXPERTS,),
-        outside={"rope_freqs.weight": "HEAD/2"},
+        outside=_ROPE_FACTORS,
         optional={"attn_v.weight": "KV H", "layer_output_scale.weight": "1"},
         layered=True,
         unscaled=True,

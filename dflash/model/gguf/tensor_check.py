@@ -63,6 +63,7 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
     architecture, axes = config.blocks, _axes(config)
     shapes = OUTSIDE | ({} if config.tied else HEAD) | architecture.outside
     shapes |= PER_LAYER_OUTSIDE if config.per_layer else {}
+    shapes = {name: shape for name, shape in shapes.items() if name not in architecture.optional or name in present}
     expected = {name: _sized(shape, axes) for name, shape in shapes.items()}
     for block, prefix in ((block, f"blk.{block}.") for block in range(config.n_blocks)):
         axes |= _layer_axes(config, block)
