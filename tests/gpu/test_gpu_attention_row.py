@@ -21,6 +21,9 @@ SHAPES = {
     "without gates": (32, 8, 128, 128, False),
     "one KV head of 48": (3, 1, 48, 32, True),
     "64 heads for one": (64, 1, 64, 64, False),
+    "llama": (9, 3, 64, 64, False, False, False),
+    "qwen2": (12, 2, 128, 128, False, False, True),
+    "a norm and a bias": (28, 2, 64, 64, False, True, True),
 }
 POSITIONS = 0, 1, 63, 64, 255, 256, 700, 4223, 8703
 NAMES = "key", "value", "heads"
@@ -29,7 +32,7 @@ NAMES = "key", "value", "heads"
 class Row:
     """Arrays of one row at a position, and the ops over them; the cache is NaN where no token is."""
 
-    def __init__(self, position, heads, kv, width, rotated, gated):
+    def __init__(self, position, heads, kv, width, rotated, gated, normed=True, biased=False):
         rng = np.random.default_rng(position)
         rows = batch([(position, 1, "chain")])
         self.batch = DeviceBatch(3, 2, rows.pages.shape[1])
@@ -43,13 +46,15 @@ class Row:
             return cupy.asarray(rng.standard_normal(shape, dtype=np.float32))
 
         query = random(3, heads * width * (2 if gated else 1))
-        inputs = query, random(3, kv * width), random(3, kv * width), random(width), random(width)
+        inputs = query, random(3, kv * width), random(3, kv * width)
+        inputs += (random(width), random(width)) if normed else (None, None)
+        bias = random((heads + 2 * kv) * width) if biased else None
         angles = rng.uniform(0, 6, (3, rotated // 2))
         tables = cupy.asarray(np.float32(np.cos(angles))), cupy.asarray(np.float32(np.sin(angles)))
         q = cupy.asarray(fill(np.uint16, (3, heads, width)))
         self.out = cupy.asarray(fill(np.uint16, (3, heads * width)))
         places = {"q": q, "k": self.caches[0], "v": self.caches[1]}
-        self.rotate = rope_cuda.Rotate(*inputs, *tables, self.batch, eps=1e-6, **places)
+        self.rotate = rope_cuda.Rotate(*inputs, *tables, self.batch, eps=1e-6, bias=bias, **places)
         self.attend = cuda.Attend(q, *self.caches, self.batch, self.out, gate=query if gated else None)
         self.both = row_cuda.RotateAttend.of(self.rotate, self.attend)
 

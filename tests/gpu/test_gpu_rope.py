@@ -100,6 +100,33 @@ def test_normed_values_and_layers_without_keys(kinds, width):
         assert np.isnan(numbers(cache)).all()
 
 
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize(("heads", "kv", "width"), [(9, 3, 64), (12, 2, 128), (6, 2, 256)])
+@pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)
+def test_a_bias_and_heads_without_a_norm(kinds, heads, kv, width, normed):
+    """A bias gives the bits of projections that have it already."""
+    rows = batch([(250, 16, "chain"), (7, 9, "prefill")])
+    args = inputs(rows, heads, kv, width, width, False)
+    args[3:5] = args[3:5] if normed else (None, None)
+    bias = np.random.default_rng(9).standard_normal((heads + 2 * kv) * width, dtype=np.float32)
+    added = np.split(bias, (heads * width, (heads + kv) * width))
+    got = run(args, rows, heads, kv, width, kinds, bias=cupy.asarray(bias))
+    want = run([*(x + b for x, b in zip(args, added, strict=False)), *args[3:]], rows, heads, kv, width, kinds)
+    for name, a, b in zip(("queries", "keys", "values"), got, want, strict=True):
+        assert_same_bits(name, a, b)
+    want_q = np.empty((len(got[0]), heads, width), np.float32)
+    want_k, want_v = (fill(kind, cache.shape) for kind, cache in zip(kinds, got[1:], strict=True))
+    reference.rotate(*args, rows, eps=1e-6, q=want_q, k=want_k, v=want_v, bias=bias)
+    assert_close("queries", numbers(got[0]), want_q, 3e-7 if kinds[0] == np.float32 else 5e-4)
+    assert_same_bits("values", got[2], want_v)
+
+
+def test_a_bias_of_queries_with_gates_is_refused():
+    with pytest.raises(KernelError, match="rotate: bias: queries with gates have none"):
+        rows = batch([(0, 2, "chain")])
+        run(inputs(rows, 2, 1, 32, 16, True), rows, 2, 1, 32, PLAIN[:1] * 2, bias=cupy.zeros(4 * 32, np.float32))
+
+
 @pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)
 def test_a_row_has_the_same_bits_in_every_batch(kinds):
     rows = batch([(250, 16, "chain"), (7, 40, "tree"), (0, 8, "prefill")])

@@ -127,6 +127,21 @@ def test_every_shape_on_hopper(heads, kv, width, gated):
     )
 
 
+@pytest.mark.parametrize(("heads", "kv", "width"), [(9, 3, 64), (12, 2, 128), (32, 32, 128)])
+@pytest.mark.parametrize("of_heads", [{"NORMED": 0}, {"NORMED": 0, "BIASED": 1}], ids=str)
+def test_heads_without_norms(heads, kv, width, of_heads):
+    shape = {"HEAD_DIM": width, "KV_HEADS": kv, "ROTARY_PAIRS": width // 2} | of_heads
+    sizes = {"QUERY_HEADS": heads, "GATED": 0, "TO_HALF": 1}
+    for arch in ARCHITECTURES:
+        for bits in (16, 8, 4):
+            assert compiled("rope/rotate.cu", arch, **shape, **sizes, KEY_BITS=bits, VALUE_BITS=bits) == 0
+    group = heads // kv
+    of_row = shape | {"GROUP_SIZE": group, "QUERY_STRIDE": width, "MAX_SPLITS": cuda.splits(kv)}
+    cut = cuda.tiles(1, group, hopper=True).constants()
+    assert compiled("attention/decode_row_hopper.cu", HOPPER, **of_row, **cut) == 0
+    assert attention(HOPPER, heads, kv, width, gated=0) == 0
+
+
 def test_an_odd_shape_elsewhere():
     assert attention(80, 2, 1, 80, gated=0) == 0
 

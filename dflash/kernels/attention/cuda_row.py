@@ -34,10 +34,10 @@ class RotateAttend:
         cut, batch = tiles(attend.group, attend.group, hopper=True), attend.batch
         constants = {name: attend.constants[name] for name in ("HEAD_DIM", "GROUP_SIZE", "KV_HEADS")} | cut.constants()
         constants |= {"MAX_SPLITS": attend.max_splits, "ROTARY_PAIRS": rotate.inputs[-1].shape[-1]}
-        constants["QUERY_STRIDE"] = attend.width * (2 if rotate.gated else 1)
+        constants |= {"QUERY_STRIDE": attend.width * (2 if rotate.gated else 1)} | rotate.of_heads
         made = kernel(_HERE / "decode_row_hopper.cu", "decode_row_hopper", dependent=True, **constants)
         rows = batch.counts, batch.length, batch.pages, batch.max_pages
-        args = *rotate.inputs, rotate.eps, *attend.inputs[1:], k, v, *rows, *attend.partial
+        args = *rotate.inputs, rotate.eps, *attend.inputs[1:], k, v, *rows, *attend.partial, rotate.bias
         self._launch = made.bind(attend.kv * attend.max_splits, _THREADS, args, cut.shared(attend.width))
 
     @classmethod

@@ -1,4 +1,4 @@
-// Norm, rotation and attention of one pending row (decode) on Hopper, with the append of its keys and values to the cache:
+// Bias, norm, rotation and attention of one pending row (decode) on Hopper, with the append of its keys and values to the cache:
 // partial results of each split (split-KV); `combine` follows. head.cuh and online_softmax.cuh have the formulas; the bits are
 // those of `rotate` and `decode_hopper`.
 //
@@ -64,12 +64,17 @@ struct Row {
 
 // What the row is made of.
 struct Projections {
-    const float *query, *key, *value;
+    const float *query, *key, *value, *bias;
 
     // Head `h` of those of KV head `head`: its queries, then its key and its value.
     __device__ __forceinline__ const float4* of(int head, int h) const {
         if (h < GROUP_SIZE) return (const float4*)(query + (size_t)(head * GROUP_SIZE + h) * QUERY_STRIDE);
         return (const float4*)((h == GROUP_SIZE ? key : value) + head * HEAD_DIM);
+    }
+    // Its bias, of those of all query, key and value heads.
+    __device__ __forceinline__ const float* bias_of(int head, int h) const {
+        const int before = h < GROUP_SIZE ? head * GROUP_SIZE + h : KV_HEADS * h + head;
+        return bias + before * HEAD_DIM;
     }
 };
 
@@ -80,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
 decode_row_hopper(const float* query, const float* key, const float* value, const float* q_norm, const float* k_norm,
                   const float* cosines, const float* sines, float eps, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, unsigned short* k, unsigned short* v, const int* counts,
-                  const int* length, const int* pages, int max_pages, float* partial, float* stats) {
+                  const int* length, const int* pages, int max_pages, float* partial, float* stats, const float* bias) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     __shared__ float4 scratch[HEAD_WARPS][VECTORS];
@@ -127,7 +132,8 @@ decode_row_hopper(const float* query, const float* key, const float* value, cons
     }
     const int first = warp - 4;  // head
     const Gains gains(first < GROUP_SIZE ? q_norm : k_norm, lane);
-    const Projections projections = {query, key, value};
+    const Projections projections = {query, key, value, bias};
+    const Bias first_bias(projections.bias_of(head, min(first, GROUP_SIZE + 1)), lane);
     float4 x[VECTORS_PER_LANE];
     wait_on_dependent_grids();
     load_vectors(x, projections.of(head, min(first, GROUP_SIZE + 1)), lane);
@@ -141,6 +147,7 @@ decode_row_hopper(const float* query, const float* key, const float* value, cons
 #pragma unroll 1
     for (int h = first; h < n_heads; h += HEAD_WARPS) {
         if (h != first) load_vectors(x, projections.of(head, h), lane);
+        add_bias(x, h == first ? first_bias : Bias(projections.bias_of(head, h), lane), lane);
         if (h <= GROUP_SIZE)
             norm_and_rotate(x, (h < GROUP_SIZE) == (first < GROUP_SIZE) ? gains : Gains(h < GROUP_SIZE ? q_norm : k_norm, lane),
                             angles, eps, scratch[first], lane);

@@ -34,6 +34,7 @@ append(const unsigned long long* where, const float* gains, const float* cosines
     if (!active) return;
     const size_t angles = (size_t)row * ROTARY_PAIRS;
     float4 x[VECTORS_PER_LANE];
-    load_head(x, (const float4*)vectors, norm_weights, is_key, cosines + angles, sines + angles, eps, rotated[warp], lane);
+    load_head(x, (const float4*)vectors, Bias(0, lane), norm_weights, is_key, cosines + angles, sines + angles, eps,
+              rotated[warp], lane);
     store_head(target, x, lane);
 }

@@ -12,6 +12,7 @@ from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.kv_types import BLOCK, head_elements, head_size, is_quantized, value_bits
 from dflash.kernels.ragged import PAGE
+from dflash.kernels.rope import check_bias
 
 HALVES = cupy.float16, cupy.uint16
 _QUANTIZED = cupy.int8, cupy.uint8
@@ -74,8 +75,8 @@ class Rotate:
         Projection; twice as wide if each head has D gates after its query.
     key, value : float32 (T, KV * D) or None
         Projections; D is a multiple of 16. None in a layer that reads the keys and values of another one.
-    q_norm, k_norm : float32 (D,)
-        Gains of the norm of each head; `k_norm` is None without keys.
+    q_norm, k_norm : float32 (D,) or None
+        Gains of the norm of each head, None for heads without a norm; `k_norm` is None without keys.
     cos, sin : float32 (T, R)
         Tables from `Angles`.
     batch : DeviceBatch
@@ -89,6 +90,13 @@ class Rotate:
         q4_0 keys, queries and keys are mixed after the rotation. Quantized keys and values may have different types.
     value_norm : bool
         Norm the values too, without a gain.
+    bias : float32 ((H + 2 * KV) * D,), optional
+        Added to the projections before the norm, see `dflash.kernels.rope.rotate`.
+
+    Attributes
+    ----------
+    of_heads : dict of str to int
+        Constants that say what is done to a head before its rotation.
 
     Raises
     ------
@@ -118,6 +126,7 @@ class Rotate:
         k: Any,
         v: Any,
         value_norm: bool = False,
+        bias: Any | None = None,
     ) -> None:
         check_cache("rotate", k, v, q, most=512)
         n, heads, width = q.shape
@@ -126,23 +135,28 @@ class Rotate:
         if 2 * pairs > width:
             raise KernelError(f"rotate: cos rotates {2 * pairs} elements, but heads have {width}")
         check("rotate: query", query, (n, heads * width * (1 + gated)))
-        check("rotate: q_norm", q_norm, (width,))
+        if q_norm is not None:
+            check("rotate: q_norm", q_norm, (width,))
         if key is not None:
             check("rotate: key", key, (n, kv * width))
             check("rotate: value", value, (n, kv * width))
-            check("rotate: k_norm", k_norm, (width,))
+            if q_norm is not None:
+                check("rotate: k_norm", k_norm, (width,))
+        check_bias("rotate", bias, heads, kv, width, gated=gated, dtype=cupy.float32)
         check("rotate: cos", cos, (n, pairs))
         check("rotate: sin", sin, (n, pairs))
         self._across = -(-(heads + (0 if key is None else 2 * kv)) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
         constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v)}
         constants |= ({"QUERIES_ONLY": 1} if key is None else {}) | ({"VALUE_NORM": 1} if value_norm else {})
+        self.of_heads = ({"NORMED": 0} if q_norm is None else {}) | ({} if bias is None else {"BIASED": 1})
+        constants |= self.of_heads
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
         rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
         self.inputs, self.eps = (query, key, value, q_norm, k_norm, cos, sin), eps
-        self.value_norm, self.gated = value_norm, gated
-        self._launch = made.bind(1, 32 * _WARPS, (*self.inputs, *rows, eps, *written))
+        self.value_norm, self.gated, self.bias = value_norm, gated, bias
+        self._launch = made.bind(1, 32 * _WARPS, (*self.inputs, *rows, eps, *written, bias))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""

@@ -5,7 +5,7 @@
 // Macros: those of head.cuh; QUERY_HEADS; KV_HEADS; GATED, 1 if the projection holds a gate of HEAD_DIM elements after
 // each query head; KEY_BITS and VALUE_BITS, 8 or 4 to store keys or values as q8_0 or q4_0 (quantize.cuh), else as queries; of
 // keys in 4 bits, queries and keys are mixed (mix.cuh); QUERIES_ONLY, 1 in a layer without keys and values, and VALUE_NORM, 1 if
-// values have a norm without a gain: both 0 unless defined.
+// values have a norm without a gain: both 0 unless defined. `bias` has HEAD_DIM elements for each query, key and value head.
 // Bytes: each projected element is read once as float32 and stored once; gates are not touched.
 #include "rotate.cuh"
 
@@ -30,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 rotate(const float* query, const float* key, const float* value, const float* q_norm, const float* k_norm,
        const float* cosines, const float* sines, const int* counts, const int* first, const int* sequence,
        const int* length, const int* pages, int max_pages, float eps, unsigned char* q, unsigned char* k,
-       unsigned char* v) {
+       unsigned char* v, const float* bias) {
+    static_assert(!BIASED || !(GATED || VALUE_NORM), "gates and normed values have no bias");
     __shared__ float4 rotated[WARPS][VECTORS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, row = blockIdx.y;
     const bool is_query = head < QUERY_HEADS, is_key = !is_query && head < QUERY_HEADS + KV_HEADS;
@@ -38,6 +39,7 @@ rotate(const float* query, const float* key, const float* value, const float* q_
     const int h = is_query ? head : is_key ? head - QUERY_HEADS : head - QUERY_HEADS - KV_HEADS;
     const float* gains = is_query || QUERIES_ONLY ? q_norm : k_norm;
     const Gains norm_weights(gains, lane);
+    const Bias own_bias(bias + (active ? head : 0) * HEAD_DIM, lane);
     size_t target = 0;  // head of the queries or of the cache
     if (active) {
         target = is_query ? (size_t)row * QUERY_HEADS + h
@@ -54,7 +56,8 @@ rotate(const float* query, const float* key, const float* value, const float* q_
     if (VALUE_NORM && !is_query && !is_key) {
         load_normed(x, vectors, eps, lane);
     } else {
-        load_head(x, vectors, norm_weights, is_query || is_key, cosines + angles, sines + angles, eps, rotated[warp], lane);
+        load_head(x, vectors, own_bias, norm_weights, is_query || is_key, cosines + angles, sines + angles, eps, rotated[warp],
+                  lane);
     }
 #if KEY_BITS == 4
     if (is_query || is_key) mix(x, lane);

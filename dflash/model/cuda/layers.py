@@ -81,11 +81,11 @@ class FullAttention:
         projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
         self.project = ops.linear(s.normed, projections, [s.query, s.key, s.value], before=norms.mixer)
         k, v = cache
-        gains = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
+        normed = "attn_q_norm.weight" in config.blocks.full
+        gains = [weights.vector(name) if normed else None for name in ("attn_q_norm.weight", "attn_k_norm.weight")]
+        own: dict[str, Any] = {"k": k, "v": v, "bias": weights.attention_bias(config)}
         rotated = s.rotated.reshape(s.n_rows, config.heads, config.head_size)
-        self.rotate = Rotate(
-            s.query, s.key, s.value, *gains, s.cos, s.sin, ops.batch, eps=config.norm_eps, q=rotated, k=k, v=v
-        )
+        self.rotate = Rotate(s.query, s.key, s.value, *gains, s.cos, s.sin, ops.batch, eps=config.norm_eps, q=rotated, **own)
         gate = s.query if config.blocks.gated else None
         self.attend = ops.attention(rotated, cache, s.attended, gate)
         self.rotate_and_attend = ops.attention_of_row(self.rotate, self.attend)

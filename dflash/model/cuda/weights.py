@@ -15,7 +15,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.moe import Experts
 from dflash.model.config import Config
-from dflash.model.weights import HostTensors, experts_of
+from dflash.model.weights import HostTensors, attention_bias, experts_of
 
 H = TypeVar("H", bound=HostTensors)
 
@@ -110,6 +110,11 @@ class DeviceWeights(Generic[H]):
         if scale != 1:
             return self._once(f"{name} * {scale}", lambda: device.array(self.host.vector(name) * np.float32(scale)))
         return self._once(name, lambda: device.array(self.host.vector(name)))
+
+    def attention_bias(self, config: Config) -> Any | None:
+        """Return the biases of query, key and value heads as one array; None in most architectures."""
+        bias = attention_bias(self.host, config)
+        return None if bias is None else self._once("attention bias", lambda: device.array(bias))
 
     def taps(self, name: str) -> Any:
         """Return the weight of a convolution, transposed so that channels are contiguous."""
