@@ -27,6 +27,8 @@ TINY = [
     "qwen3next-tiny-Q8_0",
     "gemma4-tiny-Q8_0",
     "laguna-tiny-Q8_0",
+    "llama-tiny-Q8_0",
+    "qwen2-tiny-Q8_0",
 ]
 
 

@@ -19,7 +19,8 @@ from dflash.errors import OutOfMemory
 from dflash.model.config import Config
 
 NAMES = "demo", "qwen35-r2-untied-F32", "qwen35moe-r2-F16", "qwen3-dense-BF16", "qwen35-r3-tied-k-IQ4_XS"
-CASES = [("layer", name) for name in NAMES] + [("tensor", name) for name in NAMES[:4]]
+NARROW = "llama-untied-Q8_0", "qwen2-tiny-Q8_0"
+CASES = [("layer", name) for name in (*NAMES, *NARROW)] + [("tensor", name) for name in (*NAMES[:4], *NARROW)]
 SETTINGS = {"slots": 12, "threads": 2, "chunk": 1024}
 
 

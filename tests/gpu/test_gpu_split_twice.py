@@ -26,7 +26,7 @@ def open_file(tmp_path_factory):
 
 RUNS = [
     *((name, "in order", script) for name in ("demo", "qwen35-r2-untied-F32") for script in SCRIPTS),
-    ("qwen3-dense-BF16", "in order", "few rows in turn"),
+    *((name, "in order", "few rows in turn") for name in ("qwen3-dense-BF16", "llama-untied-Q8_0", "qwen2-tiny-Q8_0")),
     # more rows would need more blocks than one GPU has room for
     ("demo", "overlapping", "few rows in turn"),
     ("qwen35-r2-untied-F32", "overlapping", "few rows in turn"),

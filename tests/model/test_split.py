@@ -16,7 +16,8 @@ from dflash.model.model import Model
 
 DOUBLED = ("qwen35-r2-untied-F32", "qwen35moe-r2-F16", "qwen3-dense-BF16", "qwen35-r3-tied-k-IQ4_XS")
 SPLITS = {"layer": LayerSplitModel, "tensor": TensorSplitModel}
-CASES = [("layer", name) for name in DOUBLED] + [("tensor", name) for name in DOUBLED[:3]]
+NARROW = "llama-untied-Q8_0", "qwen2-tiny-Q8_0"
+CASES = [("layer", name) for name in DOUBLED] + [("tensor", name) for name in (*DOUBLED[:3], *NARROW)]
 
 
 @pytest.fixture(scope="module")

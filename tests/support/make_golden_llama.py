@@ -65,7 +65,9 @@ MODELS = {
         "classes": ("Qwen2Config", "Qwen2ForCausalLM"),
         "seed": 4,
         "types": (Type.Q8_0, Type.Q4_0),
-        "config": COMMON | {"tie_word_embeddings": True, "rope_parameters": YARN},
+        "config": COMMON
+        | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+        | {"tie_word_embeddings": True, "rope_parameters": YARN},
     },
 }
 NAMES = {
