@@ -1,5 +1,4 @@
-"""Models of `llama` and `qwen2` in sizes of released ones on a GPU: rows that are no multiple of 64, three to seven query heads
-for a KV head, vocabularies of any size."""
+"""Models of `llama` and `qwen2` in sizes of released ones on a GPU: odd widths, groups of 1 to 7 heads, any vocabulary."""
 
 import numpy as np
 import pytest
