@@ -14,7 +14,7 @@ from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
-from dflash.model.weights import HostTensors, Weights, attention_bias, experts_of
+from dflash.model.weights import HostTensors, Weights, attention_bias, experts_of, head_norms
 from dflash.model.workspace import ModelWorkspace, RowArrays
 
 Floats = NDArray[np.float32]
@@ -79,9 +79,7 @@ class FullAttention:
         self.attn_output = PackedLinear(
             a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True, name="mixer output"
         )
-        normed = "attn_q_norm.weight" in config.blocks.full
-        self.attn_q_norm = weights.vector("attn_q_norm.weight") if normed else None
-        self.attn_k_norm = weights.vector("attn_k_norm.weight") if normed else None
+        self.attn_q_norm, self.attn_k_norm = head_norms(weights, config)
         self.bias = attention_bias(weights, config)
         self.k, self.v = k, v
         self.gated = config.blocks.gated

@@ -132,6 +132,13 @@ def row_order(config: Config) -> dict[str, NDArray[np.intp]]:
     return {name: (np.arange(n)[:, None] * config.head_size + order).ravel() for name, n in heads.items()}
 
 
+def head_norms(weights: Any, config: Config) -> tuple[Any, Any]:
+    """Return the gains of the norms of query and key heads of a block; None for each where heads have no norm."""
+    if "attn_q_norm.weight" not in config.blocks.full:
+        return None, None
+    return weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
+
+
 def attention_bias(weights: HostTensors, config: Config) -> NDArray[np.float32] | None:
     """Return the biases of the query, key and value heads of a block, one after the other; None in most architectures."""
     names = [name for name in BIASES if name in config.blocks.full]

@@ -18,7 +18,7 @@ from dflash.model.model import Model
 from dflash.model.split.plan import plan_split
 from dflash.model.split.pools import SplitPools
 from dflash.model.split.shards import Shard, ShardWeights, value_groups
-from dflash.model.weights import Weights, attention_bias
+from dflash.model.weights import Weights, attention_bias, head_norms
 from dflash.model.workspace import ModelWorkspace
 
 
@@ -189,8 +189,7 @@ class _Gathered:
             names = "attn_q.weight", "attn_k.weight", "attn_v.weight"
             linear(normed, weights.matrices(*names, fused="attn_qkv.weight", rows=sizes), outs)
             q, out = np.empty((n, part.heads, part.head_size), np.float32), np.empty((n, sizes[0] // gated), np.float32)
-            normed, bias = "attn_q_norm.weight" in part.blocks.full, attention_bias(weights, part)
-            gains = [weights.vector(name) if normed else None for name in ("attn_q_norm.weight", "attn_k_norm.weight")]
+            gains, bias = head_norms(weights, part), attention_bias(weights, part)
             k, v = memory
             rotate(query, key, value, *gains, s.cos, s.sin, rows, eps=part.norm_eps, q=q, k=k, v=v, bias=bias)
             attend(q, k, v, rows, out=out, gate=query if gated == 2 else None)

@@ -13,6 +13,7 @@ from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Norm, Op, Ops
 from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.weights import head_norms
 
 
 class LayerContext(NamedTuple):
@@ -81,11 +82,10 @@ class FullAttention:
         projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
         self.project = ops.linear(s.normed, projections, [s.query, s.key, s.value], before=norms.mixer)
         k, v = cache
-        normed = "attn_q_norm.weight" in config.blocks.full
-        gains = [weights.vector(name) if normed else None for name in ("attn_q_norm.weight", "attn_k_norm.weight")]
-        own: dict[str, Any] = {"k": k, "v": v, "bias": weights.attention_bias(config)}
+        gains, bias = head_norms(weights, config), weights.attention_bias(config)
         rotated = s.rotated.reshape(s.n_rows, config.heads, config.head_size)
-        self.rotate = Rotate(s.query, s.key, s.value, *gains, s.cos, s.sin, ops.batch, eps=config.norm_eps, q=rotated, **own)
+        of_heads: dict[str, Any] = {"eps": config.norm_eps, "bias": bias}
+        self.rotate = Rotate(s.query, s.key, s.value, *gains, s.cos, s.sin, ops.batch, q=rotated, k=k, v=v, **of_heads)
         gate = s.query if config.blocks.gated else None
         self.attend = ops.attention(rotated, cache, s.attended, gate)
         self.rotate_and_attend = ops.attention_of_row(self.rotate, self.attend)
