@@ -134,11 +134,13 @@ class Completion:
 
         prompt = PromptIds.of(prompt)
         special_tokens = special_tokens_of(tokenizer)
-        parser = None
+        parser, shown = None, frozenset[int]()
         if output_format is not None:
             thinking = prompt_reasoning(prompt.token_ids, special_tokens.think, tokenizer.eos_ids)
             prompt_end = tokenizer.decode(prompt.array[-_PROMPT_END:].tolist())
             parser = partial(output_format.parser, prompt_end, thinking=thinking)
+            shown = output_format.tokens(tokenizer)
+            special_tokens = output_format.with_calls(special_tokens, tokenizer)
         self._ends = frozenset((*(() if ignore_eos else tokenizer.eos_ids), *stop_token_ids))
         self.session = Session(
             prompt,
@@ -154,7 +156,7 @@ class Completion:
             boundaries=role_boundaries(tokenizer, prompt),
             use_prefix_cache=prefix_cache,
             conversation=conversation,
-            reader=None if parser is None else lambda: TextReader(tokenizer, parser()),
+            reader=None if parser is None else lambda: TextReader(tokenizer, parser(), shown),
             cache_salt=cache_salt,
             prompt_logprobs=prompt_logprobs,
         )
@@ -165,7 +167,7 @@ class Completion:
         self._reasoning, self._n_counted = ReasoningCount(), 0
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
         self._tokenizer = tokenizer
-        self._stream = TextStream(tokenizer, stop=stop, skip_special=skip_special, min_tokens=least)
+        self._stream = TextStream(tokenizer, stop=stop, skip_special=skip_special, shown=shown, min_tokens=least)
         self._new: list[str] = []
         self._max_calls, self._n_calls = max_calls, 0
         self._n_parsed, self._parsed = 0, list[Event]()
@@ -205,7 +207,10 @@ class Completion:
         text, events = "".join(self._new), self._parsed
         self._new, self._n_parsed, self._parsed = [], 0, []
         if is_last and self._parser is not None:
-            add_events(events, self._parser.finish(cut=step.finish != "stop"))
+            rest = self._parser.finish(cut=step.finish != "stop")
+            # calls that are known at the end only may be more than were allowed
+            most = self._max_calls
+            add_events(events, (event for event in rest if most is None or getattr(event, "index", -1) < most))
         self.pieces.append(text)
         self.events += events
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]

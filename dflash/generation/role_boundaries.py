@@ -5,8 +5,8 @@ import numpy as np
 from dflash.decode.prompt_ids import PromptIds
 from dflash.model.text.tokenizer import Tokenizer
 
-ROLE_START = "<|im_start|>"
-"""Control token that begins each message of a chat prompt."""
+ROLE_STARTS = "<|im_start|>", "<|start_header_id|>", "[INST]"
+"""Control tokens that begin a message of a chat prompt; a model has one of them."""
 
 
 def role_boundaries(tokenizer: Tokenizer, prompt: PromptIds) -> tuple[int, ...]:
@@ -16,7 +16,7 @@ def role_boundaries(tokenizer: Tokenizer, prompt: PromptIds) -> tuple[int, ...]:
     last message before the answer, and that of the answer itself. Each snapshot copies the recurrent state, so few are
     worth more than one for each message. A text without messages has none.
     """
-    start = tokenizer.id_of(ROLE_START)
+    start = next((token for token in map(tokenizer.id_of, ROLE_STARTS) if token is not None), None)
     if start is None:
         return ()
     starts = np.flatnonzero(prompt.array == start).tolist()

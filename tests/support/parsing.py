@@ -3,7 +3,7 @@
 from dflash.generation.parsers import ArgumentsDelta, ContentDelta, OutputFormat, ParsedOutput, ReasoningDelta
 from dflash.model.text.chat_template import ChatTemplate
 
-XML, JSON = "qwen3-coder", "hermes"
+XML, JSON, QWEN, LLAMA, MISTRAL = "qwen3-coder", "hermes", "qwen2.5", "llama3", "mistral"
 OPENED, CLOSED = "<|im_start|>assistant\n<think>\n", "<think>\n\n</think>\n\n"
 
 

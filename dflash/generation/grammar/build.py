@@ -10,7 +10,7 @@ from dflash.decode.grammar.after import AfterToken
 from dflash.decode.grammar.matcher import Grammar
 from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.schemas import check_references
-from dflash.generation.grammar.call_form import CallForm, call_form, call_tokens
+from dflash.generation.grammar.call_form import CallForm, call_form, call_token
 from dflash.generation.grammar.functions import Function, functions_of, is_strict
 from dflash.generation.grammar.gbnf import is_gbnf
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary, regex_source
@@ -21,12 +21,16 @@ from dflash.generation.grammar.reasoning import Reasoning, reasoning_after
 from dflash.generation.grammar.schema.plain import PlainSchemas
 from dflash.generation.grammar.schema.policy import Notes, Policy
 from dflash.generation.grammar.xml_calls import xml_body
+from dflash.generation.parsers.calls import hermes
 from dflash.generation.recovery.special_tokens import CALL, THINK
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
 _LEAD = "/\\n{0,2}/ "
 """Line breaks that templates put after reasoning."""
+
+_NO_OBJECT = r"/[ \t\r\n]*[^{ \t\r\n](?s:.*)/"
+"""Text of an output that does not begin with an object, which would be a call without a tag."""
 
 _RESULT = "<tool_response>", "</tool_response>"
 """Tags around the result of a call."""
@@ -113,7 +117,7 @@ class _Builder:
         """Return a grammar of reasoning and what follows. In reasoning stand no end token and no call that can't follow."""
         if built is None or reasoning is None:
             return built and built.grammar
-        opened = self._tokenizer.id_of(CALL[0])
+        opened = self._opened
         if not built.is_needed:
             return reasoning.before(built.grammar, call=opened)
         may_call = built.calls or not self._tools or opened is None
@@ -139,12 +143,31 @@ class _Builder:
             return _Built(self._json(start), calls=bool(self._tools))
         if not any(is_strict(tool) for tool in self._tools):
             return None
-        grammar = AfterToken(self._calls("start: call", functions_of(self._tools)), self._tokens[0], repeats=True)
-        return _Built(grammar, calls=True, is_needed=False)
+        return _Built(self._strict(functions_of(self._tools)), calls=True, is_needed=False)
 
     @property
-    def _tokens(self) -> tuple[int, int]:
-        return call_tokens(self._tokenizer)
+    def _form(self) -> CallForm:
+        return call_form(self._template)
+
+    @property
+    def _opened(self) -> int | None:
+        """Token that opens a call of the template's form; None if there is none."""
+        try:
+            return self._tokenizer.id_of(self._form.opened) if self._form.opened else None
+        except RequestError:
+            return None
+
+    def _token(self, text: str) -> str:
+        """Return the expression of a token of the form; the empty text is no token."""
+        return f"<[{call_token(self._tokenizer, text)}]>" if text else ""
+
+    def _strict(self, functions: Sequence[Function]) -> Grammar:
+        """Return the grammar of an output of free text and calls, of which all are bound."""
+        form = self._form
+        if form.opened:
+            grammar = self._calls(f"start: {form.calls(self._token, single=not form.last)}", functions)
+            return AfterToken(grammar, call_token(self._tokenizer, form.opened), repeats=True)
+        return self._calls(f"start: ({_NO_OBJECT} | {form.calls(self._token)})?", functions)
 
     def _must_call(self, start: str) -> Grammar:
         params, functions = self._params, functions_of(self._tools)
@@ -154,8 +177,8 @@ class _Builder:
                 raise RequestError(f"tool_choice: names {params.function!r:.60}, which is not among the tools")
         if not functions:
             raise RequestError(f"tool_choice: is {params.tool_choice!r}, but tools holds none")
-        more = "" if params.function else f' ("\\n" <[{self._tokens[0]}]> call)*'
-        return self._calls(f"{start}<[{self._tokens[0]}]> call{more}", functions)
+        form, single = self._form, params.function is not None
+        return self._calls(f"{start}{self._token(form.opened)} {form.calls(self._token, single=single)}", functions)
 
     def _json(self, start: str) -> Grammar:
         """Compile the grammar of an answer. The model may call a tool instead."""
@@ -169,19 +192,21 @@ class _Builder:
         value = f"value: {json_rule(plain.with_shared(plain.reduced(params.schema, '')))}"
         if not self._tools:
             return self._compiled([f"{start}value", value], name)
-        opened = self._tokens[0]
-        rules = [f"{start}(value | calls)", f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*']
+        form = self._form
+        rules = [f"{start}(value | calls)", f"calls: {self._token(form.opened)} {form.calls(self._token)}"]
         functions = functions_of(self._tools)
         calls = self._call_rules(functions)
         self._compiled([f"{start}value", value], name)  # so that an error names the right field
         return self._compiled([*rules, value, *calls], "tools")
 
     def _call_rules(self, functions: Sequence[Function]) -> list[str]:
-        """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
-        is_xml, end = call_form(self._template) is CallForm.XML, self._tokens[1]
+        """Return the rules of ``call``: its text with the tag that closes it, without the one that opens it."""
+        form = self._form
         try:
-            body = xml_body(functions, self._notes, *self._tags_in_text) if is_xml else json_body(functions, self._notes)
-            return [f"call: body <[{end}]>", *body]
+            if form.tags:
+                body = xml_body(functions, self._notes, *self._tags_in_text)
+                return [f"call: body {self._token(hermes.CLOSING)}", *body]
+            return [f"call: body {form.after(self._token)}", *json_body(functions, self._notes, form, self._token)]
         except RecursionError:
             raise RequestError("tools: parts of a schema refer to each other through too many others in a row") from None
 
@@ -190,7 +215,7 @@ class _Builder:
         """Tokens of tags that a text of a call may hold: those that the detokenizer writes."""
         found = [self._tokenizer.id_of(tag) for tag in (*THINK, *CALL, *_RESULT)]
         shown = [token for token in found if token is not None and not self._tokenizer.is_special(token)]
-        end = self._tokens[1]
+        end = call_token(self._tokenizer, hermes.CLOSING)
         return [token for token in shown if token != end], end if end in shown else None
 
     def _calls(self, start: str, functions: Sequence[Function]) -> GuidanceGrammar:

@@ -1,21 +1,85 @@
-"""The form in which a model writes tool calls, recognized from its chat template."""
+"""Forms in which models write tool calls, as grammars need them; the chat template chooses the form."""
 
-from enum import Enum
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from dflash.errors import RequestError
-from dflash.generation.recovery.special_tokens import CALL
+from dflash.generation.grammar.lark import quoted
+from dflash.generation.parsers.calls import hermes, mistral
+from dflash.generation.parsers.registry import matching
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
+TokenOf = Callable[[str], str]
+"""Returns the expression of a token by its text."""
 
-class CallForm(Enum):
-    """Forms of a call between ``<tool_call>`` and ``</tool_call>``."""
 
-    XML = "xml"
-    """``<function=NAME>`` and a ``<parameter=KEY>`` for each argument (Qwen3-Coder, Qwen3.5)."""
+@dataclass(frozen=True)
+class CallForm:
+    """Text around the arguments of calls, as expressions of Lark.
 
-    JSON = "json"
-    """An object with ``name`` and ``arguments`` (Hermes, Qwen2.5, Qwen3)."""
+    Parameters
+    ----------
+    opened : str
+        Token that opens the first call; empty if the message begins with it.
+    before, after : callable
+        ``before(name, token_of)`` and ``after(token_of)`` return what stands around the arguments of a function; unused if
+        the arguments are tags.
+    first, last : str
+        What stands before the first call, after its token, and after the last call.
+    between : callable, optional
+        ``between(token_of)`` returns what stands between two calls; None if an output has one call only.
+    tags : bool
+        Arguments are parameters in tags.
+    """
+
+    opened: str
+    before: Callable[[str, TokenOf], str] = lambda _, __: ""
+    after: Callable[[TokenOf], str] = lambda _: ""
+    first: str = ""
+    last: str = ""
+    between: Callable[[TokenOf], str] | None = None
+    tags: bool = False
+
+    def calls(self, token_of: TokenOf, *, single: bool = False) -> str:
+        """Return the expression of calls after the first token: one or more, or a single one."""
+        more = f"({self.between(token_of)} call)*" if self.between is not None and not single else ""
+        return f"{self.first} call {more} {self.last}"
+
+
+def _object(name: str, key: str) -> str:
+    return quoted(f'{{"name": {json.dumps(name)}, "{key}": ')
+
+
+def _named(name: str, token_of: TokenOf) -> str:
+    return f"{quoted(name)} {token_of(mistral.ARGUMENTS)}"
+
+
+def _identified(name: str, token_of: TokenOf) -> str:
+    return f"{quoted(name)} ({token_of(mistral.CALL_ID)} {_ID})? {token_of(mistral.ARGUMENTS)}"
+
+
+_ID = "/[A-Za-z0-9]{9}/"
+_TAGGED = CallForm(
+    hermes.OPENING,
+    lambda name, _: f'"\\n" {_object(name, "arguments")}',
+    lambda token_of: f'"}}\\n" {token_of(hermes.CLOSING)}',
+    between=lambda token_of: f'"\\n" {token_of(hermes.OPENING)}',
+)
+_XML = CallForm(hermes.OPENING, between=_TAGGED.between, tags=True)
+_BARE = CallForm("", lambda name, _: _object(name, "parameters"), lambda _: '"}"')
+_LISTED = CallForm(
+    mistral.OPENING,
+    lambda name, _: _object(name, "arguments"),
+    lambda _: f'(", \\"id\\": \\"" {_ID} "\\"")? "}}"',
+    first="/ ?\\[/",
+    last='"]"',
+    between=lambda _: '", "',
+)
+_ARGUMENTS = CallForm(mistral.OPENING, _named, between=lambda token_of: token_of(mistral.OPENING))
+_WITH_IDS = CallForm(mistral.OPENING, _identified, between=_ARGUMENTS.between)
+_FORMS = {"hermes": _TAGGED, "qwen2.5": _TAGGED, "qwen3-coder": _XML, "llama3": _BARE, "mistral": _LISTED}
 
 
 def call_form(template: ChatTemplate | None) -> CallForm:
@@ -27,23 +91,24 @@ def call_form(template: ChatTemplate | None) -> CallForm:
         If the template shows none of the known forms.
     """
     source = "" if template is None else template.source
-    if CALL[0] in source:
-        if "<function=" in source:
-            return CallForm.XML
-        if "arguments" in source:
-            return CallForm.JSON
-    raise RequestError("tool_choice: the chat template does not show tool calls as <tool_call> with XML or JSON inside")
+    form = _FORMS.get(matching("tool", source) or "")
+    if form is None:
+        known = "<tool_call> (with XML or JSON inside), [TOOL_CALLS], or as Llama 3 does"
+        raise RequestError(f"tool_choice: the chat template does not show tool calls with {known}")
+    if form is _LISTED and mistral.ARGUMENTS in source:
+        return _WITH_IDS if mistral.CALL_ID in source else _ARGUMENTS
+    return form
 
 
-def call_tokens(tokenizer: Tokenizer) -> tuple[int, int]:
-    """Return the tokens that open and close a call.
+def call_token(tokenizer: Tokenizer, text: str) -> int:
+    """Return the token of a form.
 
     Raises
     ------
     RequestError
-        If the vocabulary has no such tokens.
+        If the vocabulary has no such token.
     """
-    opened, closed = map(tokenizer.id_of, CALL)
-    if opened is None or closed is None:
-        raise RequestError(f"tool_choice: the vocabulary has no tokens {CALL[0]} and {CALL[1]}")
-    return opened, closed
+    token = tokenizer.id_of(text)
+    if token is None:
+        raise RequestError(f"tool_choice: the vocabulary has no token {text}")
+    return token

@@ -1,18 +1,18 @@
-"""Grammar of tool calls as JSON objects, in the form of Hermes and Qwen3."""
+"""Grammar of tool calls whose arguments are JSON."""
 
 from collections.abc import Sequence
 
+from dflash.generation.grammar.call_form import CallForm, TokenOf
 from dflash.generation.grammar.functions import Function
 from dflash.generation.grammar.json_rules import JSONRules
-from dflash.generation.grammar.lark import quoted
 from dflash.generation.grammar.schema.plain import PlainSchemas
 from dflash.generation.grammar.schema.policy import Notes, Policy
 
 _PARTS = {"$ref", "allOf", "anyOf", "oneOf"}
 
 
-def json_body(functions: Sequence[Function], notes: Notes) -> list[str]:
-    """Return the rules of ``body``, the text between ``<tool_call>`` and ``</tool_call>``; see `xml_body` for parameters."""
+def json_body(functions: Sequence[Function], notes: Notes, form: CallForm, token_of: TokenOf) -> list[str]:
+    """Return the rules of ``body``, a call up to the end of its arguments; see `xml_body` for the other parameters."""
     values = JSONRules()
     rules = [f"body: {' | '.join(f'f{i}' for i in range(len(functions)))}"]
     for i, function in enumerate(functions):
@@ -23,6 +23,5 @@ def json_body(functions: Sequence[Function], notes: Notes) -> list[str]:
         if not _PARTS & set(schema):  # no parameters but the declared ones, unless the schema says so
             schema = {"additionalProperties": function.parameters.get("additionalProperties") is True, **schema}
         value = values.add(policy.name, plain, {**schema, "type": "object"})
-        head = quoted(f'\n{{"name": {quoted(function.name)}, "arguments": ')
-        rules.append(f"f{i}: {head} {value} {quoted('}' + chr(10))}")
+        rules.append(f"f{i}: {form.before(function.name, token_of)} {value}")
     return [*rules, *values.rules]

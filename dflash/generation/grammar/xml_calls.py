@@ -13,9 +13,9 @@ from dflash.generation.grammar.schema.plain import PlainSchemas
 from dflash.generation.grammar.schema.policy import Notes, Policy
 from dflash.generation.grammar.schema.shapes import ParameterSet, shapes_of
 from dflash.generation.grammar.xml_text import TextRules
+from dflash.generation.parsers.calls.value_end import CLOSE, FUNCTION_END, PARAMETER
 from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.schema import only_strings
-from dflash.generation.parsers.value_end import CLOSE, FUNCTION_END, PARAMETER
 
 _JSON_END = f"\n{CLOSE}\n"
 _OTHER_KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
@@ -49,8 +49,8 @@ def xml_body(
 
     Notes
     -----
-    Text is free up to the end of its parameter, as `dflash.generation.parsers.value_end` describes it, without a quote or an
-    escape. Values of other types are JSON.
+    Text is free up to the end of its parameter, as `dflash.generation.parsers.calls.value_end` describes it, without a quote
+    or an escape. Values of other types are JSON.
     """
     texts, values = TextRules(tags, call_end), JSONRules()
     rules = [f"body: {' | '.join(f'f{i}' for i in range(len(functions)))}"]

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from dflash.generation.grammar.lark import pattern_of, quoted
-from dflash.generation.parsers.value_end import CALL_END, CLOSE, FUNCTION_END, PARAMETER
+from dflash.generation.parsers.calls.value_end import CALL_END, CLOSE, FUNCTION_END, PARAMETER
 
 _BLANK = r"[ \t\r\n]*"
 _ENDS = (
     f"{pattern_of(CLOSE)}{_BLANK}(?:{pattern_of(PARAMETER)}|{pattern_of(FUNCTION_END)}|{pattern_of(CALL_END)})",
     f"{pattern_of(FUNCTION_END)}{_BLANK}{pattern_of(CALL_END)}",
 )
-"""Patterns that end a value at the start of a line; see `dflash.generation.parsers.value_end`."""
+"""Patterns that end a value at the start of a line; see `dflash.generation.parsers.calls.value_end`."""
 
 
 class TextRules:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from dflash.generation.parsers.events import EventSink
 from dflash.generation.parsers.offered import OfferedTools
@@ -34,8 +34,15 @@ class CallReader(Protocol):
         A rejected call has the form of a call. The text up to its closing tag is no call either.
     """
 
-    stage: Stage
-    is_block: bool
+    @property
+    def stage(self) -> Stage:
+        """Progress; `read` advances it."""
+        ...
+
+    @property
+    def is_block(self) -> bool:
+        """True if a rejected call has the form of a call."""
+        ...
 
     @property
     def written(self) -> str:
@@ -47,6 +54,16 @@ class CallReader(Protocol):
 
         Called again with the rest and more text as long as the stage is `HEAD` or `BODY`. The rest must be short: less than
         a constant number of characters.
+        """
+        ...
+
+    def settle(self, rest: str, *, cut: bool) -> bool:
+        """Decide about a head, with the text that was held back. Called once, if the run ends in stage `HEAD`.
+
+        Returns
+        -------
+        bool
+            True if the text is no content: the reader has passed calls on, or more text would have made it one.
         """
         ...
 
@@ -68,21 +85,47 @@ class ToolFormat(Protocol):
     ----------
     openings : tuple of str
         Tags that open a call in the message, as `TagSearch` takes them.
+    line_openings, first_openings : tuple of str
+        Texts that open a call in the message at the start of a line, or only where nothing stands before them.
     reasoning_openings : tuple of str
         Tags that open a call inside reasoning.
     closings : tuple of str
         Tags that end the text of a call to an unknown function.
+    closing : str
+        Tag after a call, which is dropped; it may be missing. Empty if there is none.
+    separator : str
+        Text between two calls, before the bracket that opens the second one. Empty if each call has a tag that opens it.
+    tokens : tuple of str
+        Tokens of the format, the one that opens a call first. They stay in the text even if they are control tokens.
     """
 
-    openings: tuple[str, ...]
-    reasoning_openings: tuple[str, ...]
-    closings: tuple[str, ...]
-    matches: Callable[[str], bool]
+    openings: tuple[str, ...] = ()
+    line_openings: tuple[str, ...] = ()
+    first_openings: tuple[str, ...] = ()
+    reasoning_openings: tuple[str, ...] = ()
+    closings: tuple[str, ...] = ()
+    closing: ClassVar[str] = ""
+    separator: ClassVar[str] = ""
+    tokens: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, tools: OfferedTools) -> None: ...
 
-    def reader(self, sink: EventSink, *, in_reasoning: bool = False) -> CallReader:
-        """Return a reader for the next call."""
+    @staticmethod
+    def matches(source: str) -> bool:
+        """Return True if the source of a chat template teaches this format."""
+        ...
+
+    def reader(self, sink: EventSink, opened: str, *, in_reasoning: bool = False) -> CallReader:
+        """Return a reader for the next call.
+
+        Parameters
+        ----------
+        opened : str
+            The tag that opens the call, or `separator` after an earlier one. It is the first text that the reader gets;
+            white space may come before a separator.
+        in_reasoning : bool
+            The tag stands inside reasoning.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dflash.generation.parsers.arguments import fitting
 from dflash.generation.parsers.schema import STRING, Member, members, object_parts
 
 
@@ -20,15 +21,21 @@ class OfferedTools:
     def __init__(self, tools: Iterable[Mapping[str, Any]], *, only: bool = False) -> None:
         self._only = only
         self._schemas: dict[str, Any] = {}
-        self.has_strict = False
+        self._strict = set[str]()
         for tool in tools:
             function = tool.get("function", tool) if isinstance(tool, Mapping) else None
             name = function.get("name") if isinstance(function, Mapping) else None
             if isinstance(name, str):
                 self._schemas[name] = function.get("parameters")
-                self.has_strict = self.has_strict or function.get("strict") is True
+                if function.get("strict") is True:
+                    self._strict.add(name)
         self._objects: dict[str, list[Mapping[str, Any]]] = {}
         self._members: dict[tuple[str, str], tuple[Member, ...]] = {}
+
+    @property
+    def has_strict(self) -> bool:
+        """True if a call of one of the functions must fit its schema wholly."""
+        return bool(self._strict)
 
     def __contains__(self, name: object) -> bool:
         return name in self._schemas
@@ -39,6 +46,10 @@ class OfferedTools:
         Reasoning often quotes the form of a call with a name that is not offered. Without ``<tool_call>``, it is prose.
         """
         return name in self._schemas or not (self._only or in_reasoning or not in_block)
+
+    def accepts(self, name: str, arguments: str) -> bool:
+        """Return True if a function is offered and the JSON text of its arguments fits its parameters; see `fitting`."""
+        return name in self._schemas and fitting(arguments, self._schemas[name], strict=name in self._strict)
 
     def declares(self, name: str, key: str) -> bool:
         """Return True if a function has a parameter of this name; one without any declared parameter may have all."""

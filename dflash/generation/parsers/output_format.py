@@ -1,15 +1,17 @@
 """Choice of the parsers of a request."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
+from dflash.decode.special_tokens import SpecialTokens
 from dflash.generation.parsers.formats import ReasoningFormat, ToolFormat
 from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.output_parser import OutputParser
 from dflash.generation.parsers.registry import find
 from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,18 @@ class OutputFormat:
             if thinks or calls
             else None
         )
+
+    def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the tokens of the format of calls, which a parser must see."""
+        found = map(tokenizer.id_of, () if self.tools is None else self.tools.tokens)
+        return frozenset(token for token in found if token is not None)
+
+    def with_calls(self, special_tokens: SpecialTokens, tokenizer: Tokenizer) -> SpecialTokens:
+        """Return special tokens with the one that opens a call, where the format has others than ``<tool_call>``."""
+        opened = None if self.tools is None or not self.tools.tokens else tokenizer.id_of(self.tools.tokens[0])
+        if special_tokens.call is not None or opened is None:
+            return special_tokens
+        return replace(special_tokens, call=(opened, opened))
 
     def parser(self, prompt_end: str, *, thinking: bool | None = None) -> OutputParser:
         """Return a parser for one completion of a prompt that ends in the given text.

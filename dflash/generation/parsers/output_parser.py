@@ -4,12 +4,10 @@ import re
 from functools import lru_cache
 
 from dflash.decode.output_part import OutputPart
+from dflash.generation.parsers.call_search import CallSearch
 from dflash.generation.parsers.events import Event, EventSink
 from dflash.generation.parsers.formats import CallReader, ReasoningFormat, Stage, ToolFormat
-from dflash.generation.parsers.tags import SPACE, TagSearch, partial
-
-_CALL_CLOSED = re.compile(f"{SPACE}</tool_call>")
-_CALL_CLOSED_START = re.compile(f"{SPACE}(?:{partial('</tool_call>')})?")
+from dflash.generation.parsers.tags import SPACE, beginnings, partial
 
 
 class OutputParser:
@@ -57,12 +55,13 @@ class OutputParser:
         self._thinking = reasoning is not None and (opened if thinking is None else thinking)
         self._newlines = int(self._thinking and opened and not prompt_end.endswith("\n"))
         self._may_reopen = False
+        self._line_start = self._is_first = True
         self._step = OutputParser._scan if reasoning is None else OutputParser._start
 
     @property
     def in_call(self) -> bool:
         """True from the opening tag of a call to its closing tag."""
-        return self._call is not None or self._step is OutputParser._skip_closing
+        return self._call is not None or self._step is OutputParser._after_call
 
     @property
     def may_reason(self) -> bool:
@@ -98,7 +97,7 @@ class OutputParser:
             self._write(rest)
         elif self._call.stage is not Stage.HEAD:
             self._call.finish(rest, cut=cut)
-        elif not cut:
+        elif not self._call.settle(rest, cut=cut):
             self._write(self._call.written + rest)
         return self._sink.take()
 
@@ -137,9 +136,10 @@ class OutputParser:
     def _scan(self) -> bool:
         """Pass on text up to the next tag."""
         text, start, search = self._text, self._at, self._search
-        tag = search.find(text, start)
+        line_start, is_first = self._line_start and not self._thinking, self._is_first and not self._thinking
+        tag = search.find(text, start, line_start=line_start, is_first=is_first)
         if tag is None:
-            self._at = search.held(text, start)
+            self._at = search.held(text, start, line_start=line_start)
             self._write(text[start : self._at])
             return False
         self._write(text[start : tag.start()])
@@ -155,7 +155,9 @@ class OutputParser:
             self._at = tag.start() + tag[0].startswith("\n")
             self._write(text[tag.start() : self._at])
             assert self._tools is not None, "the search finds no calls without tools"
-            self._call, self._step = self._tools.reader(self._sink, in_reasoning=self._thinking), OutputParser._read_call
+            opened = tag[0].removeprefix("\n")
+            self._call = self._tools.reader(self._sink, opened, in_reasoning=self._thinking)
+            self._step = OutputParser._read_call
         return True
 
     def _read_call(self) -> bool:
@@ -171,40 +173,60 @@ class OutputParser:
         self._thinking = False
         if call.stage is Stage.BODY:
             return False
-        self._call, self._step = None, OutputParser._skip_closing
+        self._call, self._step, self._line_start, self._is_first = None, OutputParser._after_call, True, False
         return True
 
-    def _skip_closing(self) -> bool:
-        """Consume the closing tag of a call. It may be missing."""
-        tag = _CALL_CLOSED.match(self._text, self._at)
-        if tag is None and _CALL_CLOSED_START.fullmatch(self._text, self._at):
+    def _after_call(self) -> bool:
+        """Consume the closing tag of a call, which may be missing, or begin the next call after a separator."""
+        assert self._tools is not None, "it has read the call"
+        closed, following, start = _after(self._tools.closing, self._tools.separator)
+        tag = closed.match(self._text, self._at)
+        if tag is None and following.match(self._text, self._at) is not None:
+            self._call, self._step = self._tools.reader(self._sink, self._tools.separator), OutputParser._read_call
+            return True
+        if tag is None and start.fullmatch(self._text, self._at):
             return False
         self._at = self._at if tag is None else tag.end()
         self._step = OutputParser._scan
         return True
 
     @property
-    def _search(self) -> TagSearch:
+    def _search(self) -> CallSearch:
         """Search for the tags that mean something at this point."""
         tags: tuple[str, ...] = ()
+        line_tags: tuple[str, ...] = ()
+        first_tags: tuple[str, ...] = ()
         if self._tools is not None and self._in_block:
             tags = self._tools.closings
         elif self._tools is not None:
             tags = self._tools.reasoning_openings if self._thinking else self._tools.openings
+            if not self._thinking:
+                line_tags, first_tags = self._tools.line_openings, self._tools.first_openings
         if self._thinking and self._reasoning is not None:
             tags = (self._reasoning.closing, *tags)
-        return _search_for(tags, self._thinking)
+        return _search_for(tags, line_tags, first_tags, self._thinking)
 
     def _write(self, text: str) -> None:
         if self._thinking:
             self._sink.reasoning(text)
-        else:
+        elif text:
             self._sink.content(text)
+            self._line_start, self._is_first = text.endswith("\n"), self._is_first and text.isspace()
 
 
 @lru_cache(maxsize=32)
-def _search_for(tags: tuple[str, ...], newline: bool) -> TagSearch:
-    return TagSearch(*tags, newline=newline)
+def _search_for(tags: tuple[str, ...], line_tags: tuple[str, ...], first_tags: tuple[str, ...], newline: bool) -> CallSearch:
+    return CallSearch(tags, line_tags, first_tags, newline=newline)
+
+
+@lru_cache(maxsize=32)
+def _after(closing: str, separator: str) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Return expressions for a closing tag, for a separator and the call after it, and for the start of either."""
+    closed = f"{SPACE}{re.escape(closing)}" if closing else "(?!)"
+    following = rf"{SPACE}{re.escape(separator)}{SPACE}\{{" if separator else "(?!)"
+    starts = [beginnings(SPACE, closing)] if closing else []
+    starts += [beginnings(SPACE, separator, SPACE)] if separator else []
+    return re.compile(closed), re.compile(following), re.compile("|".join(starts) or "(?!)")
 
 
 @lru_cache(maxsize=8)

@@ -23,14 +23,21 @@ class TagSearch:
         Tags such as ``"</think>"``. A tag that ends in ``=`` stands for the tag with any name, as ``<parameter=path>``.
     newline : bool
         A line break before a tag belongs to the tag.
+    line_tags : tuple of str
+        Further tags, of any characters, that count after a line break only.
     """
 
-    def __init__(self, *tags: str, newline: bool = False) -> None:
+    def __init__(self, *tags: str, newline: bool = False, line_tags: tuple[str, ...] = ()) -> None:
         lead = "\n?" if newline else ""
         whole = "|".join(re.escape(tag) + (f"(?P<name>{NAME})>" if tag.endswith("=") else "") for tag in tags)
-        self._whole = re.compile(f"{lead}(?:{whole})" if tags else "(?!)")
-        ends = [partial(tag) for tag in tags]
-        self._partial = re.compile(f"(?:{lead}(?:{'|'.join(ends)})" + (r"|\n)\Z" if newline else r")\Z") if tags else "(?!)")
+        ends = "|".join(partial(tag) for tag in tags)
+        found, begun = ([f"{lead}(?:{whole})"], [f"{lead}(?:{ends})"]) if tags else ([], [])
+        begun += ["\n"] if tags and newline else []
+        if line_tags:
+            found.append(rf"(?<=\n)(?:{'|'.join(map(re.escape, line_tags))})")
+            begun += [rf"(?<=\n)(?:{partial(tag)})" for tag in line_tags if len(tag) > 1]
+        self._whole = re.compile("|".join(found) or "(?!)")
+        self._partial = re.compile(rf"(?:{'|'.join(begun)})\Z" if begun else "(?!)")
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
         """Return the first whole tag at or after `start`; group ``name`` is its name."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dflash.errors import TemplateError
+from dflash.model.text.short_ids import wants_short_ids, with_short_ids
 
 if TYPE_CHECKING:
     import jinja2
@@ -80,7 +81,8 @@ class ChatTemplate:
         messages : sequence of mapping
             Messages with ``role`` and ``content``, and other keys that the template supports, such as
             ``reasoning_content`` and ``tool_calls``. Keys whose value is None count as absent. Tool calls may have
-            ``arguments`` as JSON text, as in OpenAI's API. The caller's objects are not changed.
+            ``arguments`` as JSON text, as in OpenAI's API. Their identifiers are shortened for templates that want nine
+            letters. The caller's objects are not changed.
         tools, documents : sequence of mapping, optional
             Passed to the template unchanged; tools are JSON schemas, preferably in OpenAI's format.
         add_generation_prompt : bool
@@ -96,11 +98,12 @@ class ChatTemplate:
         """
         if not messages:
             raise TemplateError("messages is empty: a chat template needs at least one message")
+        prepared = with_short_ids if wants_short_ids(self.source) else dict
         try:
             variables = {
                 **self.tokens,
                 **_plain(kwargs),
-                "messages": [_message(message, index) for index, message in enumerate(messages)],
+                "messages": [prepared(_message(message, index)) for index, message in enumerate(messages)],
                 "tools": _mappings("tools", tools),
                 "documents": _mappings("documents", documents),
                 "add_generation_prompt": add_generation_prompt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from dflash.errors import RequestError
@@ -16,9 +16,9 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 class TextStream:
     """Streaming decoder of one sequence, with stop strings.
 
-    The joined results of all calls are `Tokenizer.decode` of all ids, up to the first stop string, however the ids are split
-    over the calls. Text is held back only while it ends inside a character or may be the start of a stop string. If the last
-    id ends inside a character, the bytes of that character are dropped.
+    The joined results of all calls are `Tokenizer.decode` of all ids, which continue a text, up to the first stop string,
+    however the ids are split over the calls. Text is held back only while it ends inside a character or may be the start of
+    a stop string. If the last id ends inside a character, the bytes of that character are dropped.
 
     Parameters
     ----------
@@ -28,6 +28,8 @@ class TextStream:
         Stop strings. The text ends before the first one that is complete; of two that end together, before the longer.
     skip_special : bool
         Whether control tokens are left out of the text.
+    shown : collection of int
+        Control tokens that are not left out, such as those that mark tool calls.
     min_tokens : int
         Number of first ids whose text can't complete a stop string. A stop string may begin in it, as in vLLM.
 
@@ -47,7 +49,13 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), skip_special: bool = False, min_tokens: int = 0
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: Sequence[str] = (),
+        skip_special: bool = False,
+        shown: Collection[int] = (),
+        min_tokens: int = 0,
     ) -> None:
         if isinstance(stop, str):
             stop = (stop,)
@@ -55,6 +63,7 @@ class TextStream:
             raise RequestError(f"stop: wanted a text or several, got {stop!r}")
         self._searches = [_Search(text) for text in stop]
         self._tokenizer, self._skip_special, self._min_tokens = tokenizer, skip_special, min_tokens
+        self._shown = frozenset(shown)
         self._decoder = _utf8("replace")
         self._held = ""
         self._n_emitted = 0
@@ -91,7 +100,7 @@ class TextStream:
         for token in ids:
             if self.stopped is not None:
                 break
-            skipped = self._skip_special and self._tokenizer.is_special(token)
+            skipped = self._skip_special and self._tokenizer.is_special(token) and token not in self._shown
             text = "" if skipped else self._decoder.decode(self._tokenizer.token_bytes(token))
             self._ends.append(self._n_emitted + len(self._held) + len(text))
             if text:

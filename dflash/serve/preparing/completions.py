@@ -17,7 +17,7 @@ from dflash.generation.grammar.schema.policy import Notes
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import checked_ids
 from dflash.generation.recovery.names import Language
-from dflash.generation.recovery.special_tokens import CALL
+from dflash.generation.recovery.special_tokens import opening_token
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import MAX_PROMPT_LOGPROBS, MAX_REPORTED, Limits
@@ -170,7 +170,7 @@ class ReadRequest:
         ]
 
     def _sampling(self) -> Sampling:
-        options, call = self.request.options, self.tokenizer.id_of(CALL[0])
+        options, call = self.request.options, opening_token(self.tokenizer, self.template)
         sampling = replace(options.sampling, logprobs=options.logprobs)
         if self.request.grammar.tool_choice != "none" or call is None:
             return sampling

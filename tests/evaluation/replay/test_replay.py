@@ -13,7 +13,7 @@ from dflash.decode.recoveries.base import DONE, Cut
 from dflash.errors import RequestError
 from dflash.evaluation.replay import Turn, load_session, replay, synthetic
 from dflash.generation.chat_prompt import chat_ids
-from dflash.generation.role_boundaries import ROLE_START
+from dflash.generation.role_boundaries import ROLE_STARTS
 
 DATA = Path(__file__).parents[2] / "data" / "replay"
 
@@ -70,7 +70,7 @@ def test_a_growing_conversation(cached):
     """A warm turn begins where the prompt before it asked for the answer; each round begins with an empty cache."""
     turns = load_session(DATA / "messages.jsonl")
     found = replay(cached, turns, max_tokens=3, repeat=2)
-    start = cached.tokenizer.id_of(ROLE_START)
+    start = cached.tokenizer.id_of(ROLE_STARTS[0])
     ids = [np.array(chat_ids(cached.tokenizer, cached.template, turn.messages, max_tokens=2048)) for turn in turns]
     asked = [int(np.flatnonzero(prompt == start)[-1]) for prompt in ids]
     assert not found.failures

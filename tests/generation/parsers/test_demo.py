@@ -132,7 +132,10 @@ def test_parsers_are_chosen_by_name_or_not_at_all(lm):
     prompt = lm.tokenizer.decode(lm.encode(question("What is 57 + 68?")))
     assert lm.generate(prompt, max_tokens=60).reasoning == ""
     assert lm.generate(prompt, max_tokens=60, reasoning_parser="qwen3").reasoning
-    with pytest.raises(RequestError, match=r"^tool_parser: 'xml' is not known; there are none, hermes, qwen3-coder$"):
+    with pytest.raises(
+        RequestError,
+        match=r"^tool_parser: 'xml' is not known; there are none, hermes, llama3, mistral, qwen2.5, qwen3-coder$",
+    ):
         lm.generate(FILE, tool_parser="xml")
 
 

@@ -6,7 +6,7 @@ A quarter of a megabyte takes at most 0.15 s of processor time. Where work is qu
 import time
 
 import pytest
-from parsing import CLOSED, JSON, OPENED, XML, parser
+from parsing import CLOSED, JSON, LLAMA, MISTRAL, OPENED, QWEN, XML, parser
 
 N = 1 << 18
 XML_START = "<tool_call>\n<function=write>\n"
@@ -57,6 +57,38 @@ TEXTS = {
         "arguments before the name": ('<tool_call>{"arguments": "', "x"),
         "text that is not JSON": ('<tool_call>{"name": "write" ', "</tool"),
         "digits": (JSON_START, "9"),
+    },
+    QWEN: {
+        "fences": ("", "```json\n"),
+        "ends of fences": ("", "\n```\n"),
+        "brackets": ("", "{"),
+        "lines of brackets": ("", "\n{"),
+        "backticks": ("\n", "`"),
+        "calls in a row": ("", '{"name": "write", "arguments": {"path": "", "content": "", "options": {}}}\n'),
+        "white space after a call": ('{"name": "get_time", "arguments": {}}', "\n "),
+        "a long string": ('```json\n{"name": "write", "arguments": {"path": "', "x`"),
+        "a long name": ('{"name": "', "a"),
+        "nested values": ('{"name": "write", "arguments": {"path": ', "["),
+        "escapes": ('{"name": "write", "arguments": {"path": "', "\\"),
+    },
+    LLAMA: {
+        "tags": ("", "<|python_tag|>"),
+        "brackets": ("", "{"),
+        "white space": ("", " "),
+        "calls": ("", '{"name": "get_time"};'),
+        "semicolons": ('{"name": "get_time"}', ";"),
+        "white space after a call": ('{"name": "get_time"}', " "),
+        "nested values": ('{"name": "write", "parameters": {"path": ', "["),
+    },
+    MISTRAL: {
+        "tags": ("", "[TOOL_CALLS]"),
+        "names": ("", "[TOOL_CALLS]a"),
+        "one name": ("[TOOL_CALLS]", "a"),
+        "one identifier": ("[TOOL_CALLS]a[CALL_ID]", "a"),
+        "white space": ("[TOOL_CALLS]", " "),
+        "listed": ("[TOOL_CALLS] [", '{"name": "get_time"},'),
+        "calls": ("", "[TOOL_CALLS]get_time[ARGS]{}"),
+        "brackets": ("[TOOL_CALLS]get_time[ARGS]{", "["),
     },
 }
 

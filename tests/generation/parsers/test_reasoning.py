@@ -71,8 +71,11 @@ def test_the_template_chooses_the_formats(source, reasoning, tools):
     ("names", "message"),
     [
         ({"reasoning": "deepseek"}, "reasoning_parser: 'deepseek' is not known; there are none, qwen3"),
-        ({"tool": "qwen3"}, "tool_parser: 'qwen3' is not known; there are none, hermes, qwen3-coder"),
-        ({"tool": 5}, "tool_parser: 5 is not known; there are none, hermes, qwen3-coder"),
+        (
+            {"tool": "qwen3"},
+            "tool_parser: 'qwen3' is not known; there are none, hermes, llama3, mistral, qwen2.5, qwen3-coder",
+        ),
+        ({"tool": 5}, "tool_parser: 5 is not known; there are none, hermes, llama3, mistral, qwen2.5, qwen3-coder"),
     ],
 )
 def test_an_unknown_name_is_refused(names, message):

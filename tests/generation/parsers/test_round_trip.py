@@ -5,8 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-from parsing import JSON, XML, parsed, tool
+from parsing import JSON, LLAMA, MISTRAL, QWEN, XML, parsed, parser, tool
 
+from dflash.generation.parsers import ParsedOutput
+from dflash.generation.parsers.registry import matching
 from dflash.model.text.chat_template import ChatTemplate
 
 DATA = Path(__file__).parents[2] / "data"
@@ -14,6 +16,12 @@ RECORDED = json.loads((DATA / "tools" / "recorded_calls.json").read_text(encodin
 TEMPLATES = {
     XML: ChatTemplate((DATA / "demo" / "chat_template.jinja").read_text(encoding="utf-8"), tokens={}),
     JSON: ChatTemplate((DATA / "templates" / "json_calls.jinja").read_text(encoding="utf-8"), tokens={}),
+}
+FAMILIES = {
+    "qwen2_5": (QWEN, "<|im_end|>\n"),
+    "llama3": (LLAMA, "<|eot_id|>"),
+    "mistral_list": (MISTRAL, "</s>"),
+    "mistral_args": (MISTRAL, "</s>"),
 }
 QUESTION = {"role": "user", "content": "?"}
 
@@ -88,3 +96,31 @@ def test_numbers_stay_as_the_model_wrote_them(calls):
         _, text = rendered(calls, message([("f", {"n": 7})]), tools)
         (call,) = parsed(text.replace("7", literal), tools, calls=calls, prompt="<think>\n").tool_calls
         assert call.arguments == f'{{"n": {literal}}}'
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_of_other_families(family):
+    """What the template writes is read back, whole and letter by letter."""
+    (name, end), choice = FAMILIES[family], random.Random(5)
+    source = (DATA / "templates" / "families" / f"{family}.jinja").read_text(encoding="utf-8")
+    template = ChatTemplate(source, tokens={"bos_token": "<s>", "eos_token": "</s>"})
+    assert matching("tool", source) == name
+    for _ in range(60):
+        kinds = choice.sample([*KINDS], k=choice.randint(0, 4))
+        arguments = {f"{kind} key": KINDS[kind](choice) for kind in kinds}
+        tools = [tool("f", **{f"{kind} key": {"type": kind} for kind in kinds}), tool("g")]
+        wanted = [("f", arguments)] if family == "llama3" else [("f", arguments), ("g", {})]
+        calls = [
+            {"id": f"abcdefgh{n}", "type": "function", "function": {"name": each, "arguments": json.dumps(inner)}}
+            for n, (each, inner) in enumerate(wanted)
+        ]
+        written = {"role": "assistant", "content": "", "tool_calls": calls}
+        prompt = template.render([QUESTION], tools=tools)
+        whole = template.render([QUESTION, written], tools=tools, add_generation_prompt=False)
+        text = whole.removesuffix(end)[len(prompt) if whole.startswith(prompt) else whole.index("[TOOL_CALLS]") :]
+        output = parsed(text, tools, calls=name, reasoning="none")
+        assert [(call.name, call.parsed) for call in output.tool_calls] == wanted
+        assert output.content.strip() == ""
+        one = parser(tools, calls=name, reasoning="none")
+        events = [event for letter in text for event in one.push(letter)] + one.finish()
+        assert [(call.name, call.parsed) for call in ParsedOutput.of(events).tool_calls] == wanted

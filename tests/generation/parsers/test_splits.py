@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing import CLOSED, JSON, OPENED, TOOLS, XML, call, events, parser
+from parsing import CLOSED, JSON, LLAMA, MISTRAL, OPENED, QWEN, TOOLS, XML, call, events, parser
 
 PIECES = {
     XML: (
@@ -39,6 +39,19 @@ PIECES = {
         *('<tool_call>\n{"arguments": {"x": 1.0}, "name": "write"}\n</tool_call>', "1"),
     ),
 }
+PIECES[QWEN] = (
+    *PIECES[JSON],
+    *("```json\n", "```", "\n```\n", "``", "<tools>", "</tools>", '{"name": "get_time", "arguments": {}}', '{\n"name":'),
+    *('```json\n{"name": "get_time", "arguments": {}}\n```', '{"name": "write", "arguments": {"path": 1}}'),
+)
+PIECES[LLAMA] = (
+    *("<|python_tag|>", "{", "}", ";", "; {", ": ", '"name"', '"get_time"', '"parameters"', ",", "[", '{"name": "get_time"'),
+    *('{"name": "get_time", "parameters": {"a": 1}}', '{"parameters": {}, "name": "write"}', '{"name": "none"}', "<|python"),
+)
+PIECES[MISTRAL] = (
+    *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL_", "[", "]", "{", "}", ",", ", {", "get_time", '{"a": [1]}', "none"),
+    *('[TOOL_CALLS] [{"name": "get_time", "arguments": {}}', ', {"name": "write"', "[TOOL_CALLS]get_time[ARGS]{"),
+)
 COMMON = ("<think>", "</think>", "\n", "\n\n", " ", "text", "<", "</", "é", '"', "\\", "5", "None")
 PROMPTS = {OPENED: "thinking", CLOSED: "answering", "<think>": "same line"}
 
@@ -54,18 +67,18 @@ def texts(calls, n, seed):
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=PROMPTS.get)
-@pytest.mark.parametrize("calls", [XML, JSON])
+@pytest.mark.parametrize("calls", PIECES)
 def test_every_split_into_two_gives_the_same_events(calls, prompt):
-    for text in texts(calls, 170, seed=prompt):  # 1,020 texts in all
+    for text in texts(calls, 70, seed=prompt):  # 1,050 texts in all
         whole = events([text], calls=calls, prompt=prompt)
         for at in range(1, len(text)):
             assert events([text[:at], text[at:]], calls=calls, prompt=prompt) == whole, (text, at)
 
 
-@pytest.mark.parametrize("calls", [XML, JSON])
+@pytest.mark.parametrize("calls", PIECES)
 def test_random_splits_give_the_same_events(calls):
     choice = random.Random(1)
-    for text in texts(calls, 400, seed=2):
+    for text in texts(calls, 160, seed=2):
         prompt = choice.choice([*PROMPTS])
         ends = sorted(choice.choices(range(len(text) + 1), k=choice.randint(2, 20)))
         parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
@@ -73,9 +86,9 @@ def test_random_splits_give_the_same_events(calls):
         assert events([*text], calls=calls, prompt=prompt) == events([text], calls=calls, prompt=prompt), text
 
 
-@pytest.mark.parametrize("calls", [XML, JSON])
+@pytest.mark.parametrize("calls", PIECES)
 @pytest.mark.parametrize("tools", [TOOLS, None], ids=["tools", "no tools"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_no_text_raises(calls, tools, data):
     pieces = st.one_of(

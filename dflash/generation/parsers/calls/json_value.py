@@ -1,23 +1,22 @@
 """Search for the end of a JSON value in a text that arrives in parts."""
 
 import re
+from functools import cache
 
 from dflash.generation.parsers.tags import partial
 
-CLOSING = "</tool_call>"
-"""Tag after the object that holds the value."""
-
-_ANGLE = rf"<(?!{CLOSING[1:]}|\Z|(?:{partial(CLOSING[1:])})\Z)"
 _PLAIN = r'[^"\[\]{}<]'
-# short strings and flat brackets are only consumed at once for speed
-_INSIDE = re.compile(rf'(?:{_PLAIN}++|{_ANGLE}|"[^"\\]*+"|\[{_PLAIN}*+\]|\{{{_PLAIN}*+\}})*+')
-_SCALAR = re.compile(rf"(?:[^,\]}}<\s]|{_ANGLE})*+")
 _STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _OPEN, _CLOSE = re.compile(r"[\[{]+"), re.compile(r"[\]}]+")
 
 
 class JSONValue:
     """Reader of one value. Brackets and quotes alone are read: what the model wrote is neither checked nor mended.
+
+    Parameters
+    ----------
+    closing : str
+        Tag that begins with ``<`` and ends the value outside strings; empty if there is none.
 
     Attributes
     ----------
@@ -27,7 +26,9 @@ class JSONValue:
         The text that follows continues a string.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, closing: str = "") -> None:
+        self._inside, self._scalar = _patterns(closing)
+        self._closes = bool(closing)
         self.ended = self.in_string = False
         self._depth = 0
         self._is_scalar = False
@@ -48,11 +49,11 @@ class JSONValue:
                 self.ended = not self._depth
                 continue
             if self._depth:
-                end = _end(_INSIDE, text, end)
+                end = _end(self._inside, text, end)
             elif self._is_scalar:
-                end = _end(_SCALAR, text, end)
-                self.ended = end < length and text[end] != "<"
-            if end == length or self.ended or text[end] == "<":
+                end = _end(self._scalar, text, end)
+                self.ended = end < length and not self._may_close(text[end])
+            if end == length or self.ended or self._may_close(text[end]):
                 return end
             if text[end] == '"':
                 self.in_string, end = True, end + 1
@@ -66,6 +67,18 @@ class JSONValue:
             else:
                 self._is_scalar = True
         return end
+
+    def _may_close(self, character: str) -> bool:
+        return self._closes and character == "<"
+
+
+@cache
+def _patterns(closing: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return expressions for text inside brackets, and for a scalar, up to the closing tag or the start of it."""
+    angle = rf"<(?!{closing[1:]}|\Z|(?:{partial(closing[1:])})\Z)" if closing else "<"
+    # short strings and flat brackets are only consumed at once for speed
+    inside = rf'(?:{_PLAIN}++|{angle}|"[^"\\]*+"|\[{_PLAIN}*+\]|\{{{_PLAIN}*+\}})*+'
+    return re.compile(inside), re.compile(rf"(?:[^,\]}}<\s]|{angle})*+")
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:

@@ -15,13 +15,13 @@ import json
 import re
 from collections.abc import Sequence
 
+from dflash.generation.parsers.calls.value_end import CALL_END, FUNCTION_END, PARAMETER, value_end
 from dflash.generation.parsers.events import EventSink
-from dflash.generation.parsers.formats import Stage
+from dflash.generation.parsers.formats import CallReader, Stage, ToolFormat
 from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.registry import register
 from dflash.generation.parsers.schema import Member, coerce, only_strings
 from dflash.generation.parsers.tags import NAME, SPACE, TagSearch, partial
-from dflash.generation.parsers.value_end import CALL_END, FUNCTION_END, PARAMETER, value_end
 
 _OPENING = "<tool_call>"
 _HEAD = re.compile(f"({_OPENING}{SPACE})?<function=({NAME})>")
@@ -30,7 +30,7 @@ _TAGS = TagSearch(PARAMETER, FUNCTION_END, CALL_END)
 
 
 @register("tool", "qwen3-coder")
-class FunctionTags:
+class FunctionTags(ToolFormat):
     """Calls in ``<function=NAME>`` tags.
 
     ``<tool_call>`` may be missing if the function is offered, but not inside reasoning, nor if a tool is strict: grammars
@@ -39,6 +39,8 @@ class FunctionTags:
 
     reasoning_openings: tuple[str, ...] = (_OPENING,)
     closings = (FUNCTION_END, CALL_END)
+    closing = CALL_END
+    tokens = (_OPENING, CALL_END)
 
     def __init__(self, tools: OfferedTools) -> None:
         self._tools = tools
@@ -49,7 +51,7 @@ class FunctionTags:
         """Return True if the source of a chat template writes these tags."""
         return "<function=" in source and PARAMETER in source
 
-    def reader(self, sink: EventSink, *, in_reasoning: bool = False) -> "_FunctionReader":
+    def reader(self, sink: EventSink, opened: str = _OPENING, *, in_reasoning: bool = False) -> CallReader:  # noqa: ARG002
         """Return a reader for the next call."""
         return _FunctionReader(self._tools, sink, in_reasoning)
 
@@ -84,6 +86,10 @@ class _FunctionReader:
         value.close()
         if ended:
             self._end()
+
+    def settle(self, rest: str, *, cut: bool) -> bool:  # noqa: ARG002
+        """Return True if the head of a call is no text: the run has cut it, and more would have made it a call."""
+        return cut
 
     def _read_head(self, text: str, start: int) -> int:
         head = _HEAD.match(text, start)

@@ -1,0 +1,1 @@
+"""Formats of tool calls, one file each, and what they share."""
