@@ -33,6 +33,7 @@ from dflash.generation.recovery.names import Language, Recover, with_recoveries
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.generation.result import Generation
 from dflash.generation.stream import Stream, finish_all
+from dflash.kernels.gpu.device import gpu_name
 from dflash.kernels.profile import profile
 from dflash.model import describe
 from dflash.model.loading.target import Loaded
@@ -61,7 +62,7 @@ class LM:
         self.file, self.model = loaded.file, loaded.model
         self.tokenizer, self.template = loaded.tokenizer, loaded.template
         self._device = {"no_gpu": loaded.trouble} if loaded.trouble else {}
-        self._engine_thread = engine_thread
+        self._engine_thread, self._gpu = engine_thread, loaded.gpu
         self._saved_sessions = SavedSessions(loaded, engine_thread.engine.prefix_cache, engine_thread.call)
         self._scoring = threading.Lock()
         self._finalizer = finalize(self, self._engine_thread.close)
@@ -430,7 +431,8 @@ class LM:
     def info(self) -> dict[str, Any]:
         """Return a description of the model, its memory and its device; see `dflash.model.describe`."""
         model, pools = self.model, self.model.pools
-        about = describe.overview(self.file, kv=pools.kv, pending=pools.pending, threads=model.threads, device=model.device)
+        place = model.device if self._gpu is None else gpu_name(self._gpu)
+        about = describe.overview(self.file, kv=pools.kv, pending=pools.pending, threads=model.threads, device=place)
         about["device"] |= self._device
         if model.device == "cuda":
             about["device"]["launches"] = {str(n): launches for n, launches in model.launches.items()}

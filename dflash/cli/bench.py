@@ -60,6 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.cli.rates.measure import Bench
     from dflash.decode.warmup.compile_ahead import compile_ahead
     from dflash.generation.progress import progress_line
+    from dflash.kernels.gpu.device import on
     from dflash.model.describe import overview
     from dflash.model.loading.target import load_model
 
@@ -76,14 +77,15 @@ def main(arguments: argparse.Namespace) -> int:
             before_kernels=compile_ahead,
         )
     model = loaded.model
-    about = overview(
-        loaded.file, kv=model.pools.kv, pending=model.config.pending, threads=model.threads, device=model.device
-    )
-    bench = Bench(loaded.model, repeat=arguments.repeat or 5)
-    try:
-        results = measure(bench, loaded, arguments)
-    finally:
-        bench.close()
+    with on(loaded.gpu):
+        about = overview(
+            loaded.file, kv=model.pools.kv, pending=model.config.pending, threads=model.threads, device=model.device
+        )
+        bench = Bench(loaded.model, repeat=arguments.repeat or 5)
+        try:
+            results = measure(bench, loaded, arguments)
+        finally:
+            bench.close()
     if arguments.json:
         put(json.dumps({"model": about["model"], "device": about["device"], **results}, ensure_ascii=False, indent=2))
     else:

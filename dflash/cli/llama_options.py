@@ -21,10 +21,6 @@ _REFUSED = {
     ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor"): _NOT_BOTH,
     ("-sm", "--split-mode", "-tp", "--tensor-parallel-size", "--tp-size", "--pipeline-parallel-size"): _SEVERAL,
     ("-ts", "--tensor-split"): f"parts have equal sizes; {_SEVERAL}",
-    ("-mg", "--main-gpu"): "choose one GPU with CUDA_VISIBLE_DEVICES, several with --devices 0,1",
-    ("--target-gpu", "--draft-gpu", "-devd", "--device-draft"): (
-        "a draft model runs on the GPU of its target, or with --draft-device cpu on the CPU"
-    ),
     ("--gpu-memory-utilization", "--mem-fraction-static"): "the memory of the KV cache is set by --kv-bytes",
     ("--kv-cache-dtype",): "the type of the KV cache is set by --kv",
     ("--dtype", "--quantization", "--load-format"): "the GGUF file has the types of its weights; drop it",

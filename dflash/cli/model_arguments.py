@@ -1,6 +1,7 @@
 """Command-line arguments shared by the server and other commands."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
         parser.add_argument("model", metavar="MODEL", help=text)
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to run on (auto)")
+    text = "device to run on: auto, cpu, cuda, or a GPU as cuda:1 or CUDA1 (auto)"
+    parser.add_argument("--device", "-dev", type=_device, default="auto", metavar="DEVICE", help=text)
+    text = "number of the GPU to run on; the same as --device cuda:N"
+    number: dict[str, Any] = {"dest": "device", "type": _gpu, "default": argparse.SUPPRESS, "metavar": "N"}
+    parser.add_argument("--target-gpu", "--main-gpu", "-mg", **number, help=text)
     add_devices(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
@@ -32,6 +37,32 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     for option, part in (("k", "keys"), ("v", "values")):
         names = f"-ct{option}", f"--cache-type-{option}"
         parser.add_argument(*names, choices=KV_NAMES, help=f"type of the {part} in the KV cache (default: --kv)")
+
+
+def _device(text: str) -> str:
+    """Return the name of a device in the form of `dflash.load`; llama.cpp's ``CUDA1`` and ``none`` are known, too."""
+    if text.lower() == "auto":
+        return "auto"
+    try:
+        return _draft_device(text)
+    except argparse.ArgumentTypeError as error:
+        several = "; several GPUs are --devices 0,1" if "," in text else ""
+        raise argparse.ArgumentTypeError(f"{error}, or auto{several}") from error
+
+
+def _draft_device(text: str) -> str:
+    """Return the name of a device other than ``auto``; see `_device`."""
+    found = re.fullmatch(r"(cpu|none)|(cuda)|(?:cuda:?)?(\d+)", text.lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} must be cpu, cuda, or a GPU as cuda:1")
+    return "cpu" if found[1] else found[2] or f"cuda:{int(found[3])}"
+
+
+def _gpu(text: str) -> str:
+    """Return the name of the GPU of a number."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} must be the number of a GPU, 0, 1 and so on")
+    return f"cuda:{int(text)}"
 
 
 def kv_type(arguments: argparse.Namespace) -> str:
@@ -75,9 +106,11 @@ def add_draft(parser: argparse._ActionsContainer) -> None:
         metavar="FILE",
         help="draft model of the strategy; auto: the one published for the model",
     )
-    parser.add_argument(
-        "--draft-device", choices=("cpu", "cuda"), help="device of the draft model (default: that of the model)"
-    )
+    text = "device of the draft model: cpu, cuda, or a GPU of its own as cuda:1 or CUDA1 (default: that of the model)"
+    names = "--draft-device", "--device-draft", "-devd"
+    parser.add_argument(*names, dest="draft_device", type=_draft_device, metavar="DEVICE", help=text)
+    text = "number of the GPU of the draft model; the same as --draft-device cuda:N"
+    parser.add_argument("--draft-gpu", dest="draft_device", type=_gpu, default=argparse.SUPPRESS, metavar="N", help=text)
     parser.add_argument(
         "--draft-vocab",
         type=int,

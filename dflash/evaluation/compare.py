@@ -58,7 +58,7 @@ def compare(
     draft : str, optional
         Draft model, or file of the MTP head, for strategies given by name.
     draft_device : str, optional
-        Device of the draft model, ``"cpu"`` or ``"cuda"``; that of the target if None.
+        Device of the draft model: ``"cpu"``, ``"cuda"``, or a GPU as ``"cuda:1"``; that of the target if None.
     draft_vocab : int, optional
         Size of the draft vocabulary, as in `DFlash` and `MTP`.
     max_tokens : int

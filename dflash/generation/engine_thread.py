@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
@@ -17,6 +18,7 @@ from dflash.decode.session import Session, Step
 from dflash.errors import Cancelled, DFlashError, EngineFailed
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.preparation import Preparation, PreparationJob
+from dflash.kernels.gpu import device
 from dflash.model.loading.forks import check_fork
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class EngineThread:
         Engine to run. After this only the new thread may step it.
     at_end : callable, optional
         Called when the thread ends.
+    gpu : int, optional
+        CUDA device number of the model; that GPU is current in the thread.
 
     Attributes
     ----------
@@ -59,8 +63,8 @@ class EngineThread:
         Observers of all steps. One that raises an exception is logged and removed.
     """
 
-    def __init__(self, engine: Engine, at_end: Callable[[], object] | None = None) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, at_end: Callable[[], object] | None = None, gpu: int | None = None) -> None:
+        self.engine, self._gpu = engine, gpu
         self._at_end = at_end or _nothing
         self.observers: list[StepObserver] = []
         self.error: BaseException | None = None
@@ -71,7 +75,7 @@ class EngineThread:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._completions: dict[Session, tuple[Completion, Sink]] = {}
         self._broken: dict[Session, Exception] = {}
-        self._preparation = Preparation(engine, partial(self._calls.put, _nothing))
+        self._preparation = Preparation(engine, partial(self._calls.put, _nothing), gpu)
         self._thread = threading.Thread(target=self._run, name="dflash-engine", daemon=True)
         self._thread.start()
 
@@ -272,16 +276,18 @@ class EngineThread:
         return EngineFailed(f"the engine has failed and accepts no more requests: {type(error).__name__}: {error}")
 
     def _run(self) -> None:
-        try:
-            while not self._closing:
-                self._answer_calls(wait=not self.engine.busy)
-                if not self._closing:
-                    self._step()
-        except BaseException as error:
-            log.exception("the engine failed")
-            self.error = error
-        finally:
-            self._finish()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(device.on(self._gpu))
+                while not self._closing:
+                    self._answer_calls(wait=not self.engine.busy)
+                    if not self._closing:
+                        self._step()
+            except BaseException as error:
+                log.exception("the engine failed")
+                self.error = error
+            finally:
+                self._finish()
 
     def _answer_calls(self, *, wait: bool) -> None:
         if wait:

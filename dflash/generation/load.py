@@ -72,18 +72,19 @@ def start(
     with ExitStack() as stack:
         start_check = partial(_start_check, stack) if isolate else None
         loaded = load_model(name, progress=progress, with_tokenizer=start_check, before_kernels=compile_ahead, **settings)
-        cache = _prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
-        engine = Engine(
-            loaded.model,
-            chunk=loaded.model.prefill_chunk,
-            max_active=loaded.sequences,
-            max_waiting=max_waiting,
-            max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
-            prefix_cache=cache,
-            max_swap=_max_swap(loaded, swap_bytes),
-        )
-        warm(engine, loaded.kind, progress or (lambda _: None))
-        return loaded, EngineThread(engine, at_end=stack.pop_all().close)
+        with device.on(loaded.gpu):
+            cache = _prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
+            engine = Engine(
+                loaded.model,
+                chunk=loaded.model.prefill_chunk,
+                max_active=loaded.sequences,
+                max_waiting=max_waiting,
+                max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
+                prefix_cache=cache,
+                max_swap=_max_swap(loaded, swap_bytes),
+            )
+            warm(engine, loaded.kind, progress or (lambda _: None))
+        return loaded, EngineThread(engine, at_end=stack.pop_all().close, gpu=loaded.gpu)
 
 
 def _start_check(stack: ExitStack, tokenizer: Tokenizer) -> None:

@@ -14,6 +14,7 @@ from dflash.decode.engine import Engine
 from dflash.decode.scheduling.admission import check_drafts
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.generation.refusals import Refused, anew
+from dflash.kernels.gpu import device
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +92,8 @@ class Preparation:
     the engine thread, in short pieces between steps (`Engine.errands`).
     """
 
-    def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
-        self._engine, self._wake = engine, wake
+    def __init__(self, engine: Engine, wake: Callable[[], None], gpu: int | None = None) -> None:
+        self._engine, self._wake, self._gpu = engine, wake, gpu
         self._jobs: dict[Drafter, PreparationJob] = {}
         self._lock, self._errands = threading.Lock(), threading.Lock()
         self._crowd = threading.Semaphore(MAX_WAITING)
@@ -128,7 +129,8 @@ class Preparation:
         """Run a job to its end. Never raises."""
         failure: BaseException | None = None
         try:
-            self._prepare(drafter)
+            with device.on(self._gpu):
+                self._prepare(drafter)
         except DFlashError as error:
             failure = anew(error)
         except BaseException as error:

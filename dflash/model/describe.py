@@ -14,6 +14,7 @@ from dflash.model.config import Config
 from dflash.model.draft.vocabulary import n_common
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
+from dflash.model.split.names import device_number
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
@@ -83,9 +84,11 @@ def overview(
 
 def describe(device: str, threads: int | None = None) -> dict[str, Any]:
     """Describe the device of the kernels: a processor with threads and SIMD, or a GPU with memory and architecture."""
-    trouble = None if device == "cpu" else gpu.trouble()
+    number = device_number(device)
+    trouble = None if device == "cpu" else gpu.trouble() if number is None else gpu.trouble(number)
     if device != "cpu" and trouble is None:
-        return gpu.description()
+        with gpu.on(number):
+            return gpu.description()
     about = _host(threads)
     return about | {"no_gpu": trouble} if trouble else about
 

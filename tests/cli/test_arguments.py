@@ -370,6 +370,7 @@ def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, m
     [
         ("--strategy lookup --draft d.gguf", "--draft d.gguf: strategy 'lookup' does not take it; those that do are dflash"),
         ("--strategy mtp:2 --draft-device cpu", "--draft-device cpu: strategy 'mtp:2' does not take it"),
+        ("--strategy mtp:2 --draft-gpu 1", "--draft-device cuda:1: strategy 'mtp:2' does not take it"),
         ("--strategy draft-model --draft s.gguf --draft-vocab 9", "--draft-vocab 9: strategy 'draft-model' does not"),
         ("--strategy adaptive(lookup) --draft-vocab 9", "--draft-vocab 9: strategy"),
         ("--draft-vocab 9", "--draft-vocab 9: "),

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from draft_oracle import Oracle, log_softmax
-from drafts import SECOND, SMALL, SPARK, write_gguf
-from golden import chain
+from drafts import SECOND, SMALL, SPARK
+from random_drafts import SETTINGS, random_draft, read
 from turns import Turns
 from written import N, come_and_go, demo_on_gpu, tokens, written
 
@@ -23,9 +22,7 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import PoolExhausted
 from dflash.kernels.sample import SampleParams
-from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
-from dflash.model.draft.files.names import expected
 
 TEXTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
@@ -61,20 +58,6 @@ def model():
     before = free()
     yield model
     assert free() == before
-
-
-def read(model, draft, ids, cuts=(), features=None):
-    """A state that has read a text in parts."""
-    state, target = draft.state(), model.state()
-    for start, stop in pairwise([0, *cuts, len(ids)]):
-        tokens = np.array(ids[start:stop], np.int32)
-        span = Span(target, tokens, chain(len(tokens)), prefill=True, logits=False)
-        out = model.forward([span], capture=draft.config.target_layer_ids)
-        draft.read(state, out.captured, slice(0, len(tokens)))
-        if features is not None:
-            features.append(np.concatenate([out.captured[tap].get() for tap in draft.config.target_layer_ids], axis=1))
-    target.close()
-    return state
 
 
 def ids_of(n):
@@ -131,30 +114,6 @@ def test_a_snapshot(model):
     np.testing.assert_array_equal(got.scores, want.scores)
     other.close()
     snapshot.close()
-
-
-SETTINGS = {"ffn": 256, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "target_layer_ids": (1, 3, 5)}
-SETTINGS |= {"n_vocab": 16384, "width": 512, "mask": 16377, "windows": (64, 64), "causal": (False, False)}
-
-
-def random_draft(path, config, n_head=16384):
-    """Write a draft for the demo, with a head of its own if that is for fewer tokens; its weights."""
-    rng, weights = np.random.default_rng(1), {}
-    for name, shape in expected(config, config.n_vocab, n_head).items():
-        values = rng.standard_normal(shape, dtype=np.float32)
-        if name.endswith("norm.weight"):
-            values = 1 + 0.2 * values
-        elif name.endswith("conv_base"):
-            values = 0.3 * values + np.array([1, 0], np.float32)[None, :, None]
-        elif len(shape) == 2:
-            values /= np.float32(np.sqrt(shape[1]))
-        weights[name] = values
-    weights["d2t"] = np.sort(rng.permutation(config.n_vocab)[:n_head]).astype(np.int64)
-    own = {"output.weight", "d2t"} if n_head < config.n_vocab else set()
-    for name in {"token_embd.weight", "output.weight", "d2t"} - own:
-        del weights[name]
-    write_gguf(path, config, weights)
-    return weights
 
 
 @pytest.fixture(scope="module")

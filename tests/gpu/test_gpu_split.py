@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from compare import assert_same_bits
 from golden import recorded
+from gpu_count import n_devices
 from split_models import plan_of
 from split_script import open_split_file, outputs, sizes_of_passes
 
@@ -22,15 +23,6 @@ NAMES = "demo", "qwen35-r2-untied-F32", "qwen35moe-r2-F16", "qwen3-dense-BF16", 
 NARROW = "llama-untied-Q8_0", "qwen2-tiny-Q8_0"
 CASES = [("layer", name) for name in (*NAMES, *NARROW)] + [("tensor", name) for name in (*NAMES[:4], *NARROW)]
 SETTINGS = {"slots": 12, "threads": 2, "chunk": 1024}
-
-
-def n_devices():
-    try:
-        import cupy
-
-        return cupy.cuda.runtime.getDeviceCount()
-    except Exception:
-        return 0
 
 
 pytestmark = pytest.mark.skipif(n_devices() < 2, reason="fewer than two GPUs")

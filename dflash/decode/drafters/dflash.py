@@ -59,7 +59,7 @@ class DFlash(ModelDrafter["_DFlashState"]):
         hub. It must have been trained for the target. ``auto`` finds it: beside the target's file, or in a table of
         published drafts (`dflash.model.loading.published_drafts`).
     draft_device : str, optional
-        Device of the draft model, ``"cpu"`` or ``"cuda"``; that of the target if None.
+        Device of the draft model: ``"cpu"``, ``"cuda"``, or a GPU as ``"cuda:1"``; that of the target if None.
     context : int, optional
         Most positions that the draft model attends to in layers without a sliding window.
     trim_block : bool

@@ -55,7 +55,7 @@ class DraftModel(ModelDrafter["_DraftModelState"]):
     model : str
         A GGUF file with the same tokenizer: a name as for `dflash.load`.
     draft_device : str, optional
-        Device of the small model, ``"cpu"`` or ``"cuda"``; that of the target if None.
+        Device of the small model: ``"cpu"``, or that of the target, which is the default.
     """
 
     model: str

@@ -122,6 +122,11 @@ class DeviceBatch:
         """Return the int32 words of the last upload, or as many words as another batch of this capacity has uploaded."""
         return self._arrays.words[: self._n_words if n_words is None else n_words]
 
+    @property
+    def all_but_pages(self) -> Any:
+        """All words but the page lists; batches of as many rows and sequences have the same layout up to there."""
+        return self._arrays.words[: self._before_pages]
+
     def clear(self) -> None:
         """Describe a pass without rows; launches that read it do nothing."""
         self.counts.fill(0)

@@ -29,8 +29,8 @@ _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 @cache
-def trouble() -> str | None:
-    """Return why no GPU can be used, or None if one can. CuPy is imported only if a driver is installed."""
+def trouble(number: int = 0) -> str | None:
+    """Return why a GPU can't be used, or None if it can. CuPy is imported only if a driver is installed."""
     if not _has_driver():
         return "there is no NVIDIA driver"
     try:
@@ -39,16 +39,40 @@ def trouble() -> str | None:
         return f"CuPy can't be imported ({error}): {install('cuda13')}"
     runtime = cupy.cuda.runtime
     try:
-        if not runtime.getDeviceCount():
-            return "there is no NVIDIA GPU"
-        found = compute_capability(0)
-        cupy.zeros(1, np.float32)
+        n = runtime.getDeviceCount()
+        if number >= n:
+            return seen(n)
+        found = compute_capability(number)
+        with on(number or None):
+            cupy.zeros(1, np.float32)
     except Exception as error:
         return f"the NVIDIA driver or GPU does not work ({error})"
     if found < OLDEST:
-        name = runtime.getDeviceProperties(0)["name"].decode()
+        name = runtime.getDeviceProperties(number)["name"].decode()
         return f"{name} has compute capability {found / 10}, kernels need {OLDEST / 10}"
     return None
+
+
+def seen(n: int) -> str:
+    """Return a sentence about the number of GPUs of the process."""
+    if n < 2:
+        return f"this process sees one GPU, {gpu_name(0)}" if n else "there is no NVIDIA GPU"
+    return f"this process sees {n} GPUs, {gpu_name(0)} to {gpu_name(n - 1)}"
+
+
+def gpu_name(number: int) -> str:
+    """Return the name of the GPU of a CUDA device number."""
+    return f"cuda:{number}"
+
+
+def on(number: int | None) -> AbstractContextManager[Any]:
+    """Return a context in which the GPU of a number is the current one; nothing changes for None."""
+    if number is None:
+        return nullcontext()
+    import cupy
+
+    where: AbstractContextManager[Any] = cupy.cuda.Device(number)
+    return where
 
 
 def _has_driver() -> bool:

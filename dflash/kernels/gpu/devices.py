@@ -74,13 +74,25 @@ class Devices:
                 device.synchronize()
 
 
-def free_memory_of(number: int) -> int:
-    """Return the bytes that can be allocated now on a GPU; raise `Unsupported` if there is no such GPU."""
+def check_number(number: int, argument: str = "device") -> None:
+    """Raise `Unsupported` if the process sees no GPU of this number; the message names the `argument` that chose it."""
     import cupy
 
     n = cupy.cuda.runtime.getDeviceCount()
     if number >= n:
-        raise Unsupported(f"device 'cuda:{number}': this machine has {n} GPUs")
+        raise Unsupported(f"{argument} '{device.gpu_name(number)}': {device.seen(n)}")
+
+
+def number_of(array: Any) -> int:
+    """Return the CUDA device number of the GPU that holds an array."""
+    return int(array.device.id)
+
+
+def free_memory_of(number: int) -> int:
+    """Return the bytes that can be allocated now on a GPU; raise `Unsupported` if there is no such GPU."""
+    import cupy
+
+    check_number(number)
     with cupy.cuda.Device(number):
         return device.free_memory()
 

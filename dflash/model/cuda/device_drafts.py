@@ -1,6 +1,6 @@
 """Draft trees that a draft model on a GPU has computed, or is still computing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from dflash.errors import DFlashError
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.ragged import PENDING
-from dflash.kernels.tree.cuda import WriteDraft
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
 
 if TYPE_CHECKING:
     from dflash.kernels.gpu.batch import DeviceBatch
+    from dflash.model.cuda.draft.target_copy import TargetCopy
     from dflash.model.cuda.model import DeviceModel
     from dflash.model.draft.state import DraftState
     from dflash.model.state.sequence_state import State
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 
 
-def can_launch_ahead(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
+def can_launch_ahead(
+    target: "DeviceModel | TargetCopy", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]
+) -> bool:
     """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it.
 
     Kernels of drafts read passes of at most 64 rows.
@@ -34,7 +36,7 @@ def can_launch_ahead(target: "DeviceModel", requests: Sequence[DeviceDraftReques
     return all(last.spans[i].state.length == request.state.length for i, request in zip(order, requests, strict=True))
 
 
-def most_rows(target: "DeviceModel", order: Sequence[int]) -> int:
+def most_rows(target: "DeviceModel | TargetCopy", order: Sequence[int]) -> int:
     """Return the most rows that can be accepted in some spans of the last forward of `target`."""
     last = target.latest
     assert last is not None, "`can_launch_ahead` returned True"
@@ -120,7 +122,7 @@ class DeviceDrafts:
         draft = self._draft()
         return draft is not None and draft.latest is self
 
-    def writer(self, batch: "DeviceBatch") -> WriteDraft:
+    def writer(self, batch: "DeviceBatch") -> Callable[[Sequence[int]], None]:
         """Return the launch that writes these drafts into the batch of a pass."""
         draft = self._draft()
         assert draft is not None, "a draft lives as long as its target"

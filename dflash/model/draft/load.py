@@ -18,6 +18,7 @@ from dflash.model.loading.hub import resolve
 from dflash.model.loading.published_drafts import AUTO, draft_of
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import Model
+from dflash.model.split.names import device_kind, device_number
 
 if TYPE_CHECKING:
     from dflash.model.cuda.draft import DeviceBlockDraft
@@ -48,7 +49,8 @@ def load_draft(
     target : Model or DeviceModel
         The target model; the draft model uses its embedding and LM head.
     device : str, optional
-        ``"cpu"`` or ``"cuda"``; by default the target's device.
+        ``"cpu"``; ``"cuda"``, the GPU of the target; or ``"cuda:1"``, a GPU by its CUDA device number. By default the
+        target's device.
     sequences : int
         Sequences that may be open at a time.
     context : int, optional
@@ -75,12 +77,15 @@ def load_draft(
         If there is too little memory.
     """
     device = device or target.device
+    kind, gpu = device_kind(device), device_number(device)
     if sequences < 1 or (context is not None and context < 1) or not 0 <= min_confidence <= 1:
         raise RequestError(
             f"draft: sequences {sequences} and context {context} must be at least 1, confidence {min_confidence} 0 to 1"
         )
-    if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
-        raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
+    if kind is None:
+        raise Unsupported(f"draft: device {device!r} must be cpu, cuda, or a GPU as cuda:1")
+    if kind == "cuda" and target.device == "cpu":
+        raise Unsupported(f"draft: device {device!r} needs a model on a GPU, this one runs on the CPU")
     if os.fspath(name) == AUTO:
         weights = target.weights if target.device == "cpu" else target.weights.host
         name = draft_of(weights.metadata, weights.path)
@@ -92,12 +97,10 @@ def load_draft(
             if causal is not None:
                 config = replace(config, causal=(causal,) * config.n_layers)
             room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
-            if device == "cuda" and target.device == "cuda":
-                from dflash.model.cuda.draft import DeviceBlockDraft
-
+            if kind == "cuda" and target.device == "cuda":
                 some = common(target) if draft_vocab is None and not known.own else ()
                 settings: dict[str, Any] = {"sequences": sequences, "context": room, "min_confidence": min_confidence}
-                return DeviceBlockDraft(config, source, target, known, common=some, **settings)
+                return _on_gpu(config, source, target, known, gpu, common=some, **settings)
             tables = _tables(source, target, known)
             settings = {"slots": sequences, "size": places(config, room), "threads": target.threads}
             settings["kv"] = drafter_kv(target.pools.kv)
@@ -105,6 +108,19 @@ def load_draft(
         except BaseException:
             source.close()
             raise
+
+
+def _on_gpu(
+    config: DraftConfig, source: Source, target: "DeviceModel", known: Vocabulary, gpu: int | None, **settings: Any
+) -> "DeviceBlockDraft":
+    """Put a draft on the GPU of its target, or on another one."""
+    from dflash.kernels.gpu.devices import check_number, number_of
+    from dflash.model.cuda.draft import DeviceBlockDraft, OtherGpuDraft
+
+    if gpu is None or gpu == number_of(target.sampled_ids):
+        return DeviceBlockDraft(config, source, target, known, **settings)
+    check_number(gpu, "draft: device")
+    return OtherGpuDraft(config, source, target, known, gpu=gpu, **settings)
 
 
 def fitted(config: DraftConfig, source: Source, target: "Model | DeviceModel") -> DraftConfig:

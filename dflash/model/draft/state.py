@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.kernels.arrays import zeros
+from dflash.kernels.gpu.device import holding
 from dflash.kernels.kv_types import KV_TYPES
 from dflash.model.draft.config import DraftConfig
 from dflash.model.state.host_arrays import HostArrays, checked, placed_like, to_host
@@ -75,19 +76,21 @@ class Rings:
 
     def copy(self, slot: int, begin: int, length: int) -> list[NDArray[Any]]:
         """Copy, layer by layer, the positions of ``begin .. length - 1`` that later rows can still attend to."""
-        return [
-            ring[layer, slot, self._seen(layer, begin, length)]
-            for layer in range(len(self._reach))
-            for ring in (self.k, self.v)
-        ]
+        with holding(self.k):
+            return [
+                ring[layer, slot, self._seen(layer, begin, length)]
+                for layer in range(len(self._reach))
+                for ring in (self.k, self.v)
+            ]
 
     def paste(self, slot: int, begin: int, length: int, copies: list[NDArray[Any]]) -> None:
         """Write copies made by `copy` into a slot."""
         kept = iter(copies)
-        for layer in range(len(self._reach)):
-            where = self._seen(layer, begin, length)
-            for ring in (self.k, self.v):
-                ring[layer, slot, where] = next(kept)
+        with holding(self.k):
+            for layer in range(len(self._reach)):
+                where = self._seen(layer, begin, length)
+                for ring in (self.k, self.v):
+                    ring[layer, slot, where] = next(kept)
 
     def snapshot_from_host(self, arrays: Mapping[str, NDArray[Any]]) -> "DraftSnapshot":
         """Return a snapshot with the content of `DraftSnapshot.host_arrays`; raise `FormatError` if it does not fit."""

@@ -4,11 +4,13 @@ import os
 from typing import TYPE_CHECKING
 
 from dflash.errors import Unsupported
+from dflash.kernels.gpu.device import gpu_name
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.target import Loaded, load_model
+from dflash.model.split.names import device_number
 
 if TYPE_CHECKING:
     from dflash.model.cuda.model import DeviceModel
@@ -47,15 +49,17 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
     name : str or path
         See `load_model`.
     device : str, optional
-        See `load_model`; by default the target's device.
+        ``"cpu"``, or that of the target, which is the default.
 
     Raises
     ------
     Unsupported
-        If the two models have different tokens.
+        If the two models have different tokens, or the device is another GPU than the target's.
     DFlashError
         As raised by `load_model`.
     """
+    if device is not None and device_number(device) is not None and device != _gpu(large):
+        raise Unsupported(f"draft_device {device!r}: a small model runs on 'cuda', the GPU of its target, or on 'cpu'")
     path = resolve(name)
     file = GGUFFile.open(path)
     try:
@@ -73,6 +77,13 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
         pending=large.config.pending,
     )
     return Small(loaded)
+
+
+def _gpu(model: "Model | DeviceModel") -> str | None:
+    """Return the name of the GPU of a model; None on the CPU."""
+    if model.device == "cpu":
+        return None
+    return gpu_name(model.sampled_ids.device.id)
 
 
 def _check(large: "Model | DeviceModel", config: Config, tokens: Value | None, name: str) -> None:

@@ -23,7 +23,7 @@ from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
 from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
-from dflash.model.split.names import device_numbers
+from dflash.model.split.names import device_kind, device_number, device_numbers
 from dflash.model.split.plan import SPLITS
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.text.chat_template import ChatTemplate
@@ -61,6 +61,9 @@ class Loaded:
         Sequences that may be open at a time. The model has one more slot, for scoring a given text beside them.
     trouble : str or None
         Reason why the model runs on the CPU although ``device="auto"`` prefers a GPU.
+    gpu : int or None
+        CUDA device number if one was chosen. That GPU must be current in every thread that uses the model
+        (`dflash.kernels.gpu.device.on`); None leaves a thread as it is.
     """
 
     file: GGUFFile
@@ -69,6 +72,7 @@ class Loaded:
     template: ChatTemplate | None
     sequences: int
     trouble: str | None = None
+    gpu: int | None = None
 
     @property
     def kind(self) -> str:
@@ -136,7 +140,7 @@ def load_model(
     numbers = _numbers(device, devices, split)
     device = "cuda" if numbers else device
     trouble, tell = _trouble(device), progress or (lambda _: None)
-    on_host = bool(trouble) or device == "cpu"
+    on_host, number = bool(trouble) or device == "cpu", device_number(device)
     settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
     settings["threads"] = threads or n_cores()
     with memory_errors(name, "ask for fewer sequences, fewer pending rows or a smaller context"):
@@ -158,8 +162,9 @@ def load_model(
                 load = partial(_on_host, before_kernels=before_kernels or (lambda _: None))
             else:
                 load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
-            model = load(file, config, tell=tell, **settings)
-            return Loaded(file, model, tokenizer, template or _template(file, tokenizer), sequences, trouble)
+            with gpu.on(number):
+                model = load(file, config, tell=tell, **settings)
+            return Loaded(file, model, tokenizer, template or _template(file, tokenizer), sequences, trouble, number)
         except BaseException:
             file.close()
             raise
@@ -224,9 +229,10 @@ def loaded_model(model: TargetModel) -> "Model | DeviceModel":
 
 def _trouble(device: str) -> str | None:
     """Return the reason why no GPU is used; None if one is used or ``"cpu"`` was requested."""
-    trouble = None if device == "cpu" else gpu.trouble()
-    if trouble and device == "cuda":
-        raise Unsupported(f"device 'cuda': {trouble}")
+    number = device_number(device)
+    trouble = None if device == "cpu" else gpu.trouble() if number is None else gpu.trouble(number)
+    if trouble and device_kind(device) == "cuda":
+        raise Unsupported(f"device {device!r}: {trouble}")
     if trouble:
         log.info("running on the CPU: %s", trouble)
     return trouble
@@ -273,14 +279,14 @@ def _numbers(device: str, devices: Sequence[str | int] | None, split: str | None
         if split is not None:
             raise RequestError(f"split is {split!r}: needs devices, such as devices=['cuda:0', 'cuda:1']")
         return ()
-    if device == "cpu":
-        raise RequestError("devices: names GPUs, but device is 'cpu'")
+    if device == "cpu" or device_number(device) is not None:
+        raise RequestError(f"devices: names GPUs, but device is {device!r}; give one of the two")
     return device_numbers(devices)
 
 
 def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
-    if device not in DEVICES:
-        raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
+    if device not in DEVICES and device_number(device) is None:
+        raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}, or a GPU as cuda:1")
     kv_types(kv)
     for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
         if value is not None and value < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from dflash.kernels.gpu.batch import DeviceBatch
-    from dflash.kernels.tree.cuda import WriteDraft
     from dflash.model.draft.request import DeviceDraftRequest
 
 Ints = NDArray[np.int32]
@@ -42,8 +41,11 @@ class DraftTrees(Protocol):
         Called when `verify` or a processor needs tokens on the host, at any time after the pass was launched.
         """
 
-    def writer(self, batch: DeviceBatch) -> WriteDraft:
-        """Return the launch that writes these trees into a batch. Called by the model while `latest` is True."""
+    def writer(self, batch: DeviceBatch) -> Callable[[Sequence[int]], None]:
+        """Return the launch that writes these trees into a batch, as `WriteDraft` does.
+
+        Called by the model while `latest` is True.
+        """
 
 
 class DeviceDrafter(Protocol):
@@ -80,5 +82,5 @@ class DeviceDrafter(Protocol):
             these sequences up to it.
         """
 
-    def writer(self, batch: DeviceBatch) -> WriteDraft:
+    def writer(self, batch: DeviceBatch) -> Callable[[Sequence[int]], None]:
         """Return the launch that writes the latest trees into the target's batch. Called by `DraftTrees.writer`."""

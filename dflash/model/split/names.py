@@ -7,6 +7,17 @@ from dflash.errors import RequestError
 _PREFIX = "cuda:"
 
 
+def device_kind(name: str) -> str | None:
+    """Return ``"cpu"`` or ``"cuda"`` for the name of a device, also for ``"cuda:1"``; None if there is no such kind."""
+    return "cuda" if device_number(name) is not None else name if name in ("cpu", "cuda") else None
+
+
+def device_number(name: str) -> int | None:
+    """Return the CUDA device number of ``"cuda:1"``; None for a name without a number, as ``"cuda"`` or ``"cpu"``."""
+    text = name.removeprefix(_PREFIX)
+    return int(text) if text != name and text.isdecimal() else None
+
+
 def device_numbers(devices: Sequence[str | int]) -> tuple[int, ...]:
     """Return the CUDA device numbers of names such as ``"cuda:1"``, ``"1"`` or 1.
 

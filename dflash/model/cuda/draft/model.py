@@ -1,6 +1,6 @@
 """A block draft model on a GPU: the interface of `dflash.model.draft.model.BlockDraft`; drafts stay on the device."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import product
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings
+from dflash.model.cuda.draft.target_copy import TargetCopy
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
@@ -40,7 +41,7 @@ class DeviceBlockDraft:
     config : DraftConfig
     source : Source
         Weights of the same file; they are read once and kept on the device, repacked.
-    target : DeviceModel
+    target : DeviceModel or TargetCopy
         Target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
     vocabulary : Vocabulary
         Draft vocabulary.
@@ -80,7 +81,7 @@ class DeviceBlockDraft:
         self,
         config: DraftConfig,
         source: Source,
-        target: DeviceModel,
+        target: DeviceModel | TargetCopy,
         vocabulary: Vocabulary,
         *,
         common: Sequence[Vocabulary] = (),
@@ -240,7 +241,7 @@ class DeviceBlockDraft:
         self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).reading(features)
         return True
 
-    def writer(self, batch: DeviceBatch) -> WriteDraft:
+    def writer(self, batch: DeviceBatch) -> Callable[[Sequence[int]], None]:
         """See `DeviceDrafter.writer`."""
         assert batch is self._target.batch
         return self._plant
