@@ -138,7 +138,7 @@ def load(
         A GGUF file; ``demo``, the bundled model; or ``org/repo`` on the Hugging Face hub, in full
         ``hf:org/repo@revision:quant``. A file or folder named ``org/repo`` comes first.
     device : str
-        ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is a usable one, else the CPU.
+        ``"auto"``: the GPU if there is a usable one, else the CPU; ``"cuda"``, ``"cpu"``, or a GPU as ``"cuda:1"``.
     devices : sequence of str or int, optional
         GPUs to divide the model among, as ``["cuda:0", "cuda:1"]``; the output has the bits of one GPU.
     split : str, optional

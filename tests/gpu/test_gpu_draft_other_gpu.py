@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from devices_watched import watch
 from drafts import SECOND, SPARK
-from gpu_count import n_devices
+from gpu_count import is_emulated, n_devices
 from random_drafts import SETTINGS, random_draft, read
 from written import come_and_go, demo_on_gpu, tokens, written
 
+import dflash
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
@@ -29,7 +31,16 @@ TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a ti
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 OTHER = "cuda:1"
 
-demo, plain = demo_on_gpu(TEXTS, context=2048, sequences=4)
+N = 14 if is_emulated() else 60
+"""Tokens of the shortest text."""
+
+demo, plain_of_60 = demo_on_gpu(TEXTS, context=2048, sequences=4)
+
+
+@cache
+def plain(n, sampling):
+    model, prompts = demo()
+    return tokens(written(model, prompts[:n], Plain(), sampling, N + 9 * (n - 1)))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +108,7 @@ def test_snapshots_are_of_the_gpu_of_the_draft():
 
 def steps_of(model, prompts, strategy, sampling):
     """Texts, and draft tokens with the accepted ones of every step."""
-    sessions = written(model, prompts, strategy, sampling)
+    sessions = written(model, prompts, strategy, sampling, N + 9 * (len(prompts) - 1))
     steps = [[(step.draft.tokens.tolist(), step.tokens, step.accepted) for step in each.steps] for each in sessions]
     return tokens(sessions), steps
 
@@ -110,7 +121,7 @@ def test_drafts_and_texts(draft, shape, sampling, n, launches, monkeypatch):
     model, prompts = demo()[0], demo()[1][:n]
     here, there = (Strategy(DFlash(draft, draft_device=device), shape) for device in (None, OTHER))
     want = steps_of(model, prompts, here, sampling)
-    assert want[0] == plain(sampling)[:n]
+    assert want[0] == plain(n, sampling)
     assert steps_of(model, prompts, there, sampling) == want
     assert launches[1] > 10
     monkeypatch.setattr(model, "can_overlap", False)
@@ -124,7 +135,8 @@ def test_drafts_are_launched_ahead(monkeypatch):
     attachment, followed = model.attachments[drafter], []
     launch = attachment.launch_ahead
     monkeypatch.setattr(attachment, "launch_ahead", lambda *asked: followed.append(launch(*asked)) or followed[-1])
-    (session,) = written(model, prompts[:1], Strategy(drafter), Sampling())
+    (session,) = written(model, prompts[:1], Strategy(drafter), Sampling(), N)
+    assert session.n_accepted > 0
     assert len(followed) >= sum(bool(step.tokens) for step in session.steps) - 2
     assert all(followed)
 
@@ -133,7 +145,7 @@ def test_drafts_are_launched_ahead(monkeypatch):
 def test_texts_that_come_and_go(shape):
     """Other forwards overwrite the target's features between the steps, and sequences are cancelled and saved."""
     sessions = come_and_go(*demo(), Strategy(DFlash(draft_device=OTHER), shape), SAMPLINGS[1])
-    assert tokens(sessions) == plain(SAMPLINGS[1])
+    assert tokens(sessions) == plain_of_60(SAMPLINGS[1])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +159,33 @@ def test_texts_that_come_and_go(shape):
 )
 def test_drafters_that_take_turns(drafter):
     model, prompts = demo()
-    assert tokens(written(model, prompts, Strategy(drafter), SAMPLINGS[1])) == plain(SAMPLINGS[1])
+    assert steps_of(model, prompts, Strategy(drafter), SAMPLINGS[1])[0] == plain(len(prompts), SAMPLINGS[1])
+
+
+@cache
+def answers(strategy, **settings):
+    with dflash.load("demo", context=1024, sequences=3, **settings) as lm:
+        made = lm.generate(TEXTS[:3], strategy=strategy, max_tokens=N, temperature=0.9, seed=5)
+        return [list(one.tokens) for one in made], lm.info()["device"]["kind"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "draft_device"),
+    [
+        ({"device": OTHER}, None),
+        ({"device": OTHER}, "cuda:0"),
+        ({"devices": ("cuda:0", OTHER), "split": "layer"}, OTHER),
+        ({"devices": ("cuda:0", OTHER), "split": "tensor"}, OTHER),
+    ],
+    ids=["both on the second GPU", "GPUs exchanged", "layer split", "tensor split"],
+)
+def test_targets_on_other_gpus(settings, draft_device, launches, request):
+    want = answers(DFlash(), device="cuda")
+    if "split" in settings:  # kernels of a tensor split get arrays of other GPUs
+        request.getfixturevalue("monkeypatch").undo()
+    launches.clear()
+    assert answers(DFlash(draft_device=draft_device), **settings) == want
+    assert draft_device or 0 not in launches
 
 
 @pytest.mark.parametrize("gpu", [2, 64])
@@ -155,5 +193,13 @@ def test_a_gpu_that_does_not_exist(gpu):
     n = n_devices()
     if gpu < n:
         pytest.skip(f"there are {n} GPUs")
-    with pytest.raises(Unsupported, match=f"cuda:{gpu}': this process sees {n} GPUs, cuda:0 to cuda:{n - 1}"):
+    found = f"device 'cuda:{gpu}': this process sees {n} GPUs, cuda:0 to cuda:{n - 1}"
+    with pytest.raises(Unsupported, match=found):
         load_draft("demo-draft", demo()[0], sequences=1, device=f"cuda:{gpu}")
+    with pytest.raises(Unsupported, match=found):
+        dflash.load("demo", device=f"cuda:{gpu}")
+
+
+def test_a_small_model_on_another_gpu_is_refused():
+    with pytest.raises(Unsupported, match="draft_device 'cuda:1': a small model runs on 'cuda', the GPU of its target"):
+        DraftModel("demo", draft_device=OTHER).load(demo()[0])

@@ -1,4 +1,4 @@
-"""Number of GPUs that tests can use."""
+"""Number and kind of the GPUs that tests can use."""
 
 
 def n_devices():
@@ -9,3 +9,13 @@ def n_devices():
         return cupy.cuda.runtime.getDeviceCount()
     except Exception:
         return 0
+
+
+def is_emulated():
+    """True if the GPUs are those of `tests/emulator`, which are slow."""
+    try:
+        import cupy
+
+        return cupy.__version__.endswith("emulated")
+    except ImportError:
+        return False
