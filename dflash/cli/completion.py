@@ -79,10 +79,13 @@ def _values(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
         "recover": list(recoveries.RECOVERIES),
         "prompts": list(BUNDLED),
         "draft": ["auto", "demo-draft"],
+        "device": ["auto", "cpu", "cuda"],
+        "draft_device": ["cpu", "cuda"],
     }
     found: dict[str, list[str]] = {}
     for action in parser._actions:
-        words = known.get(action.dest, []) if action.choices is None else list(map(str, action.choices))
+        words = list(map(str, action.choices)) if action.choices is not None else known.get(action.dest, [])
+        words = [] if action.metavar == "N" else words  # --target-gpu sets the device by its number
         found |= {} if action.help is argparse.SUPPRESS else dict.fromkeys(action.option_strings, words)
     return found
 

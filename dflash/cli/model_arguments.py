@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dflash.errors import did_you_mean
+
 KV_NAMES = "f32", "f16", "q8_0", "q4_0"
 """Names in `dflash.kernels.kv_types.KV_TYPES`, which is imported only once a command runs."""
+
+
+_DEVICES = "cpu", "cuda"
 
 
 def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, drafts: bool = False) -> None:
@@ -41,20 +46,15 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
 
 def _device(text: str) -> str:
     """Return the name of a device in the form of `dflash.load`; llama.cpp's ``CUDA1`` and ``none`` are known, too."""
-    if text.lower() == "auto":
-        return "auto"
-    try:
-        return _draft_device(text)
-    except argparse.ArgumentTypeError as error:
-        several = "; several GPUs are --devices 0,1" if "," in text else ""
-        raise argparse.ArgumentTypeError(f"{error}, or auto{several}") from error
+    return "auto" if text.lower() == "auto" else _draft_device(text, ("auto", *_DEVICES))
 
 
-def _draft_device(text: str) -> str:
-    """Return the name of a device other than ``auto``; see `_device`."""
+def _draft_device(text: str, names: Sequence[str] = _DEVICES) -> str:
+    """Return the name of a device other than ``auto``; an error lists `names`."""
     found = re.fullmatch(r"(cpu|none)|(cuda)|(?:cuda:?)?(\d+)", text.lower())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} must be cpu, cuda, or a GPU as cuda:1")
+        hint = "; several GPUs are --devices 0,1" if "," in text else did_you_mean(text, names)
+        raise argparse.ArgumentTypeError(f"{text!r} must be {', '.join(names)}, or a GPU as cuda:1{hint}")
     return "cpu" if found[1] else found[2] or f"cuda:{int(found[3])}"
 
 

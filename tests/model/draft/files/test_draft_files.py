@@ -343,7 +343,7 @@ def test_arguments(tmp_path):
     for wrong in ({"sequences": 0}, {"sequences": 1, "context": 0}, {"sequences": 1, "min_confidence": 1.5}):
         with pytest.raises(RequestError, match="draft: sequences"):
             load_draft(path, target(), **wrong)
-    with pytest.raises(Unsupported, match="'cuda' with a target on 'cpu'"):
+    with pytest.raises(Unsupported, match="'cuda' needs a model on a GPU, this one runs on the CPU"):
         load_draft(path, target(), sequences=1, device="cuda")
     with pytest.raises(NotFound, match="no such file"):
         load_draft(tmp_path / "gone.gguf", target(), sequences=1)
