@@ -72,7 +72,7 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
         if code:
             return code
     ptx = arch.startswith("compute")
-    code, _ = compile_without_spills(text, lambda: _compile(text, name, (_REPORT, *options), ptx=ptx))
+    code, _ = compile_without_spills(text, lambda more: _compile(text, name, (_REPORT, *options, *more), ptx=ptx))
     kept.put(entry, code)
     return code
 

@@ -11,6 +11,9 @@ ATTEMPTS = 3
 """Most compilations of a source. One in 115 compilations of a source by NVRTC 13.5 had spills; if three in a row have, the
 registers do not suffice."""
 
+FEW_REGISTERS = "-DFEW_REGISTERS"
+"""Option of the last of these compilations: with this macro a source holds fewer values at a time, for the same results."""
+
 _MAY_SPILL = re.compile(r"^#define MAY_SPILL\b", re.MULTILINE)
 
 
@@ -24,9 +27,12 @@ def may_spill(text: str) -> bool:
     return _MAY_SPILL.search(text) is not None
 
 
-def compile_without_spills(text: str, compile_once: Callable[[], tuple[bytes, str]]) -> tuple[bytes, str]:
-    """Return the code and the log of the compilation with the fewest spills: the first one without, or one of `ATTEMPTS`."""
-    made = [compile_once()]
+def compile_without_spills(text: str, compile_once: Callable[[tuple[str, ...]], tuple[bytes, str]]) -> tuple[bytes, str]:
+    """Return code and log of the compilation with the fewest spills: the first without, or the best of `ATTEMPTS`.
+
+    `compile_once` takes more options of the compiler.
+    """
+    made = [compile_once(())]
     while spilled_bytes(made[-1][1]) and not may_spill(text) and len(made) < ATTEMPTS:
-        made.append(compile_once())
+        made.append(compile_once((FEW_REGISTERS,) if len(made) == ATTEMPTS - 1 else ()))
     return min(made, key=lambda each: spilled_bytes(each[1]))

@@ -14,7 +14,12 @@ constexpr int BINS = THREADS, LAST_BIN = BINS - 1;
 constexpr int FINAL_KEYS = 32;                   // keys that one warp sums directly
 constexpr int SHORT_LIST = 512;                  // keys of a list for which each thread sums all others directly
 constexpr int LIST_CAPACITY = 2048;              // keys of a list in shared memory
-constexpr int ROW_UNROLL = 2, GROUP_UNROLL = 4;  // loads in flight: vectors of a row, groups
+#ifdef FEW_REGISTERS  // see gpu/spills.py
+constexpr int ROW_UNROLL = 1;  // loads in flight: vectors of a row
+#else
+constexpr int ROW_UNROLL = 2;
+#endif
+constexpr int GROUP_UNROLL = 4;  // loads in flight: groups
 constexpr u64 NO_KEY = ~0ull;
 constexpr float UNIT = 17592186044416.0f;  // 2^44
 static_assert(THREADS == 1024, "a thread has a bin");
