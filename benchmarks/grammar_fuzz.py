@@ -3,9 +3,10 @@
 python -m dflash.serve demo --port 18300 --no-access-log --context 768 --prefix-cache-mib 0 &
 python benchmarks/grammar_fuzz.py $! http://127.0.0.1:18300 [--cases 20000] [--first 0] [--threads 3]
 
-Prints statuses, the server's CPU seconds between two events of the neighbour (of the whole process, and of its busiest
-thread), and its memory before and after. The server has few KV pages and no prefix cache, so that neither fills. Ends with
-1 if the server has ended, answers 5xx, or exceeds 0.3 s of a thread or 50 MB.
+Prints statuses, the server's CPU seconds between two events of the neighbour (of the whole process, of the
+engine's thread and of the busiest other one), and its memory before and after. The server has few KV pages and no prefix
+cache, so that neither fills. Ends with 1 if the server has ended, answers 5xx, or exceeds 0.3 s of the engine's thread or
+50 MB.
 """
 
 import argparse
@@ -49,7 +50,7 @@ class Neighbour(threading.Thread):
     def __init__(self, pid, url):
         super().__init__(daemon=True)
         self.pid, self.url, self.ending = pid, url, False
-        self.process, self.thread, self.wall = [], [], []
+        self.process, self.wall, self.took, self.total = [], [], [], collections.Counter()
 
     def run(self):
         with httpx.Client(timeout=600) as client:
@@ -62,10 +63,11 @@ class Neighbour(threading.Thread):
                             continue
                         now = time.monotonic(), cpu_of(self.pid)
                         if before is not None:
-                            took = [seconds - before[1].get(name, 0.0) for name, seconds in now[1].items()]
+                            took = {name: seconds - before[1].get(name, 0.0) for name, seconds in now[1].items()}
                             self.wall.append(now[0] - before[0])
-                            self.process.append(sum(took))
-                            self.thread.append(max(took))
+                            self.process.append(sum(took.values()))
+                            self.total.update(took)
+                            self.took.append({name: seconds for name, seconds in took.items() if seconds})
                         before = now
 
 
@@ -126,12 +128,16 @@ def main():
     print(f"{sum(statuses.values())} cases: {dict(statuses)}")
     for message, n in messages.most_common(12):
         print(f"{n:6d} {message}")
-    print(f"events of the neighbour: {len(neighbour.thread)}; median / 99 % / 99.9 % / maximum between two of them")
-    print(f"CPU of the busiest thread: {shown(neighbour.thread)}")
-    print(f"CPU of the process:        {shown(neighbour.process)}")
-    print(f"time:                      {shown(neighbour.wall)}")
+    engine = neighbour.total.most_common(1)[0][0]  # the thread that works most
+    its = [took.get(engine, 0.0) for took in neighbour.took]
+    others = [max((seconds for name, seconds in took.items() if name != engine), default=0.0) for took in neighbour.took]
+    print(f"events of the neighbour: {len(its)}; median / 99 % / 99.9 % / maximum between two of them")
+    print(f"CPU of the engine's thread:      {shown(its)}")
+    print(f"CPU of the busiest other thread: {shown(others)}")
+    print(f"CPU of the process:              {shown(neighbour.process)}")
+    print(f"time:                            {shown(neighbour.wall)}")
     print(f"memory: {before >> 20} MB before, {grown / 2**20:+.1f} MB after")
-    fine = not any(status >= 500 for status in statuses) and max(neighbour.thread) < 0.3 and grown < 50 << 20
+    fine = not any(status >= 500 for status in statuses) and max(its) < 0.3 and grown < 50 << 20
     sys.exit(not fine)
 
 

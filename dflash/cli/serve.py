@@ -43,9 +43,11 @@ def _serve(arguments: argparse.Namespace) -> None:
     with needed("the server", "serve"):
         from dflash.serve import server  # noqa: F401 - all that the server imports, before a model is loaded
         from dflash.serve.admin.debug_log import DebugLog
+        from dflash.serve.startup.freed_memory import return_freed_memory
         from dflash.serve.startup.sockets import listening
     from dflash.serve.access import is_loopback, read_key
 
+    return_freed_memory()
     check_numbers(arguments)
     key = read_key(arguments.api_key, arguments.api_key_file)
     if key is None and not is_loopback(arguments.host):

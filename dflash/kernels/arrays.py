@@ -1,8 +1,11 @@
 """Checks of kernel arguments, and aligned or lazily backed host arrays."""
 
+import ctypes
 import math
 import mmap
+import sys
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,6 +78,18 @@ def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
         with suppress(OSError):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def release(array: NDArray[Any]) -> None:
+    """Give the physical memory of an array of `zeros` back to the system, on Linux; its values are undefined afterwards."""
+    if sys.platform == "linux" and array.nbytes:
+        whole = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        _libc().madvise(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def empty(*shape: int) -> NDArray[np.float32]:

@@ -24,6 +24,7 @@ class ToyPools(Pools):
 
     def __init__(self, pages, slots):
         self.pages, self.slots, self.snapshots = pages, slots, 0
+        self._used_slots, self._recurrent = set(), []
         self.tokens = np.full((pages, PAGE), -1, np.int32)
         self._free_pages, self._free_slots = list(range(pages)), list(range(slots))
         self._holders, self._states = [0] * pages, []

@@ -4,4 +4,9 @@ from dflash.kernels.attention.cuda import compact
 from dflash.kernels.gpu import device
 from dflash.model.state.pools import PoolBackend
 
-DEVICE = PoolBackend(device.zeros, compact, device.clone)
+
+def _keep(_array: object) -> None:
+    """Release nothing: device memory is allocated once."""
+
+
+DEVICE = PoolBackend(device.zeros, compact, device.clone, _keep)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dflash.errors import PoolExhausted
-from dflash.kernels.arrays import zeros
+from dflash.kernels.arrays import release, zeros
 from dflash.kernels.attention import compact
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
@@ -67,6 +67,7 @@ class Pools:
         self._free_pages = list(range(pages - 1, -1, -1))
         self._free_slots = list(range(slots - 1, -1, -1))
         self._holders = [0] * pages
+        self._used_slots = set[int]()
 
     def _allocate_cache(self, backend: "PoolBackend", n_layers: int, kv_heads: int, head_size: int) -> tuple[Any, Any]:
         shape = n_layers, self.pages, PAGE, kv_heads
@@ -79,6 +80,7 @@ class Pools:
         One array holds a part of the memories of all layers, so that a snapshot takes two copies.
         """
         self.conv, self.delta, n = list[ConvMemory](), list[DeltaMemory](), sum(config.recurrent)
+        self._recurrent = list[Any]()
         if n == 0:
             return []
         heads, size = (config.delta_key_heads, config.delta_value_heads), config.delta_size
@@ -88,6 +90,7 @@ class Pools:
         for i in range(n):
             self.conv.append(ConvMemory(**{name: arrays[name][i] for name in conv}))
             self.delta.append(config.delta_memory(**{name: arrays[name][i] for name in delta}))
+        self._recurrent = list(arrays.values())
         return [arrays["tail"], arrays["state"]]
 
     @property
@@ -156,6 +159,7 @@ class Pools:
         if not self._free_slots:
             raise PoolExhausted(f"all {self.slots} sequences are in use")
         slot = self._free_slots.pop()
+        self._used_slots.add(slot)
         try:
             for kept in self.slot_views(slot):
                 with holding(kept):
@@ -193,8 +197,12 @@ class Pools:
                 self._backend.compact(k, v, pages=where, length=length, path=np.array(path, np.int32))
 
     def return_slot(self, slot: int) -> None:
-        """Return a slot to the free ones."""
+        """Return a slot to the free ones; once all are free, their memory to the system, if not only this one was used."""
         self._free_slots.append(slot)
+        if len(self._free_slots) == self.slots and len(self._used_slots) > 1:
+            self._used_slots.clear()
+            for array in self._recurrent:
+                self._backend.release(array)
 
 
 class PoolBackend(NamedTuple):
@@ -208,11 +216,15 @@ class PoolBackend(NamedTuple):
         See `dflash.kernels.attention.compact`.
     clone : callable
         Returns a copy of an array.
+    release : callable
+        Gives the memory of an array that `zeros` allocated back to the system, if that can be. The array stays usable, with
+        undefined values.
     """
 
     zeros: Callable[..., Any]
     compact: Callable[..., None]
     clone: Callable[[Any], Any]
+    release: Callable[[Any], None]
 
 
-HOST = PoolBackend(zeros, compact, np.copy)
+HOST = PoolBackend(zeros, compact, np.copy, release)
