@@ -195,7 +195,12 @@ class LM:
         )
         prompt_ids = [encode(one) for one in several]
         of_messages = OutputFormat.of(
-            self.template, tools, reasoning=reasoning_parser, tool=tool_parser, offered_only=offered_tools_only
+            self.template,
+            tools,
+            reasoning=reasoning_parser,
+            tool=tool_parser,
+            offered_only=offered_tools_only,
+            must_call=constraints.must_call,
         )
         of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
         chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]

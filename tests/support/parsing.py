@@ -19,8 +19,10 @@ TOOLS = [
 ]
 
 
-def parser(tools=TOOLS, *, calls=XML, reasoning="qwen3", prompt=CLOSED, offered_only=False):
-    made = OutputFormat.of(ChatTemplate("", tokens={}), tools, reasoning=reasoning, tool=calls, offered_only=offered_only)
+def parser(tools=TOOLS, *, calls=XML, reasoning="qwen3", prompt=CLOSED, offered_only=False, must_call=False):
+    made = OutputFormat.of(
+        ChatTemplate("", tokens={}), tools, reasoning=reasoning, tool=calls, offered_only=offered_only, must_call=must_call
+    )
     return made.parser(prompt)
 
 

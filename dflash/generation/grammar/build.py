@@ -147,7 +147,7 @@ class _Builder:
 
     @property
     def _form(self) -> CallForm:
-        return call_form(self._template)
+        return call_form(self._template, must_call=self._params.must_call)
 
     @property
     def _opened(self) -> int | None:

@@ -79,11 +79,18 @@ _LISTED = CallForm(
 )
 _ARGUMENTS = CallForm(mistral.OPENING, _named, between=lambda token_of: token_of(mistral.OPENING))
 _WITH_IDS = CallForm(mistral.OPENING, _identified, between=_ARGUMENTS.between)
+_FENCED = CallForm(
+    "",
+    lambda name, _: quoted(f'```json\n{{\n  "name": {json.dumps(name)},\n  "arguments": '),
+    lambda _: quoted("\n}\n```"),
+    between=lambda _: quoted("\n"),
+)
+"""Form of required calls of Qwen2.5, whose Coder models write this on their own and go on calling after ``<tool_call>``."""
 _FORMS = {"hermes": _TAGGED, "qwen2.5": _TAGGED, "qwen3-coder": _XML, "llama3": _BARE, "mistral": _LISTED}
 
 
-def call_form(template: ChatTemplate | None) -> CallForm:
-    """Return the form that a chat template shows to the model.
+def call_form(template: ChatTemplate | None, *, must_call: bool = False) -> CallForm:
+    """Return the form that a chat template shows to the model, or that of outputs which must be calls.
 
     Raises
     ------
@@ -91,7 +98,8 @@ def call_form(template: ChatTemplate | None) -> CallForm:
         If the template shows none of the known forms.
     """
     source = "" if template is None else template.source
-    form = _FORMS.get(matching("tool", source) or "")
+    name = matching("tool", source) or ""
+    form = _FENCED if must_call and name == "qwen2.5" else _FORMS.get(name)
     if form is None:
         known = "<tool_call> (with XML or JSON inside), [TOOL_CALLS], or as Llama 3 does"
         raise RequestError(f"tool_choice: the chat template does not show tool calls with {known}")

@@ -1,10 +1,35 @@
 """Tool calls of Qwen2.5: those of Hermes, and the JSON in code fences that Qwen2.5-Coder writes in their place."""
 
 from dflash.generation.parsers.calls.hermes import OPENING, QWEN, JSONCalls, shows_objects
-from dflash.generation.parsers.calls.untagged_calls import OPENINGS, UntaggedReader
+from dflash.generation.parsers.calls.json_object import ObjectForm, ObjectReader
+from dflash.generation.parsers.calls.untagged_calls import FENCE, OPENINGS, UntaggedReader
 from dflash.generation.parsers.events import EventSink
-from dflash.generation.parsers.formats import CallReader
+from dflash.generation.parsers.formats import CallReader, ToolFormat
+from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.registry import register
+from dflash.generation.parsers.tags import SPACE
+
+FENCED = FENCE + "json"
+_FORM = ObjectForm(FENCED, SPACE)
+
+
+class RequiredFences(ToolFormat):
+    """Calls in code fences where nothing else may stand: they are passed on while they are written."""
+
+    line_openings = (FENCED,)
+    closing = FENCE
+
+    def __init__(self, tools: OfferedTools) -> None:
+        self._tools = tools
+
+    @staticmethod
+    def matches(source: str) -> bool:  # noqa: ARG004
+        """Return False: `FencedCalls` is the format of the templates."""
+        return False
+
+    def reader(self, sink: EventSink, opened: str = FENCED, *, in_reasoning: bool = False) -> CallReader:  # noqa: ARG002
+        """Return a reader for the next call."""
+        return ObjectReader(_FORM, self._tools, sink)
 
 
 @register("tool", "qwen2.5")
@@ -12,6 +37,7 @@ class FencedCalls(JSONCalls):
     """Calls in ``<tool_call>`` tags, or as JSON objects at the end of the message; see `UntaggedReader` for the rule."""
 
     line_openings = OPENINGS
+    required = RequiredFences
 
     @staticmethod
     def matches(source: str) -> bool:
