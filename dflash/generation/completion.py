@@ -246,7 +246,7 @@ class Completion:
         if self._max_calls is None or self._parser is None:
             return False
         self._parse()
-        return self._n_calls >= self._max_calls and not self._parser.in_call
+        return self._n_calls >= self._max_calls and not self._parser.awaits_closing
 
     def _parse(self) -> None:
         """Parse the new text that was not parsed yet."""

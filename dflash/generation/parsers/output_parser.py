@@ -59,9 +59,9 @@ class OutputParser:
         self._step = OutputParser._scan if reasoning is None else OutputParser._start
 
     @property
-    def in_call(self) -> bool:
-        """True from the opening tag of a call to its closing tag."""
-        return self._call is not None or self._step is OutputParser._after_call
+    def awaits_closing(self) -> bool:
+        """True after a call whose closing tag may follow."""
+        return self._step is OutputParser._after_call and self._tools is not None and self._tools.closing != ""
 
     @property
     def may_reason(self) -> bool:
@@ -73,7 +73,7 @@ class OutputParser:
         """Part of the completion that more text belongs to."""
         if self._call is not None and self._call.stage is Stage.HEAD:
             return OutputPart.OPENING
-        if self.in_call:
+        if self._call is not None or self._step is OutputParser._after_call:
             return OutputPart.CALL
         return OutputPart.REASONING if self._thinking else OutputPart.CONTENT
 

@@ -2,11 +2,11 @@
 
 import json
 import random
-from functools import cache
 
 import numpy as np
 import pytest
-from demo_text import DATA, demo_metadata
+from demo_text import demo_metadata
+from family_tokens import family_template, family_tokenizer
 from jsonschema import Draft202012Validator
 from parsing import LLAMA, MISTRAL, QWEN, parsed, tool
 from strict_tools import legal_output, strict_tool
@@ -14,51 +14,36 @@ from strict_tools import legal_output, strict_tool
 from dflash.errors import RequestError
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
-from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
 FAMILIES = {"qwen2_5": QWEN, "llama3": LLAMA, "mistral_list": MISTRAL, "mistral_args": MISTRAL}
-TOKENS = {"<|fim_prefix|>": "[TOOL_CALLS]", "<|fim_middle|>": "[ARGS]", "<|fim_suffix|>": "<|python_tag|>"}
 WEATHER, TIME = tool("get_weather", city={"type": "string"}), tool("get_time")
 ENDS = {"qwen2_5": "<|im_end|>\n", "llama3": "<|eot_id|>", "mistral_list": "</s>", "mistral_args": "</s>"}
 
 
-@cache
-def tokenizer():
-    """The demo's, with the tokens of these families in place of others."""
-    metadata = demo_metadata()
-    texts, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-    for old, new in TOKENS.items():
-        token = texts.index(old)
-        texts[token], types[token] = new, 3
-    return Tokenizer.from_gguf(metadata)
-
-
-def template(family):
-    source = (DATA / "templates" / "families" / f"{family}.jinja").read_text(encoding="utf-8")
-    return ChatTemplate(source, tokens={"bos_token": "<s>", "eos_token": "</s>"})
-
-
 def built(family, tools, choice="required"):
-    return grammars(GrammarParams(tool_choice=choice), [([5], False)], tokenizer(), template(family), tools)[0]
+    return grammars(GrammarParams(tool_choice=choice), [([5], False)], family_tokenizer(), family_template(family), tools)[0]
 
 
 def accepts(grammar, text):
     matcher = grammar.start()
-    return all(matcher.advance(token) for token in tokenizer().encode(text)) and matcher.is_accepting
+    return all(matcher.advance(token) for token in family_tokenizer().encode(text)) and matcher.is_accepting
 
 
 def written(family, calls, tools, *, must_call=True):
     """What the template writes for calls after the prompt; in fences where the model must call."""
     if family == "qwen2_5" and must_call:
-        objects = (f'{{\n  "name": "{name}",\n  "arguments": {json.dumps(arguments)}\n}}' for name, arguments in calls)
+        objects = (
+            f'{{\n  "name": "{name}",\n  "arguments": {json.dumps(arguments, ensure_ascii=False)}\n}}'
+            for name, arguments in calls
+        )
         return "\n".join(f"```json\n{each}\n```" for each in objects)
     made = [
         {"id": f"abcdefgh{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for n, (name, arguments) in enumerate(calls)
     ]
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": made}]
-    whole = template(family).render(messages, tools=tools, add_generation_prompt=False).removesuffix(ENDS[family])
+    whole = family_template(family).render(messages, tools=tools, add_generation_prompt=False).removesuffix(ENDS[family])
     start = {"qwen2_5": "<tool_call>", "llama3": '{"name": "'}.get(family, "[TOOL_CALLS]")
     return whole[whole.index(start, whole.index("?")) :]
 
@@ -73,7 +58,7 @@ def test_every_legal_output_parses_to_arguments_that_validate(family):
             continue
         finished += 1
         calls = parsed(
-            tokenizer().decode(output), [offered], calls=FAMILIES[family], reasoning="none", must_call=True
+            family_tokenizer().decode(output), [offered], calls=FAMILIES[family], reasoning="none", must_call=True
         ).tool_calls
         assert calls
         for call in calls:
@@ -142,5 +127,5 @@ def test_a_vocabulary_without_the_tokens_of_its_template():
     metadata = demo_metadata()
     with pytest.raises(RequestError, match=r"^tool_choice: the vocabulary has no token \[TOOL_CALLS\]"):
         params, plain = GrammarParams(tool_choice="required"), Tokenizer.from_gguf(metadata)
-        grammars(params, [([5], False)], plain, template("mistral_list"), [TIME])
+        grammars(params, [([5], False)], plain, family_template("mistral_list"), [TIME])
     assert np.all(metadata["tokenizer.ggml.token_type"] > 0)

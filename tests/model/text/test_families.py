@@ -1,10 +1,9 @@
 """Chat templates of Qwen2.5, Llama 3 and Mistral: system messages, tools, calls and their results."""
 
 import pytest
-from demo_text import DATA
+from family_tokens import family_template
 
 from dflash.errors import TemplateError
-from dflash.model.text.chat_template import ChatTemplate
 
 CALL = {"id": "call_0123456789abcdef_0", "type": "function", "function": {"name": "run", "arguments": '{"n": 1.50}'}}
 TALK = [
@@ -17,31 +16,26 @@ TALK = [
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}]
 
 
-def template(family):
-    source = (DATA / "templates" / "families" / f"{family}.jinja").read_text(encoding="utf-8")
-    return ChatTemplate(source, tokens={"bos_token": "<s>", "eos_token": "</s>"})
-
-
 @pytest.mark.parametrize("family", ["qwen2_5", "llama3", "mistral_list", "mistral_args"])
 def test_a_conversation_with_a_call(family):
     messages = TALK if family != "qwen2_5" else [*TALK[:2], {**TALK[2], "content": ""}, *TALK[3:]]
-    text = template(family).render(messages, tools=TOOLS)
+    text = family_template(family).render(messages, tools=TOOLS)
     positions = [text.index(part) for part in ("Be brief.", "Run it.", '{"n": 1.5}', "done", "Again.")]
     assert positions == sorted(positions) or family == "mistral_list"
-    assert template(family).abilities.tools
-    assert template(family).abilities.system
-    assert template(family).abilities.parallel_calls is (family in ("qwen2_5", "mistral_args"))
+    assert family_template(family).abilities.tools
+    assert family_template(family).abilities.system
+    assert family_template(family).abilities.parallel_calls is (family in ("qwen2_5", "mistral_args"))
 
 
 def test_identifiers_of_nine_letters():
     """A call and its result keep the same identifier, and one that fits is not changed. The caller's stay as they are."""
-    text = template("mistral_list").render(TALK, tools=TOOLS)
+    text = family_template("mistral_list").render(TALK, tools=TOOLS)
     (written,) = {part.split('"')[0] for part in text.split('"id": "')[1:]}
     assert len(written) == 9
     assert f'"call_id": "{written}"' in text
     assert CALL["id"] == "call_0123456789abcdef_0"
     other = [TALK[1], {**TALK[2], "tool_calls": [{**CALL, "id": "call_other"}, {**CALL, "id": "abcdefgh1"}]}]
-    assert written not in template("mistral_list").render(other)
-    assert '"id": "abcdefgh1"' in template("mistral_list").render(other)
+    assert written not in family_template("mistral_list").render(other)
+    assert '"id": "abcdefgh1"' in family_template("mistral_list").render(other)
     with pytest.raises(TemplateError, match="nine letters"):
-        template("mistral_list").render([TALK[1], {"role": "tool", "content": "done"}])
+        family_template("mistral_list").render([TALK[1], {"role": "tool", "content": "done"}])
