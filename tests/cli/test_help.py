@@ -180,6 +180,8 @@ def test_bash_completes_commands_options_values_and_files(tmp_path):
     assert completed("run", "--strategy", "m", folder=tmp_path) == {"mtp", "mtp-tree", "my model.gguf"}
     assert completed("run", "--device", "=", folder=tmp_path) >= {"auto", "cpu", "cuda"}
     assert completed("run", "--device", "=", "cu", folder=tmp_path) == {"cuda"}
+    assert completed("run", "--draft-device", "=", "c", folder=tmp_path) == {"cpu", "cuda"}
+    assert completed("run", "--target-gpu", "=", "c", folder=tmp_path) == set()
     assert completed("run", "de", folder=tmp_path) == {"demo", "demo-draft"}
     assert completed("run", "demo", "my", folder=tmp_path) == {"my model.gguf"}
 

@@ -21,7 +21,7 @@ GIB = 1 << 30
 @pytest.fixture
 def trouble(monkeypatch):
     """Simulate a machine without a GPU."""
-    monkeypatch.setattr(device, "trouble", lambda: "there is no NVIDIA GPU")
+    monkeypatch.setattr(device, "trouble", lambda *_: "there is no NVIDIA GPU")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,10 @@ def config_of(file):
 def test_no_gpu(trouble):
     with pytest.raises(Unsupported, match="device 'cuda': there is no NVIDIA GPU"):
         load_model("demo", device="cuda")
+    with pytest.raises(Unsupported, match="device 'cuda:3': there is no NVIDIA GPU"):
+        load_model("demo", device="cuda:3")
+    with pytest.raises(Unsupported, match="'gpu': must be one of auto, cpu, cuda, or a GPU as cuda:1"):
+        load_model("demo", device="gpu")
     assert load_model("demo", device="auto", threads=1).trouble == "there is no NVIDIA GPU"
     assert load_model("demo", device="cpu", threads=1).trouble is None
 
@@ -44,6 +48,18 @@ def test_no_gpu(trouble):
 def test_an_overview_says_why(trouble, file):
     assert overview(file, device="auto")["device"]["no_gpu"] == "there is no NVIDIA GPU"
     assert "no_gpu" not in overview(file)["device"]
+
+
+@pytest.mark.parametrize(
+    ("n", "sentence"),
+    [
+        (0, "there is no NVIDIA GPU"),
+        (1, "this process sees one GPU, cuda:0"),
+        (8, "this process sees 8 GPUs, cuda:0 to cuda:7"),
+    ],
+)
+def test_gpus_of_a_process_are_counted(n, sentence):
+    assert device.seen(n) == sentence
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dflash.model.describe import overview
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.target import load_model, split_overview
-from dflash.model.split.names import device_numbers
+from dflash.model.split.names import device_kind, device_number, device_numbers
 from dflash.model.split.pools import SplitPools
 from dflash.model.split.shards import Columns, Shard, ShardWeights, shard_config
 from dflash.model.weights import Weights
@@ -145,6 +145,14 @@ def test_names_of_devices(devices, words):
         device_numbers(devices)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "number"),
+    [("cuda:12", "cuda", 12), ("cuda", "cuda", None), ("cpu", "cpu", None), ("cuda:", None, None), ("1", None, None)],
+)
+def test_names_of_one_device(name, kind, number):
+    assert (device_kind(name), device_number(name)) == (kind, number)
+
+
 def test_arguments_of_a_split(monkeypatch):
     monkeypatch.setattr(device, "trouble", lambda: "there is no NVIDIA GPU")
     two = ["cuda:0", "cuda:1"]
@@ -152,6 +160,7 @@ def test_arguments_of_a_split(monkeypatch):
         ({"split": "tensor"}, RequestError, "needs devices"),
         ({"split": "rows", "devices": two}, RequestError, "one of tensor, layer"),
         ({"devices": two, "device": "cpu"}, RequestError, "device is 'cpu'"),
+        ({"devices": two, "device": "cuda:1"}, RequestError, "device is 'cuda:1'; give one of the two"),
         ({"devices": two}, Unsupported, "no NVIDIA GPU"),
     ):
         with pytest.raises(error, match=words):
