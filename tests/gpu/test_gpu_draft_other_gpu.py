@@ -120,12 +120,13 @@ def test_drafts_and_texts(draft, shape, sampling, n, launches, monkeypatch):
     """Launched ahead and one step at a time."""
     model, prompts = demo()[0], demo()[1][:n]
     here, there = (Strategy(DFlash(draft, draft_device=device), shape) for device in (None, OTHER))
-    want = steps_of(model, prompts, here, sampling)
-    assert want[0] == plain(n, sampling)
-    assert steps_of(model, prompts, there, sampling) == want
-    assert launches[1] > 10
-    monkeypatch.setattr(model, "can_overlap", False)
-    assert steps_of(model, prompts, there, sampling) == want
+    for ahead in (True, False):
+        monkeypatch.setattr(model, "can_overlap", ahead)
+        want = steps_of(model, prompts, here, sampling)
+        assert want[0] == plain(n, sampling)
+        launches.clear()
+        assert steps_of(model, prompts, there, sampling) == want
+        assert launches[1] > 0
 
 
 def test_drafts_are_launched_ahead(monkeypatch):
