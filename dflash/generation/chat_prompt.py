@@ -1,6 +1,7 @@
 """Conversion of chat messages to token ids."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
@@ -68,7 +69,8 @@ def chat_text(
     -----
     The role ``developer`` is OpenAI's newer name of ``system`` and is rendered as ``system`` if the template does not know
     it. If a template refuses system messages after the start, they are rendered as user messages that hold a
-    ``<system-reminder>`` block. Agents use the same form when a server refuses such a message.
+    ``<system-reminder>`` block. Agents use the same form when a server refuses such a message. If a template refuses every
+    system message, as that of Mistral 7B, the first user message begins with their text.
     """
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
@@ -79,19 +81,24 @@ def chat_text(
     if ending is PromptEnding.CONTINUED:
         renamed = [*renamed[:-1], _open_ended(renamed[-1])]
         variables["add_generation_prompt"] = False
-    try:
-        text = template.render(renamed, tools=tools or None, **variables)
-    except TemplateError:
-        moved = _only_first_system(renamed)
-        if moved is None:
-            raise
-        text = template.render(moved, tools=tools or None, **variables)
+    text = _rendered(template, renamed, tools=tools or None, **variables)
     if ending is not PromptEnding.CONTINUED:
         return text
     head, marker, _ = text.rpartition(_OPEN_END)
     if not marker:
         raise TemplateError("the chat template leaves out the last message, so it can't be continued")
     return head
+
+
+def _rendered(template: ChatTemplate, messages: Sequence[Message], **variables: Any) -> str:
+    """Render messages, or the first form of them that the template accepts; raise the first error if there is none."""
+    try:
+        return template.render(messages, **variables)
+    except TemplateError:
+        for moved in filter(None, (_only_first_system(messages), _without_system(messages))):
+            with suppress(TemplateError):
+                return template.render(moved, **variables)
+        raise
 
 
 def can_continue(message: Message) -> bool:
@@ -127,6 +134,15 @@ def _only_first_system(messages: Sequence[Message]) -> list[Message] | None:
     first: list[Message] = [{"role": "system", "content": "\n\n".join(map(_text, messages[:n]))}] if n else []
     rest = [_reminder(message) if message.get("role") == "system" else message for message in messages[n:]]
     return first + rest
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message] | None:
+    """Put the text of system messages before that of the first user message; None if nothing would change."""
+    system = [message for message in messages if message.get("role") == "system"]
+    rest = [message for message in messages if message.get("role") != "system"]
+    if not system or not rest or rest[0].get("role") != "user":
+        return None
+    return [{**rest[0], "content": "\n\n".join(map(_text, (*system, rest[0])))}, *rest[1:]]
 
 
 def _reminder(message: Message) -> Message:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dflash.errors import RequestError, TemplateError
-from dflash.generation.chat_prompt import chat_ids
+from dflash.generation.chat_prompt import chat_ids, chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.written_numbers import written_float
 
@@ -47,6 +47,28 @@ def test_a_template_that_takes_them_gets_them_as_they_are(lm, prompt):
     assert (
         lm.tokenizer.decode(prompt([DEVELOPER, USER, SYSTEM], template)) == "developer:Be brief.;user:Hi;system:Be brief.;"
     )
+
+
+ALTERNATING = ChatTemplate(
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate.') }}{% endif %}[{{ m.content }}]{% endfor %}",
+    tokens={},
+)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([SYSTEM, USER], "[Be brief.\n\nHi]"),
+        ([SYSTEM, USER, ANSWER, USER], "[Be brief.\n\nHi][Hello][Hi]"),
+        ([SYSTEM, USER, ANSWER, PARTS, USER], "[Be brief.\n\nBe\nkind.\n\nHi][Hello][Hi]"),
+    ],
+)
+def test_a_template_without_system_messages_gets_them_in_the_first_user_message(messages, text):
+    assert chat_text(ALTERNATING, messages) == text
+    for refused in ([SYSTEM, ANSWER], [SYSTEM], [SYSTEM, USER, USER]):
+        with pytest.raises(TemplateError, match="Roles must alternate"):
+            chat_text(ALTERNATING, refused)
 
 
 @pytest.mark.parametrize("messages", [[SYSTEM, {"role": "robot", "content": "x"}], [USER, SYSTEM, {"role": "robot"}]])

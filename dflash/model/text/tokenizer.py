@@ -226,11 +226,9 @@ class Tokenizer:
     def _after_added(self) -> re.Pattern[str]:
         """Return an expression for an added token and the space after it, which stands for the one that is put there.
 
-        After the tokens that begin and end a sequence, a space of the text comes after the one that is added.
+        Templates of Mistral and Llama 2 write this space or not. The models know a single one.
         """
-        texts = [
-            text for token, text in enumerate(self._texts) if self.is_added(token) and token not in (self.bos, self.eos)
-        ]
+        texts = [text for token, text in enumerate(self._texts) if self.is_added(token)]
         each = "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)"
         return re.compile(rf"({each}) (?!{each}|\Z)")
 

@@ -121,15 +121,15 @@ def test_streamed_text_of_pieces(text):
 
 
 def test_spaces_after_added_tokens_of_pieces():
-    """One space stands after an added token, written or not, and one more than written where a sequence begins."""
+    """One space stands after an added token, written or not; at the start of a text there is one more than written."""
     tokenizer = pieces(["[INST]", "[/INST]"])
     inst, end = (tokenizer.id_of(text) for text in ("[INST]", "[/INST]"))
     [the] = tokenizer.encode("the")[1:]
     assert tokenizer.token_bytes(the) == b" the"
-    for text in ("[INST]the[/INST]", "[INST] the[/INST]", "<s>[INST] the[/INST]"):
+    for text in ("[INST]the[/INST]", "[INST] the[/INST]", "<s>[INST] the[/INST]", "<s>[INST]the[/INST]"):
         assert tokenizer.encode(text) == [1, inst, the, end], text
     assert tokenizer.encode("the</s>the") == [1, the, 2, the]
-    assert tokenizer.encode("<s> the") == tokenizer.encode(" the") != tokenizer.encode("the")
+    assert tokenizer.encode("<s> the") == tokenizer.encode("<s>the") == [1, the] != tokenizer.encode(" the")
     assert tokenizer.decode([1, the]) == "<s>the"
     assert pieces(["[INST]"], add_space_prefix=False).encode("[INST]the")[2:] != [the]
 
