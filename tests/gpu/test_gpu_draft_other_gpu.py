@@ -34,7 +34,7 @@ OTHER = "cuda:1"
 N = 14 if is_emulated() else 60
 """Tokens of the shortest text."""
 
-demo, plain_of_60 = demo_on_gpu(TEXTS, context=2048, sequences=4)
+demo, plain_of_60 = demo_on_gpu(TEXTS, context=2048, sequences=6)
 
 
 @cache

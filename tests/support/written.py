@@ -40,7 +40,9 @@ def written(model, prompts, strategy, sampling, n=N, *, between=lambda engine, i
         engine.step()
         between(engine, i)
         i += 1
-    assert [session.error for session in sessions] == [None] * len(sessions)
+    for session in sessions:
+        if session.error is not None:
+            raise session.error
     return sessions
 
 
