@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 
 PYTHON=${PYTHON:-python3} SECONDS_EACH=${SECONDS_EACH:-900} LOGS=${LOGS:-$(mktemp -d)}
-export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=${NUMBA_NUM_THREADS:-4}
 if ! gpus=$("$PYTHON" -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())' 2> /dev/null) || [ "$gpus" -eq 0 ]; then
     echo "no GPU that CuPy of $PYTHON can use" >&2
     exit 2
