@@ -8,10 +8,13 @@ from compare import assert_close
 from golden import host, prefill, step
 from real_models import DEVICE, FILES, NEAR, THREADS, path_of, references_of
 
+from dflash.generation.prompts import encode
 from dflash.kernels.formats.integers import INTEGER_FORMATS
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.model import Model
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.real
 
@@ -57,6 +60,18 @@ def nll(rows, ids):
     largest = rows.max(-1)
     sums = np.log(np.exp(rows - largest[:, None]).sum(-1)) + largest
     return sums - rows[np.arange(len(rows)), ids[1:]]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_prompts_have_the_recorded_ids(name):
+    metadata = opened(name)[0].metadata
+    tokenizer = Tokenizer.from_gguf(metadata)
+    template = ChatTemplate(metadata["tokenizer.chat_template"], tokens=tokenizer.special_texts())
+    want, prompts = references_of(name)
+    for k, prompt in prompts.items():
+        assert list(tokenizer.encode(prompt["prompt"])) == want[f"{k}.prompt_ids"].tolist()
+        if not prompt["tools"]:
+            assert encode(prompt["messages"], tokenizer, template) == want[f"{k}.prompt_ids"].tolist()
 
 
 @pytest.mark.parametrize("name", FILES)

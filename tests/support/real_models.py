@@ -38,5 +38,5 @@ def references_of(name):
     if not path.is_file():
         pytest.skip(f"{path} is missing")
     found = np.load(path)
-    prompts = json.loads(bytes(found["prompts"]))
-    return found, {k: prompt for k, prompt in enumerate(prompts) if f"{k}.prompt_ids" in found.files}
+    numbers = sorted(int(key.removesuffix(".prompt_ids")) for key in found.files if key.endswith(".prompt_ids"))
+    return found, dict(zip(numbers, json.loads(bytes(found["prompts"])), strict=True))
