@@ -12,6 +12,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.generation.completion import Completion
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.recovery.special_tokens import opening_token
+from dflash.generation.recovery.tool_call_prefix import opening
 
 TIME = "get_time", "{}"
 FENCE = '```json\n{"name": "get_time", "arguments": {}}\n```'
@@ -75,3 +76,25 @@ def test_the_token_that_opens_a_call():
         family: tokenizer.id_of(text) for family, text in opened.items()
     }
     assert opening_token(tokenizer, None) == tokenizer.id_of("<tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("family", "start"),
+    [
+        ("qwen2_5", '\n```json\n{"name": "get_weather", "arguments": {"city": '),
+        ("mistral_args", '[TOOL_CALLS]get_weather[ARGS]{"city": '),
+        ("mistral_list", None),
+        ("llama3", None),
+    ],
+)
+def test_a_stalled_call_is_opened_as_the_model_writes_it(family, start):
+    """Templates that write no call after a text leave stalls alone."""
+    opened = opening(family_tokenizer(), family_template(family), TOOLS[:1])
+    if start is None:
+        assert opened is None
+        return
+    text = family_tokenizer().decode([*opened.lead, *opened.call])
+    assert text in (start.rstrip(), start)
+    rest = ' "Oslo", "days": 1}}\n```' if family == "qwen2_5" else ' "Oslo", "days": 1}'
+    made, _ = completed(family, [text + rest])
+    assert [(call.name, call.parsed) for call in made.output.tool_calls] == [("get_weather", {"city": "Oslo", "days": 1})]

@@ -6,6 +6,7 @@ from typing import Any
 
 from dflash.decode.shared_prefix import n_shared
 from dflash.errors import RequestError, TemplateError
+from dflash.generation.parsers.registry import find
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -61,6 +62,9 @@ def opening(
         text = _opened(template, name, {} if name is None else functions.get(name, {}))
     except TemplateError:
         return None
+    form = find("tool", None, template.source)
+    if form is not None and form.required is not None:  # the form in which the model ends its calls
+        text = text.replace(form.tokens[0], form.required.line_openings[0], 1)
     call = text.lstrip()
     lead = text[: len(text) - len(call)]
     ids = _certain(tokenizer, call)
@@ -105,7 +109,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _call(template: ChatTemplate, name: str, arguments: Mapping[str, Any]) -> str:
-    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
     message = {"role": "assistant", "content": _TEXT, "tool_calls": [call]}
     return template.render([{"role": "user", "content": "?"}, message], add_generation_prompt=False)
 

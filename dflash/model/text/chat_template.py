@@ -127,7 +127,9 @@ class ChatTemplate:
         names = meta.find_undeclared_variables(environment.parse(self.source))
         user = {"role": "user", "content": "question"}
         tool = {"type": "function", "function": {"name": "probe_tool", "parameters": {"type": "object"}}}
-        calls = [{"type": "function", "function": {"name": f"probe_{i}", "arguments": {}}} for i in range(2)]
+        calls = [
+            {"id": f"probe000{i}", "type": "function", "function": {"name": f"probe_{i}", "arguments": {}}} for i in range(2)
+        ]
         called = self._probe([user, {"role": "assistant", "content": "", "tool_calls": calls}], tools=[tool])
         return Abilities(
             system="probe_system" in self._probe([{"role": "system", "content": "probe_system"}, user]),

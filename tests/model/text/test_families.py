@@ -24,7 +24,7 @@ def test_a_conversation_with_a_call(family):
     assert positions == sorted(positions) or family == "mistral_list"
     assert family_template(family).abilities.tools
     assert family_template(family).abilities.system
-    assert family_template(family).abilities.parallel_calls is (family in ("qwen2_5", "mistral_args"))
+    assert family_template(family).abilities.parallel_calls is (family != "llama3")
 
 
 def test_identifiers_of_nine_letters():
