@@ -4,7 +4,7 @@ import pytest
 from parsing import CLOSED, OPENED, parsed
 
 from dflash.errors import RequestError
-from dflash.generation.parsers import FunctionTags, JSONCalls, OutputFormat, ThinkTags
+from dflash.generation.parsers import BareCalls, FencedCalls, FunctionTags, JSONCalls, OutputFormat, ThinkTags, ToolCalls
 from dflash.generation.parsers.registry import register
 from dflash.model.text.chat_template import ChatTemplate
 
@@ -57,6 +57,12 @@ JSON_CALLS = """<tool_call>\n{"name": "' + name + '", "arguments": '"""
         (JSON_CALLS, type(None), JSONCalls),
         ("{{ messages }}", type(None), type(None)),
         (XML_CALLS + JSON_CALLS, type(None), FunctionTags),
+        (JSON_CALLS + "You are Qwen, created by Alibaba Cloud.", type(None), FencedCalls),
+        ("""{{ '<tools>\\n{"name": "f", "arguments": {}}\\n</tools>' }}""", type(None), FencedCalls),
+        ("""<|start_header_id|> {"name": "f", "parameters": {}}""", type(None), BareCalls),
+        ("<|start_header_id|> Call functions with parameters as [f(x=1)].", type(None), type(None)),
+        (JSON_CALLS + "<|start_header_id|> parameters", type(None), JSONCalls),
+        ("[TOOL_CALLS]' ~ name ~ '[ARGS]", type(None), ToolCalls),
     ],
 )
 def test_the_template_chooses_the_formats(source, reasoning, tools):

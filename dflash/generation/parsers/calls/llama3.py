@@ -35,7 +35,7 @@ class BareCalls(ToolFormat):
     @staticmethod
     def matches(source: str) -> bool:
         """Return True if the source of a chat template writes such calls."""
-        return "<|start_header_id|>" in source and "parameters" in source and "<tool_call>" not in source
+        return "<|start_header_id|>" in source and '"parameters"' in source and "<tool_call>" not in source
 
     def reader(self, sink: EventSink, opened: str, *, in_reasoning: bool = False) -> CallReader:
         """Return a reader for the next call."""

@@ -1,8 +1,10 @@
 """Tool calls of Qwen2.5: those of Hermes, and the JSON in code fences that Qwen2.5-Coder writes in their place."""
 
+import re
+
 from dflash.generation.parsers.calls.hermes import OPENING, QWEN, JSONCalls, shows_objects
 from dflash.generation.parsers.calls.json_object import ObjectForm, ObjectReader
-from dflash.generation.parsers.calls.untagged_calls import FENCE, OPENINGS, UntaggedReader
+from dflash.generation.parsers.calls.untagged_calls import FENCE, OPENINGS, TOOLS, UntaggedReader
 from dflash.generation.parsers.events import EventSink
 from dflash.generation.parsers.formats import CallReader, ToolFormat
 from dflash.generation.parsers.offered import OfferedTools
@@ -11,6 +13,7 @@ from dflash.generation.parsers.tags import SPACE
 
 FENCED = FENCE + "json"
 _FORM = ObjectForm(FENCED, SPACE)
+_SHOWN = re.compile(TOOLS + r'(?:\\n|\n)\{"name"')
 
 
 class RequiredFences(ToolFormat):
@@ -41,8 +44,11 @@ class FencedCalls(JSONCalls):
 
     @staticmethod
     def matches(source: str) -> bool:
-        """Return True if the source of a chat template is that of Qwen2.5, which shows Hermes calls and names its maker."""
-        return shows_objects(source) and QWEN in source
+        """Return True if the source of a chat template is that of Qwen2.5, or shows calls in ``<tools>`` tags.
+
+        The former shows calls as Hermes and names its maker; users give the latter to Qwen2.5-Coder.
+        """
+        return (shows_objects(source) and QWEN in source) or _SHOWN.search(source) is not None
 
     def reader(self, sink: EventSink, opened: str = OPENING, *, in_reasoning: bool = False) -> CallReader:
         """Return a reader for the next call."""
