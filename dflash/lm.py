@@ -200,7 +200,7 @@ class LM:
             reasoning=reasoning_parser,
             tool=tool_parser,
             offered_only=offered_tools_only,
-            must_call=constraints.must_call,
+            bound=constraints.is_bound,
         )
         of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
         chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]

@@ -19,9 +19,9 @@ TOOLS = [
 ]
 
 
-def parser(tools=TOOLS, *, calls=XML, reasoning="qwen3", prompt=CLOSED, offered_only=False, must_call=False):
+def parser(tools=TOOLS, *, calls=XML, reasoning="qwen3", prompt=CLOSED, offered_only=False, bound=False):
     made = OutputFormat.of(
-        ChatTemplate("", tokens={}), tools, reasoning=reasoning, tool=calls, offered_only=offered_only, must_call=must_call
+        ChatTemplate("", tokens={}), tools, reasoning=reasoning, tool=calls, offered_only=offered_only, bound=bound
     )
     return made.parser(prompt)
 

@@ -147,7 +147,7 @@ class _Builder:
 
     @property
     def _form(self) -> CallForm:
-        return call_form(self._template, must_call=self._params.must_call)
+        return call_form(self._template, bound=self._params.is_bound)
 
     @property
     def _opened(self) -> int | None:

@@ -49,7 +49,7 @@ class CallForm:
 
 
 def _object(name: str, key: str) -> str:
-    return quoted(f'{{"name": {json.dumps(name)}, "{key}": ')
+    return quoted(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}": ')
 
 
 def _named(name: str, token_of: TokenOf) -> str:
@@ -81,16 +81,17 @@ _ARGUMENTS = CallForm(mistral.OPENING, _named, between=lambda token_of: token_of
 _WITH_IDS = CallForm(mistral.OPENING, _identified, between=_ARGUMENTS.between)
 _FENCED = CallForm(
     "",
-    lambda name, _: quoted(f'```json\n{{\n  "name": {json.dumps(name)},\n  "arguments": '),
+    lambda name, _: quoted(f'```json\n{{\n  "name": {json.dumps(name, ensure_ascii=False)},\n  "arguments": '),
     lambda _: quoted("\n}\n```"),
     between=lambda _: quoted("\n"),
 )
-"""Form of required calls of Qwen2.5, whose Coder models write this on their own and go on calling after ``<tool_call>``."""
+"""Form of calls of Qwen2.5 in outputs without free text. Its Coder models write this on their own, and end it; after
+``<tool_call>`` they go on calling."""
 _FORMS = {"hermes": _TAGGED, "qwen2.5": _TAGGED, "qwen3-coder": _XML, "llama3": _BARE, "mistral": _LISTED}
 
 
-def call_form(template: ChatTemplate | None, *, must_call: bool = False) -> CallForm:
-    """Return the form that a chat template shows to the model, or that of outputs which must be calls.
+def call_form(template: ChatTemplate | None, *, bound: bool = False) -> CallForm:
+    """Return the form that a chat template shows to the model, or that of outputs which a grammar binds from their start.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def call_form(template: ChatTemplate | None, *, must_call: bool = False) -> Call
     """
     source = "" if template is None else template.source
     name = matching("tool", source) or ""
-    form = _FENCED if must_call and name == "qwen2.5" else _FORMS.get(name)
+    form = _FENCED if bound and name == "qwen2.5" else _FORMS.get(name)
     if form is None:
         known = "<tool_call> (with XML or JSON inside), [TOOL_CALLS], or as Llama 3 does"
         raise RequestError(f"tool_choice: the chat template does not show tool calls with {known}")

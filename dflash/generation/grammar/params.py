@@ -79,6 +79,11 @@ class GrammarParams:
         return self.tool_choice not in (None, "auto", "none")
 
     @property
+    def is_bound(self) -> bool:
+        """True if the output must be a tool call or JSON: nothing in it is free text."""
+        return self.must_call or self.schema is not None
+
+    @property
     def function(self) -> str | None:
         """Name of the function that must be called; None for any."""
         return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, Mapping) else None

@@ -97,8 +97,8 @@ class ToolFormat(Protocol):
         Text between two calls, before the bracket that opens the second one. Empty if each call has a tag that opens it.
     tokens : tuple of str
         Tokens of the format, the one that opens a call first. They stay in the text even if they are control tokens.
-    required : type, optional
-        Format of outputs that a grammar binds to calls, where that is another one.
+    bound : type, optional
+        Format of outputs that a grammar binds to calls or JSON, where that is another one.
     """
 
     openings: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class ToolFormat(Protocol):
     closing: ClassVar[str] = ""
     separator: ClassVar[str] = ""
     tokens: ClassVar[tuple[str, ...]] = ()
-    required: ClassVar["type[ToolFormat] | None"] = None
+    bound: ClassVar["type[ToolFormat] | None"] = None
 
     def __init__(self, tools: OfferedTools) -> None: ...
 

@@ -30,7 +30,7 @@ class OutputFormat:
         reasoning: str | None = None,
         tool: str | None = None,
         offered_only: bool = False,
-        must_call: bool = False,
+        bound: bool = False,
     ) -> "OutputFormat | None":
         """Choose the formats.
 
@@ -44,8 +44,8 @@ class OutputFormat:
             Names of registered formats, or ``"none"``.
         offered_only : bool
             Calls of functions that were not offered are text.
-        must_call : bool
-            A grammar binds the output to calls.
+        bound : bool
+            A grammar binds the output to calls or JSON.
 
         Returns
         -------
@@ -60,7 +60,7 @@ class OutputFormat:
         source = "" if template is None else template.source
         thinks, calls = find("reasoning", reasoning, source), find("tool", tool, source)
         calls = calls if tools else None
-        calls = calls and ((must_call and calls.required) or calls)
+        calls = calls and ((bound and calls.bound) or calls)
         return (
             cls(thinks and thinks(), calls and calls(OfferedTools(tools or (), only=offered_only)))
             if thinks or calls

@@ -63,8 +63,8 @@ def opening(
     except TemplateError:
         return None
     form = find("tool", None, template.source)
-    if form is not None and form.required is not None:  # the form in which the model ends its calls
-        text = text.replace(form.tokens[0], form.required.line_openings[0], 1)
+    if form is not None and form.bound is not None:  # the form in which the model ends its calls
+        text = text.replace(form.tokens[0], form.bound.line_openings[0], 1)
     call = text.lstrip()
     lead = text[: len(text) - len(call)]
     ids = _certain(tokenizer, call)

@@ -143,8 +143,8 @@ class ReadRequest:
         if isinstance(self.request, ChatRequest):
             forbidden = self.request.grammar.tool_choice == "none"
             tools = () if forbidden else self._tools
-            must_call = self.request.grammar.must_call
-            output_format = OutputFormat.of(self.template, tools, offered_only=self.offered_tools_only, must_call=must_call)
+            bound = self.request.grammar.is_bound
+            output_format = OutputFormat.of(self.template, tools, offered_only=self.offered_tools_only, bound=bound)
             max_calls = None if self.request.parallel_tool_calls else 1
         return [
             Completion(

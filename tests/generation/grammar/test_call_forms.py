@@ -58,7 +58,7 @@ def test_every_legal_output_parses_to_arguments_that_validate(family):
             continue
         finished += 1
         calls = parsed(
-            family_tokenizer().decode(output), [offered], calls=FAMILIES[family], reasoning="none", must_call=True
+            family_tokenizer().decode(output), [offered], calls=FAMILIES[family], reasoning="none", bound=True
         ).tool_calls
         assert calls
         for call in calls:
@@ -129,3 +129,24 @@ def test_a_vocabulary_without_the_tokens_of_its_template():
         params, plain = GrammarParams(tool_choice="required"), Tokenizer.from_gguf(metadata)
         grammars(params, [([5], False)], plain, family_template("mistral_list"), [TIME])
     assert np.all(metadata["tokenizer.ggml.token_type"] > 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_of_a_schema_may_be_a_call_instead(family):
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}}
+    grammar = grammars(
+        GrammarParams(response_format=schema), [([5], False)], family_tokenizer(), family_template(family), [TIME]
+    )[0]
+    call = written(family, [("get_time", {})], [TIME])
+    assert accepts(grammar, "17")
+    assert accepts(grammar, call)
+    assert not accepts(grammar, "seventeen")
+    settings = {"calls": FAMILIES[family], "reasoning": "none", "bound": True}
+    assert [found.name for found in parsed(call, [TIME], **settings).tool_calls] == ["get_time"]
+    assert parsed("17", [TIME], **settings).content == "17"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_in_other_letters_are_written_as_the_template_writes_them(family):
+    offered = tool("größe")
+    assert accepts(built(family, [offered]), written(family, [("größe", {})], [offered]))

@@ -16,8 +16,8 @@ _FORM = ObjectForm(FENCED, SPACE)
 _SHOWN = re.compile(TOOLS + r'(?:\\n|\n)\{"name"')
 
 
-class RequiredFences(ToolFormat):
-    """Calls in code fences where nothing else may stand: they are passed on while they are written."""
+class BoundFences(ToolFormat):
+    """Calls in code fences where no free text may stand: they are passed on while they are written."""
 
     line_openings = (FENCED,)
     closing = FENCE
@@ -40,7 +40,7 @@ class FencedCalls(JSONCalls):
     """Calls in ``<tool_call>`` tags, or as JSON objects at the end of the message; see `UntaggedReader` for the rule."""
 
     line_openings = OPENINGS
-    required = RequiredFences
+    bound = BoundFences
 
     @staticmethod
     def matches(source: str) -> bool:
