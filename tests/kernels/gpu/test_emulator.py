@@ -17,10 +17,11 @@ SELECTED = {
     "wide": "every_format and Q6_K",
     "moe": "every_format and Q4_K",
     "split_twice": "r2-untied and overlapping",
+    "draft_other_gpu": "candidates and dspark-1 or exist",
     "attention": "test_attend and q4_0 and 35B and block and not q8_0",
 }
 """The tests of each file ``test_gpu_NAME.py`` that run here, as ``-k`` of pytest selects them. Their kernels use mma,
-wgmma, cp.async, bulk copies, mbarriers, graphs, and data that two GPUs exchange."""
+wgmma, cp.async, bulk copies, mbarriers, graphs, data that two GPUs exchange, and copies between two GPUs."""
 
 FAULTS = {
     "none": "640.0",
@@ -34,6 +35,7 @@ FAULTS = {
 def run(*command):
     """Output of a Python command in a process that sees emulated GPUs."""
     variables = {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "EMULATOR_PROCESSORS": "16"}
+    variables["EMULATOR_GPUS"] = "2"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | variables
     done = subprocess.run(
         [sys.executable, *command], cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
