@@ -34,6 +34,14 @@ MODELS = {
         "expert_shared_feed_forward_length": 512, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16,
         "ssm.time_step_rank": 32, "ssm.inner_size": 4096, "full_attention_interval": 4,
     }),
+    "coder-1.5b": ("qwen2", 151936, ATTENTION | {
+        "block_count": 28, "embedding_length": 1536, "feed_forward_length": 8960, "rope.freq_base": 1e6,
+        "attention.head_count": 12, "attention.head_count_kv": 2,
+    }),
+    "smollm2-135m": ("llama", 49152, ATTENTION | {
+        "block_count": 30, "embedding_length": 576, "feed_forward_length": 1536, "rope.freq_base": 1e5,
+        "attention.head_count": 9, "attention.head_count_kv": 3,
+    }),
 }  # fmt: skip
 """Architecture, vocabulary and keys of released models."""
 
