@@ -11,6 +11,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 
 PYTHON=${PYTHON:-python3} SECONDS_EACH=${SECONDS_EACH:-900} LOGS=${LOGS:-$(mktemp -d)}
+workers=$(nproc)  # before OMP_NUM_THREADS, which nproc obeys
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=${NUMBA_NUM_THREADS:-4}
 if ! gpus=$("$PYTHON" -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())' 2> /dev/null) || [ "$gpus" -eq 0 ]; then
     echo "no GPU that CuPy of $PYTHON can use" >&2
@@ -23,7 +24,7 @@ suite() { # rules
     local log="$LOGS/suite-$1.log" status
     unset DFLASH_TARGET
     [ "$1" = own ] || export DFLASH_TARGET=$1
-    timeout "$SECONDS_EACH" "$PYTHON" -m pytest tests/gpu -n "$(nproc)" -p no:benchmark -p no:cacheprovider > "$log" 2>&1
+    timeout "$SECONDS_EACH" "$PYTHON" -m pytest tests/gpu -n "$workers" -p no:benchmark -p no:cacheprovider > "$log" 2>&1
     status=$?
     printf '%-7s rc=%-3s %s\n' "$1" "$status" "$(tail -n 1 "$log")"
     grep -a '^FAILED' "$log" | sort -u
