@@ -69,6 +69,13 @@ def test_at_most_one_call(family):
     assert made.session.finish_reason == "stop"
 
 
+def test_the_last_allowed_call_keeps_its_closing_tag():
+    call = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+    made, _ = completed("qwen2_5", [f"{call}\n{call}"], max_calls=1)
+    assert made.text == call
+    assert [(each.name, each.arguments) for each in made.output.tool_calls] == [TIME]
+
+
 def test_the_token_that_opens_a_call():
     tokenizer = family_tokenizer()
     opened = {"llama3": "<|python_tag|>", "mistral_args": "[TOOL_CALLS]", "qwen2_5": "<tool_call>"}
