@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,13 @@ class Parser(argparse.ArgumentParser):
         self, prog: str, description: str, usage: str, examples: Sequence[tuple[str, str]] = (), *, allow_abbrev: bool = True
     ) -> None:
         sentence = f"{description[0].upper()}{description[1:].rstrip('.')}."
-        super().__init__(prog=prog, usage=f"%(prog)s {usage}", description=sentence, allow_abbrev=allow_abbrev)
+        super().__init__(
+            prog=prog,
+            usage=f"%(prog)s {usage}",
+            description=sentence,
+            allow_abbrev=allow_abbrev,
+            formatter_class=_formatter,
+        )
         self._examples = examples
 
     def format_help(self) -> str:
@@ -87,3 +94,8 @@ def program() -> str:
     path = Path(sys.argv[0])
     modules = {"dflash": "python -m dflash", "serve": "python -m dflash.serve"}
     return modules.get(path.parent.name, "dflash") if path.name == "__main__.py" else "dflash"
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter that indents the texts of arguments less in a narrow terminal, so that long words fit."""
+    return argparse.HelpFormatter(prog, max_help_position=min(24, shutil.get_terminal_size().columns // 3))

@@ -46,6 +46,18 @@ def test_help_begins_with_a_sentence_and_has_examples(capsys, words):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_no_word_is_broken_in_a_narrow_terminal(command, monkeypatch):
+    """But at hyphens, where a list has no blanks, and where a word is longer than a line."""
+    texts = {}
+    for columns in (44, 400):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        texts[columns] = parser_of(command).format_help().split()
+    pieces = [piece for piece in texts[44] if piece not in texts[400]]
+    whole = [word for word in texts[400] if "-" in word or len(word) > 28]
+    assert [piece for piece in pieces if not any(piece in word for word in whole)] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_examples_can_be_parsed(command):
     parser = parser_of(command)
     for words, _ in parser._examples:
