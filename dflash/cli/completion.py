@@ -12,24 +12,37 @@ EXAMPLES = (
 
 SHELLS = ("bash", "zsh")
 
-_ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
-"""Lets zsh run completion functions of bash."""
-
-_SCRIPT = """\
-_dflash() {{
-    local IFS=$'\\n' words='' cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}"
-    if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
-    case "${{COMP_WORDS[1]}} $prev" in
+_FOUND = """\
+    case "$command $prev" in
 {values}
-        *) if [ "$COMP_CWORD" -eq 1 ]; then words=$'{commands}'; else case "${{COMP_WORDS[1]}} $cur" in
+        *) if [ "$word" -eq 1 ]; then found=$'{commands}'; else case "$command $cur" in
 {options}
-            *) words=$'{models}' ;;
+            *) found=$'{models}' ;;
         esac; fi ;;
     esac
-    COMPREPLY=( $(compgen -W "$words" -- "$cur") )
+"""
+"""Sets `found` to the words, one a line, that may follow."""
+
+_BASH = """\
+_dflash() {{
+    local IFS=$'\\n' found='' cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}"
+    local command="${{COMP_WORDS[1]}}" word="$COMP_CWORD"
+    if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
+{found}    COMPREPLY=( $(compgen -W "$found" -- "$cur") )
     case "$cur" in -*) ;; *) COMPREPLY+=( $(compgen -f -- "$cur") ) ;; esac
 }}
 complete -o filenames -F _dflash dflash
+"""
+
+_ZSH = """\
+autoload -Uz compinit && compinit
+_dflash() {{
+    local found='' cur="$words[CURRENT]" prev="$words[CURRENT-1]" command="$words[2]" word="$((CURRENT-1))"
+    if [[ "$cur" == --*=* ]]; then prev="${{cur%%=*}}" cur="${{cur#*=}}"; compset -P '*='; fi
+{found}    compadd -- ${{(f)found}}
+    case "$cur" in -*) ;; *) _files ;; esac
+}}
+compdef _dflash dflash
 """
 
 
@@ -40,28 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    print((_ZSH if arguments.shell == "zsh" else "") + script(), end="")
+    print(script(arguments.shell), end="")
     return 0
 
 
-def script() -> str:
-    """Return the completion function of bash, made from the parsers of all commands."""
+def script(shell: str) -> str:
+    """Return the completion function of a shell, made from the parsers of all commands."""
     from dflash.__main__ import COMMANDS, parser_of
     from dflash.model.loading.hub import PACKAGED
 
     values, options = [], []
     for command in COMMANDS:
         known = _values(parser_of(command))
-        options.append(f"            {_quoted(command)}' '-*) words=$'{_lines(known)}' ;;")
+        options.append(f"            {_quoted(command)}' '-*) found=$'{_lines(known)}' ;;")
         for option, words in known.items():
             if words:
-                values.append(f"        {_quoted(f'{command} {option}')}) words=$'{_lines(words)}' ;;")
-    return _SCRIPT.format(
+                values.append(f"        {_quoted(f'{command} {option}')}) found=$'{_lines(words)}' ;;")
+    found = _FOUND.format(
         values="\n".join(values),
         options="\n".join(options),
         commands=_lines([*COMMANDS, *PACKAGED]),
         models=_lines(PACKAGED),
     )
+    return (_ZSH if shell == "zsh" else _BASH).format(found=found)
 
 
 def _values(parser: argparse.ArgumentParser) -> dict[str, list[str]]:

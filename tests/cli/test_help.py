@@ -170,10 +170,37 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 def completed(*words, folder=None):
     """Return what bash offers for the last of some words after `dflash`."""
     given = " ".join(f"'{word}'" for word in ("dflash", *words))
-    text = COMPLETED.format(script=completion.script(), words=given, at=len(words))
+    text = COMPLETED.format(script=completion.script("bash"), words=given, at=len(words))
     done = subprocess.run(["bash", "-u", "-c", text], capture_output=True, text=True, check=True, cwd=folder)
     assert done.stderr == ""
     return set(done.stdout.split("\n")) - {""}
+
+
+OFFERED = """
+compinit() {{ : }}; compdef() {{ : }}; _files() {{ print FILES }}
+compset() {{ : }}; compadd() {{ shift; print -l -- "$@" }}
+{script}
+words=({words}); CURRENT={at}
+_dflash
+"""
+
+
+def offered(*words):
+    """Return the words among which zsh chooses the last of some words after `dflash`."""
+    given = " ".join(f"'{word}'" for word in ("dflash", *words))
+    text = OFFERED.format(script=completion.script("zsh"), words=given, at=len(words) + 1)
+    done = subprocess.run(["zsh", "-f", "-c", text], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split("\n")) - {""}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes_commands_options_values_and_files():
+    assert offered("") == {*COMMANDS, *PACKAGED, "FILES"}
+    assert offered("run", "-") > {"--strategy", "-n"}
+    assert offered("run", "--strategy", "m") > {"mtp", "plain", "FILES"}
+    assert offered("run", "--kv=f") == {"f32", "f16", "q8_0", "q4_0", "FILES"}
+    assert offered("run", "de") == {*PACKAGED, "FILES"}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
