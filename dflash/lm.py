@@ -277,9 +277,9 @@ class LM:
         """
         return self.generate(prompt, stream=True, **arguments)
 
-    def encode(self, prompt: Prompt, **template: Any) -> list[int]:
-        """Convert text or messages to token ids; `template` are variables of the chat template."""
-        return prompts.encode(prompt, self.tokenizer, self.template, settings=template)
+    def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] | None = None, **template: Any) -> list[int]:
+        """Convert text, or messages and tools, to token ids; `template` are variables of the chat template."""
+        return prompts.encode(prompt, self.tokenizer, self.template, tools=tools, settings=template)
 
     def logits(self, tokens: str | Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after each token of a given text.

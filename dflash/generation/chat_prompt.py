@@ -90,7 +90,7 @@ def chat_text(
     return head
 
 
-def _rendered(template: ChatTemplate, messages: Sequence[Message], **variables: Any) -> str:
+def _rendered(template: ChatTemplate, messages: Sequence[Message], /, **variables: Any) -> str:
     """Render messages, or the first form of them that the template accepts; raise the first error if there is none."""
     try:
         return template.render(messages, **variables)

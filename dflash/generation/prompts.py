@@ -67,10 +67,10 @@ def encode(
         if continue_final_message and not can_continue(parts[-1]):
             raise RequestError("continue_final_message: needs a last message of the assistant with text and no tool calls")
         check_content(parts)
-        if continue_final_message:
-            return chat_ids(tokenizer, template, parts, tools=tools or (), settings=settings, ending=PromptEnding.CONTINUED)
-        text = template.render(parts, tools=tools or None, **(settings or {}))
-        return tokenizer.encode(text)
+        if settings and "tools" in settings:
+            raise RequestError("chat_template_kwargs: tools are no setting of the template; pass them as tools")
+        ending = PromptEnding.CONTINUED if continue_final_message else PromptEnding.NEW_TURN
+        return chat_ids(tokenizer, template, parts, tools=tools or (), settings=settings, ending=ending)
     if continue_final_message:
         raise RequestError("continue_final_message: needs messages; a text is always continued")
     if tools or settings:

@@ -1,10 +1,12 @@
 """System messages under another name and in other places than the first."""
 
 import json
+from inspect import signature
 
 import pytest
 
 from dflash.errors import RequestError, TemplateError
+from dflash.generation import chat_prompt, prompts
 from dflash.generation.chat_prompt import chat_ids, chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.written_numbers import written_float
@@ -13,6 +15,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 DEVELOPER = {**SYSTEM, "role": "developer"}
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
+TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
 PARTS = {"role": "system", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "kind."}]}
 
 
@@ -128,3 +131,23 @@ def test_content_that_is_no_text_is_refused_by_place_and_kind(lm, content, messa
     for call in (lm.encode, lambda messages: lm.generate(messages, max_tokens=1)):
         with pytest.raises(RequestError, match="messages" + message):
             call(messages)
+
+
+RENDERING = prompts.encode, chat_prompt.chat_ids, chat_prompt.chat_text, chat_prompt._rendered, ChatTemplate.render
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name for function in RENDERING for name in signature(function).parameters} - {"tools"})
+)
+def test_a_setting_of_the_template_may_have_any_name(lm, name):
+    """Names of the parameters on the way to the template, too: clients choose these names."""
+    ids = prompts.encode([USER], lm.tokenizer, lm.template, settings={name: []})
+    assert ids == chat_ids(lm.tokenizer, lm.template, [USER], settings={name: []})
+    assert lm.tokenizer.decode(ids).startswith("<|im_start|>")
+
+
+def test_tools_are_no_setting_of_the_template(lm):
+    with pytest.raises(RequestError, match="pass them as tools"):
+        lm.generate([USER], chat_template_kwargs={"tools": [TOOL]})
+    assert lm.encode([USER], tools=[TOOL]) == prompts.encode([USER], lm.tokenizer, lm.template, tools=[TOOL])
+    assert len(lm.encode([USER], tools=[TOOL])) > len(lm.encode([USER])) + 50

@@ -89,7 +89,10 @@ def piece(rng):
             lambda: ("logprobs", rng.choice([0, 5, True, 21])),
             lambda: ("echo", True),
             lambda: ("repetition_detection", {"max_pattern_size": rng.choice([0, 8, 4096, 4097]), "min_count": 2}),
-            lambda: ("chat_template_kwargs", rng.choice([{"documents": 5}, {"enable_thinking": False}, {"a": [[]] * n}])),
+            lambda: (
+                "chat_template_kwargs",
+                rng.choice([{"documents": 5}, {"enable_thinking": False}, {"a": [[]] * n}, {"messages": []}]),
+            ),
             lambda: ("tool_choice", rng.choice(["required", "none", "auto", {"function": {"name": "x"}}])),
             lambda: ("stream", rng.choice([True, False])),
             lambda: ("response_format", {"type": rng.choice(["text", "json_object"])}),

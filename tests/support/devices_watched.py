@@ -1,13 +1,13 @@
 """Checks of every launch: the GPU of its kernel or graph is current, and holds all arrays that it gets."""
 
-import cupy
-
 from dflash.kernels.gpu.launch import Bound
 from dflash.model.cuda.graphs import Graphs
 
 
 def watch(monkeypatch):
     """Count the launches of each GPU in the dict that is returned; a launch on a wrong GPU fails."""
+    import cupy
+
     counts, bind, launch, graphs, replay = {}, Bound.__init__, Bound.__call__, Graphs.__init__, Graphs.__call__
 
     def bound(self, kernel, grid, block, args, shared):

@@ -122,14 +122,29 @@ def use_all():
     from dflash.generation.recovery.announcements import PHRASES
     from dflash.model.text.chat_template import ChatTemplate
     from dflash.model.text.template_guards import limit_widths
+    from dflash.model.text.tokenizer import Tokenizer
 
     tools = [{"type": "function", "function": {"name": "read", "parameters": {"properties": {"path": {"type": "string"}}}}}]
-    for name in ("demo/chat_template.jinja", "templates/json_calls.jinja"):
-        template = ChatTemplate((DATA / name).read_text(encoding="utf-8"), tokens={})
-        parser = OutputFormat.of(template, tools).parser("", thinking=True)
-        for text in ("a</think>", "<tool_call>\n<function=read>\n<parameter=path>\nx\n", "</parameter>"):
+    called = (
+        "<tool_call>\n<function=read>\n<parameter=path>\nx\n</parameter>\n</function>\n</tool_call>",
+        '<tool_call>\n{"name": "read", "arguments": {}}\n</tool_call>',
+        '[TOOL_CALLS][{"name": "read", "arguments": {}}, ',
+        "[TOOL_CALLS]read[ARGS]{}",
+        '{"name": "read", "parameters": {}}',
+    )
+    families = sorted((DATA / "templates" / "families").glob("*.jinja"))
+    for path in (DATA / "demo" / "chat_template.jinja", DATA / "templates" / "json_calls.jinja", *families):
+        template = ChatTemplate(path.read_text(encoding="utf-8"), tokens={})
+        for text in called:
+            parser = OutputFormat.of(template, tools).parser("", thinking=True)
+            parser.push("a</think>")
             parser.push(text)
-        grammars(GrammarParams(tool_choice="required"), [([1], False)], demo_tokenizer(), template, tools)
+        with suppress(RequestError):  # the demo's vocabulary has not the tokens of all families
+            grammars(GrammarParams(tool_choice="required"), [([1], False)], demo_tokenizer(), template, tools)
+    tokens = [*(f"<0x{byte:02X}>" for byte in range(256)), "<s>", "</s>"]
+    spaced = {"model": "llama", "tokens": tokens, "scores": [0.0] * 258, "token_type": [6] * 256 + [3, 3]}
+    spaced |= {"bos_token_id": 256, "eos_token_id": 257}
+    Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in spaced.items()})
     PHRASES.announce("I will read the file.")
     limit_widths("")
     with suppress(RequestError):
