@@ -12,7 +12,8 @@ from dflash.generation.parsers.tags import SPACE
 
 OPENING, ARGUMENTS, CALL_ID, SEPARATOR = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", ","
 _LISTED, _NEXT = ObjectForm(OPENING, SPACE, "[", SPACE), ObjectForm(SPACE, SEPARATOR, SPACE)
-_NAME, _ID = r"[^\[\]{}\"\n]{1,256}?", r"[A-Za-z0-9_-]{0,64}"
+_LETTER, _ID = r"[^\[\]{}\" \t\r\n]", r"[A-Za-z0-9_-]{0,64}"
+_NAME = rf"{_LETTER}(?:[ \t\r]{{0,64}}{_LETTER}){{0,255}}?"  # white space within: at its ends it would match in many ways
 _OPEN, _ARGS, _CALL = map(re.escape, (OPENING, ARGUMENTS, CALL_ID))
 _HEAD = re.compile(rf"{_OPEN}{SPACE}({_NAME}){SPACE}(?:{_CALL}{_ID})?{_ARGS}{SPACE}(?=\{{)")
 
@@ -23,7 +24,7 @@ def _start(text: str) -> str:
 
 
 _HEAD_START = re.compile(
-    rf"{_OPEN}{SPACE}(?:{_NAME[:-1]}(?:{_start(ARGUMENTS)}{SPACE}|{_start(CALL_ID)}|{_CALL}{_ID}(?:{_start(ARGUMENTS)}{SPACE})))?"
+    rf"{_OPEN}{SPACE}(?:{_NAME[:-1]}{SPACE}(?:{_start(ARGUMENTS)}{SPACE}|{_start(CALL_ID)}|{_CALL}{_ID}(?:{_start(ARGUMENTS)}{SPACE})))?"
 )
 
 
