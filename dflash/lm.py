@@ -331,9 +331,9 @@ class LM:
             If there are more tokens than fit the context.
         """
         self._engine_thread.check_caller()
-        wanted = range(self.model.config.n_layers) if layers is None else layers
+        layers = range(self.model.config.n_layers) if layers is None else layers
         with self._scoring:
-            return scoring.hidden_states(self._engine_thread, self.model, self._ids(tokens), wanted)
+            return scoring.hidden_states(self._engine_thread, self.model, self._ids(tokens), layers)
 
     def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
         """Return the natural log-probability of each token of a text except the first; see `logits`."""
@@ -436,17 +436,12 @@ class LM:
     def info(self) -> dict[str, Any]:
         """Return a description of the model, its memory and its device; see `dflash.model.describe`."""
         model, pools = self.model, self.model.pools
-        place = model.device if self._gpu is None else gpu_name(self._gpu)
-        about = describe.overview(self.file, kv=pools.kv, pending=pools.pending, threads=model.threads, device=place)
+        device = model.device if self._gpu is None else gpu_name(self._gpu)
+        about = describe.overview(self.file, kv=pools.kv, pending=pools.pending, threads=model.threads, device=device)
         about["device"] |= self._device
         if model.device == "cuda":
             about["device"]["launches"] = {str(n): launches for n, launches in model.launches.items()}
-        about["pools"] = {
-            "pages": pools.pages,
-            "free_pages": pools.free_pages,
-            "slots": pools.slots,
-            "free_slots": pools.free_slots,
-        }
+        about["pools"] = {name: getattr(pools, name) for name in ("pages", "free_pages", "slots", "free_slots")}
         if self.prefix_cache is not None:
             about["prefix_cache"] = self.prefix_cache.stats._asdict()
             if self.prefix_cache.disk is not None:

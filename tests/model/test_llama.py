@@ -120,7 +120,7 @@ def test_a_factor_without_a_kind_scales_linearly(name):
 
 
 def test_the_logarithm_of_yarn_may_be_divided_by_another():
-    """As Transformers with ``mscale`` 1 and ``mscale_all_dim``: the ratio of both factors."""
+    """The attention factor is a ratio, as that of Transformers for ``mscale`` 1 and ``mscale_all_dim``."""
     yarn = {SCALING + "type": "yarn", SCALING + "factor": 16.0}
     for multiplier, want in (
         (0.0, 1 + 0.1 * math.log(16)),

@@ -19,6 +19,9 @@ _CHECKED |= {"anyOf", "oneOf", "allOf", "$ref"}
 _NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 _NOTES |= {"$defs", "definitions", "$schema", "$id", "$comment"}
 
+_CHECKS = 16
+"""Checks of a value by a schema for each character of the arguments: references within `anyOf` could multiply them."""
+
 
 def fitting(text: str, schema: Any, *, strict: bool = False) -> bool:
     """Return True if a text is a JSON object that a schema of parameters accepts.
@@ -32,19 +35,26 @@ def fitting(text: str, schema: Any, *, strict: bool = False) -> bool:
         ``oneOf``, ``allOf`` and ``$ref`` are checked.
     strict : bool
         Schemas with other keywords accept nothing, and parameters must be declared. Otherwise the rest does not count.
+
+    A schema whose references multiply, so that it takes far more checks than the text has characters, accepts nothing.
     """
     try:
         value = json.loads(text)
-        return isinstance(value, dict) and _Check(schema, strict).fits(value, schema, is_top=True)
+        return isinstance(value, dict) and _Check(schema, strict, _CHECKS * (len(text) + 100)).fits(
+            value, schema, is_top=True
+        )
     except (ValueError, RecursionError):
         return False
 
 
 class _Check:
-    def __init__(self, root: Any, strict: bool) -> None:
-        self._root, self._strict = root, strict
+    def __init__(self, root: Any, strict: bool, n_checks: int) -> None:
+        self._root, self._strict, self._left = root, strict, n_checks
 
     def fits(self, value: Any, schema: Any, *, is_top: bool = False) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("references of the schema multiply")
         schema = deref(schema, self._root)
         if not isinstance(schema, Mapping):
             return schema is not False

@@ -31,7 +31,7 @@ def accepts(grammar, text):
 
 
 def written(family, calls, tools, *, must_call=True):
-    """What the template writes for calls after the prompt; in fences where the model must call."""
+    """The text of calls as the chat template renders it after the prompt; in code fences where a call is required."""
     if family == "qwen2_5" and must_call:
         objects = (
             f'{{\n  "name": "{name}",\n  "arguments": {json.dumps(arguments, ensure_ascii=False)}\n}}'

@@ -6,6 +6,8 @@ import pytest
 from parsing import QWEN, calls_of, events, parser, tool
 from parsing import parsed as parsed_as
 
+from dflash.generation.parsers.arguments import fitting
+
 CALL = '{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Oslo",\n    "days": 2\n  }\n}'
 ARGUMENTS = '{\n    "city": "Oslo",\n    "days": 2\n  }'
 TIME = '{"name": "get_time", "arguments": {}}'
@@ -17,6 +19,13 @@ def parsed(text, *args, **settings):
 
 def fenced(body, info="json"):
     return f"```{info}\n{body}\n```"
+
+
+def test_references_that_multiply_make_no_work():
+    """Each level refers twice to the next one: 22 levels would be four million checks."""
+    levels = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(22)} | {"d22": {"type": "object"}}
+    for n_levels, accepted in ((22, False), (3, True)):
+        assert fitting("{}", {"$ref": f"#/$defs/d{22 - n_levels}", "$defs": levels}) is accepted
 
 
 @pytest.mark.parametrize("text", [fenced(CALL), fenced(CALL, ""), CALL, f"<tools>\n{CALL}\n</tools>", f"\n{CALL}\n\n"])

@@ -100,7 +100,7 @@ def test_numbers_stay_as_the_model_wrote_them(calls):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_of_other_families(family):
-    """What the template writes is read back, whole and letter by letter."""
+    """The parser reads back the calls that the chat template renders, whole and character by character."""
     (name, end), choice = FAMILIES[family], random.Random(5)
     source = (DATA / "templates" / "families" / f"{family}.jinja").read_text(encoding="utf-8")
     template = ChatTemplate(source, tokens={"bos_token": "<s>", "eos_token": "</s>"})
