@@ -8,7 +8,7 @@ from dflash.generation.parsers.events import EventSink
 from dflash.generation.parsers.formats import CallReader, Stage, ToolFormat
 from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.registry import register
-from dflash.generation.parsers.tags import SPACE
+from dflash.generation.parsers.tags import SPACE, beginnings
 
 OPENING, ARGUMENTS, CALL_ID, SEPARATOR = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", ","
 _LISTED, _NEXT = ObjectForm(OPENING, SPACE, "[", SPACE), ObjectForm(SPACE, SEPARATOR, SPACE)
@@ -16,15 +16,9 @@ _LETTER, _ID = r"[^\[\]{}\" \t\r\n]", r"[A-Za-z0-9_-]{0,64}"
 _NAME = rf"{_LETTER}(?:[ \t\r]{{0,64}}{_LETTER}){{0,255}}?"  # white space within: at its ends it would match in many ways
 _OPEN, _ARGS, _CALL = map(re.escape, (OPENING, ARGUMENTS, CALL_ID))
 _HEAD = re.compile(rf"{_OPEN}{SPACE}({_NAME}){SPACE}(?:{_CALL}{_ID})?{_ARGS}{SPACE}(?=\{{)")
-
-
-def _start(text: str) -> str:
-    """Return an expression for the beginnings of a text."""
-    return "(?:" + "|".join(re.escape(text[:n]) for n in range(len(text), 0, -1)) + ")?"
-
-
+_TO_ARGUMENTS = beginnings(ARGUMENTS, SPACE)
 _HEAD_START = re.compile(
-    rf"{_OPEN}{SPACE}(?:{_NAME[:-1]}{SPACE}(?:{_start(ARGUMENTS)}{SPACE}|{_start(CALL_ID)}|{_CALL}{_ID}(?:{_start(ARGUMENTS)}{SPACE})))?"
+    rf"{_OPEN}{SPACE}(?:{_NAME[:-1]}{SPACE}(?:{_TO_ARGUMENTS}|{beginnings(CALL_ID)}|{_CALL}{_ID}{_TO_ARGUMENTS}))?"
 )
 
 
