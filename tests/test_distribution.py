@@ -109,11 +109,11 @@ def test_plots_and_tables_without_their_packages_say_what_to_install(monkeypatch
 
 
 def test_a_grammar_without_its_package_says_what_to_install(monkeypatch):
-    from dflash.generation.grammar.gbnf import lark_of
+    from dflash.generation.grammar.guidance import guidance
 
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(RequestError, match=r"^a GBNF grammar needs llguidance: pip install 'dflash-gguf\[grammar\]'$"):
-        lark_of('root ::= "a"')
+    with pytest.raises(RequestError, match=r"needs? llguidance: pip install 'dflash-gguf\[grammar\]'$"):
+        guidance()
 
 
 def test_a_package_that_is_broken_is_not_called_missing():

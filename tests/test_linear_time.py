@@ -139,6 +139,9 @@ GBNF = {
     "open quote": lambda n: 'root ::= "' + '\\"' * n,
     "open class": lambda n: "root ::= " + "[" * n,
     "names": lambda n: "root ::= " + "fooBar" * n,
+    "unknown names": lambda n: "root ::= " + "foo " * n,
+    "repeated": lambda n: 'root ::= "a"' + "*" * n + "{1}" * n,
+    "tokens": lambda n: "root ::= " + "<[1]> !<[2]> <" * n,
 }
 
 

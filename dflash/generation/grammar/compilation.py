@@ -26,7 +26,7 @@ def guidance() -> ModuleType:
     RequestError
         If llguidance is not installed.
     """
-    with needed("an output with response_format, regex, lark or tool_choice", "grammar", RequestError):
+    with needed("an output with response_format, regex, lark, grammar or tool_choice", "grammar", RequestError):
         import llguidance
     return llguidance
 

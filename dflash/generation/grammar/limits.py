@@ -23,8 +23,8 @@ MAX_PATTERN = 8192
 MAX_QUANTIFIERS = 2048
 """Quantifiers (``?``, ``*``, ``+``, ``{n}``) of one pattern or rule, for which the library takes quadratic time."""
 
-MAX_REPEATS = 100_000
-"""Product of counted repetitions within each other in a pattern."""
+MAX_WRITTEN = 100_000
+"""Characters of a pattern whose counted repetitions are written out, as the library does while tokens are generated."""
 
 MAX_KEY_PATTERNS = 64
 """Entries of `patternProperties`: each is intersected with all others."""
@@ -44,7 +44,7 @@ MAX_STATES = 50_000
 STEP_FUEL = 200_000
 """Steps of work on regular expressions for one mask: about 14 ms. A request that needs more ends with an error."""
 
-STEP_ITEMS = 20_000
+STEP_ITEMS = 12_000
 """Parser items for one mask; 300 optional properties need 10,000. A request that needs more ends with an error."""
 
 FREE_MASK_SECONDS = 0.005

@@ -10,7 +10,7 @@ from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.bounds.graph import RuleGraph
 from dflash.generation.grammar.bounds.patterns import check_pattern
 from dflash.generation.grammar.bounds.schemas import check_references
-from dflash.generation.grammar.limits import MAX_CHAIN, MAX_GRAMMAR_PARTS, MAX_PATTERN, MAX_QUANTIFIERS, MAX_REPEATS
+from dflash.generation.grammar.limits import MAX_CHAIN, MAX_GRAMMAR_PARTS, MAX_PATTERN, MAX_QUANTIFIERS, MAX_WRITTEN
 
 
 def definitions(link, n):
@@ -65,12 +65,13 @@ def test_many_rules_and_definitions_in_no_row_are_fine():
     [
         ("a" * (MAX_PATTERN + 1), f"has {MAX_PATTERN + 1} characters, at most {MAX_PATTERN}"),
         ("a?" * (MAX_QUANTIFIERS + 1), f"has {MAX_QUANTIFIERS + 1} quantifiers, at most {MAX_QUANTIFIERS}"),
-        ("((a{1000}){1000}){1000}", f"multiply to 1000000000, at most {MAX_REPEATS}"),
-        ("(x(a{3,1000}|b){0,500}y)", f"multiply to 500000, at most {MAX_REPEATS}"),
-        ("(?:[a-z]{400,}){400}", f"multiply to 160000, at most {MAX_REPEATS}"),
-        ("a{99999999999}", f"multiply to 1000000000, at most {MAX_REPEATS}"),
-        ("a{10}{100}{1000}", f"multiply to 1000000, at most {MAX_REPEATS}"),
-        ("(a{1000}){1000}", f"multiply to 1000000, at most {MAX_REPEATS}"),
+        ("((a{1000}){1000}){1000}", f"write out 1000000000 characters, at most {MAX_WRITTEN}"),
+        ("(x(a{3,1000}|b){0,500}y)", f"write out 501002 characters, at most {MAX_WRITTEN}"),
+        ("(?:[a-z]{400,}){400}", f"write out 160000 characters, at most {MAX_WRITTEN}"),
+        ("a{99999999999}", f"write out 1000000000 characters, at most {MAX_WRITTEN}"),
+        ("a{10}{100}{1000}", f"write out 1000000 characters, at most {MAX_WRITTEN}"),
+        ("(a{200}){200}" * 3, f"write out 120000 characters, at most {MAX_WRITTEN}"),
+        ("(a{1000}){1000}", f"write out 1000000 characters, at most {MAX_WRITTEN}"),
     ],
 )
 def test_refused_patterns_wherever_they_stand(pattern, message):
