@@ -38,6 +38,20 @@ def test_a_call_that_ends_the_message(text, prose):
     assert events([*prose, *text], calls=QWEN) == events([prose + text], calls=QWEN)
 
 
+@pytest.mark.parametrize("closing", ["", "}", "\n}\n"])
+@pytest.mark.parametrize("wrapped", ["{}", "```json\n{}\n```", "<tools>{}</tools>"])
+def test_brackets_as_the_template_shows_them(wrapped, closing):
+    """The templates of Qwen2.5 show calls with a doubled first bracket; the last one is doubled or not."""
+    one = wrapped.replace("{}", "{" + CALL + closing)
+    for text in (one, f"I look it up:\n{one}\n", f"{one}\n{one}"):
+        assert calls_of(parsed(text)) == [("get_weather", ARGUMENTS)] * text.count("{{")
+        assert events([*text], calls=QWEN) == events([text], calls=QWEN)
+    for text in (f"{{{one}", f"{one}}}}}", wrapped.replace("{}", CALL + "}"), wrapped.replace("{}", "{ " + CALL)):
+        output = parsed(text)
+        assert (output.content, output.tool_calls) == (text, [])
+        assert events([*text], calls=QWEN) == events([text], calls=QWEN)
+
+
 def test_calls_in_a_row():
     """In one fence or in several, with white space between them only."""
     for text in (

@@ -32,7 +32,8 @@ class UntaggedReader:
 
     It is if it consists of fences, tags or bare objects with white space between them, and each object has the keys ``name``
     and ``arguments`` alone, the function is offered, and the arguments fit its parameters. As soon as something else comes,
-    all of it is text.
+    all of it is text. The first bracket may be doubled, the last one then too, since the templates of Qwen2.5 show calls as
+    ``{{"name": ..., "arguments": ...}}``.
     """
 
     is_block = False
@@ -44,6 +45,7 @@ class UntaggedReader:
         self._own = EventSink("")
         self._object: ObjectReader | None = None
         self._closing, self._next = "", UntaggedReader._opening
+        self._is_doubled = False
 
     @property
     def written(self) -> str:
@@ -81,6 +83,8 @@ class UntaggedReader:
         """Do nothing: the stage is never `BODY`."""
 
     def _opening(self, text: str, start: int) -> int:
+        if self._is_doubled and text[start] == "}":
+            return self._skip(start)
         for pattern, closing in _WRAPPERS.items():
             found = pattern.match(text, start)
             if found is not None:
@@ -91,9 +95,13 @@ class UntaggedReader:
     def _objects(self, text: str, start: int) -> int:
         """Begin the next object, or leave the fence after at least one."""
         if text[start] == "{":
-            self._object = ObjectReader(_FORM, self._tools, self._own)
+            if start + 1 == len(text):  # the bracket may be doubled
+                return start
+            self._object, self._is_doubled = ObjectReader(_FORM, self._tools, self._own), text[start + 1] == "{"
             self._next = UntaggedReader._inside
-            return start
+            return start + self._is_doubled
+        if self._is_doubled and text[start] == "}":
+            return self._skip(start)
         if self._closing and self._calls and text.startswith(self._closing, start):
             self._next = UntaggedReader._opening
             return start + len(self._closing)
@@ -114,6 +122,11 @@ class UntaggedReader:
             self._calls.append(_Call(name, arguments))
             self._next = UntaggedReader._objects if self._closing else UntaggedReader._opening
         return end
+
+    def _skip(self, start: int) -> int:
+        """Consume the bracket that closes a doubled one."""
+        self._is_doubled = False
+        return start + 1
 
     def _reject(self, end: int) -> int:
         self.stage = Stage.REJECTED
