@@ -102,11 +102,14 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
 
 def prepare(lm: "LM", chosen: "Strategy") -> None:
     """Load and compile what a strategy needs; show on stderr that this goes on."""
+    import dflash
+    from dflash.decode.registry import name
     from dflash.generation.progress import progress_line
 
-    with progress_line(f"{chosen!r}", shown=True) as report:
+    with progress_line(f"strategy {name(chosen)}", shown=True) as report:
         if report is not None:
-            report("strategy")
+            measures = isinstance(chosen.drafter, dflash.Adaptive)
+            report("step times of the model" if measures else "draft model")
         lm.prepare(chosen)
 
 

@@ -3,11 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dflash.cli.model_arguments import add_model, device_settings, kv_type
 from dflash.cli.terminal import put, size, wrapped
+
+if TYPE_CHECKING:
+    from dflash.model.gguf.file import GGUFFile
 
 HELP = "describe a model and the memory it needs"
 USAGE = "[options] MODEL"
@@ -46,7 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
         with GGUFFile.open(path) as file:
             device = "cuda" if arguments.devices else arguments.device
             sizes = {"kv": kv_type(arguments), "pending": arguments.pending}
-            about = overview(file, **sizes, threads=arguments.threads, device=device) | _names() | _parsers(file.metadata)
+            about = overview(file, **sizes, threads=arguments.threads, device=device)
+            about |= _names(file) | _parsers(file.metadata)
             if arguments.devices:
                 about["plan"] = split_overview(file, **sizes, **device_settings(arguments))
     lay_out = draft_as_text if "draft" in about else as_text
@@ -54,15 +58,21 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _names() -> dict[str, list[str]]:
-    """Return the names that ``--strategy`` and ``--recover`` take."""
+def _names(file: "GGUFFile") -> dict[str, Any]:
+    """Return the names that ``--strategy`` and ``--recover`` take, the draft model of ``auto``, and what names lack."""
     import dflash.decode.drafters
     import dflash.generation.recovery  # noqa: F401  both register names
+    from dflash.decode.drafters.missing_files import known_draft, strategies_without_files
     from dflash.decode.registry import DRAFTERS
     from dflash.decode.registry.recoveries import entries
 
     strategies = [form for entry in DRAFTERS.values() for form in entry.forms]
-    return {"strategies": strategies, "recoveries": [form for entry in entries() for form in entry.forms]}
+    return {
+        "strategies": strategies,
+        "recoveries": [form for entry in entries() for form in entry.forms],
+        "draft_auto": known_draft(file),
+        "without_files": strategies_without_files(file),
+    }
 
 
 def _parsers(metadata: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
@@ -157,8 +167,20 @@ def as_text(about: dict[str, Any]) -> str:
         lines.append(("draft vocab", f"{reduced} of {full} tokens for {drafters}, while the output stays within them"))
     if "experts" in model:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} per token"))
-    lines += [(name, ", ".join(about[name])) for name in ("strategies", "recoveries") if name in about]
+    if "strategies" in about:
+        lines.append(("strategies", ", ".join(about["strategies"])))
+        lines += [("", text) for text in _drafts(about["draft_auto"], about["without_files"])]
+        lines.append(("recoveries", ", ".join(about["recoveries"])))
     return _aligned(lines)
+
+
+def _drafts(auto: str | None, missing: dict[str, str]) -> Iterator[str]:
+    """Yield the draft model that ``auto`` chooses, and which strategies need a file."""
+    if auto is not None:
+        yield f"draft auto is {auto}"
+    for reason in dict.fromkeys(missing.values()):
+        words = [word for word, each in missing.items() if each == reason]
+        yield f"{', '.join(words)} need{'s' * (len(words) == 1)} --draft: {reason}"
 
 
 def _cache(memory: dict[str, Any]) -> str:

@@ -103,16 +103,19 @@ def add_draft(parser: argparse._ActionsContainer) -> None:
         "--draft",
         "-md",
         "--model-draft",
+        action=_AsTyped,
         metavar="FILE",
         help="draft model of the strategy; auto: the one published for the model",
     )
     text = "device of the draft model: cpu, cuda, or a GPU of its own as cuda:1 or CUDA1 (default: that of the model)"
     names = "--draft-device", "--device-draft", "-devd"
-    parser.add_argument(*names, dest="draft_device", type=_draft_device, metavar="DEVICE", help=text)
+    parser.add_argument(*names, dest="draft_device", action=_AsTyped, type=_draft_device, metavar="DEVICE", help=text)
     text = "number of the GPU of the draft model; the same as --draft-device cuda:N"
-    parser.add_argument("--draft-gpu", dest="draft_device", type=_gpu, default=argparse.SUPPRESS, metavar="N", help=text)
+    kind: dict[str, Any] = {"type": _gpu, "action": _AsTyped, "default": argparse.SUPPRESS}
+    parser.add_argument("--draft-gpu", dest="draft_device", **kind, metavar="N", help=text)
     parser.add_argument(
         "--draft-vocab",
+        action=_AsTyped,
         type=int,
         metavar="N",
         help="draft vocabulary of a block draft or MTP head: the first N tokens (default: adapts to the output)",
@@ -136,8 +139,14 @@ def check_draft(arguments: argparse.Namespace, names: Sequence[str]) -> None:
     import dflash.decode.drafters  # noqa: F401  registers the names
     from dflash.decode.registry import check_draft_options
 
-    check_draft_options(names, _as_option, draft=arguments.draft, **draft_settings(arguments))
+    typed = getattr(arguments, "typed", {})
+    check_draft_options(names, lambda option, _: typed[option], draft=arguments.draft, **draft_settings(arguments))
 
 
-def _as_option(argument: str, value: Any) -> str:
-    return f"--{argument.replace('_', '-')} {value}"
+class _AsTyped(argparse.Action):
+    """Store a value, and in ``typed`` the words that gave it, for messages: several options may have one destination."""
+
+    def __call__(self, _: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, value)
+        words = f"{option} {value.removeprefix('cuda:') if self.type is _gpu else value}"
+        namespace.typed = {**getattr(namespace, "typed", {}), self.dest: words}

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,6 +154,7 @@ def load_backend(
     progress: Callable[[str], None] | None = None,
 ) -> "Backend":
     """Load the model and start its engine thread; `progress` is given the name of each stage before it begins."""
+    from dflash.decode.drafters.missing_files import strategies_without_files
     from dflash.generation.load import start
     from dflash.serve.admin.model_facts import ModelFacts
     from dflash.serve.draft_check import prepare_draft
@@ -179,6 +181,7 @@ def load_backend(
         prefix_cache_exact=not arguments.prefix_cache_inexact,
         chat_template=arguments.chat_template_file,
     )
+    defaults = replace(defaults, without_files=strategies_without_files(loaded.file))
     with ExitStack() as stack:
         stack.callback(engine_thread.close, MAX_CLOSING)
         if progress is not None:

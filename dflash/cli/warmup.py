@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
             lm.generate([0] * 8, max_tokens=8, ignore_eos=True, stream=False, **settings)
         device, folder = lm.model.device, _folder(lm.model.device)
     n = count().done - before
-    what = f"{n} kernels compiled in {monotonic() - began:.0f} s" if n else "nothing to compile"
+    what = f"{n} kernel{'s' * (n != 1)} compiled in {monotonic() - began:.0f} s" if n else "nothing to compile"
     put(f"{arguments.model} on the {'GPU' if device == 'cuda' else 'CPU'}: {what}; the cache of kernels is {folder}")
     return 0
 

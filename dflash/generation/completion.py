@@ -13,7 +13,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.errors import RequestError
-from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, OutputParser, ParsedOutput
+from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, OutputParser, ParsedOutput, ReasoningDelta
 from dflash.generation.parsers.events import add_events
 from dflash.generation.parsers.text_reader import TextReader
 from dflash.generation.recovery.special_tokens import special_tokens_of
@@ -48,6 +48,16 @@ class Delta(NamedTuple):
     step: Step
     events: Sequence[Event] = ()
     scored_prompt: Sequence[TokenLogprobs] = ()
+
+    @property
+    def content(self) -> str:
+        """The visible part of `text`, as `Generation.content`: final, without reasoning, calls and tags."""
+        return "".join(event.text for event in self.events if isinstance(event, ContentDelta))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning in `text`, without its tags."""
+        return "".join(event.text for event in self.events if isinstance(event, ReasoningDelta))
 
 
 class Completion:

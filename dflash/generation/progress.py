@@ -70,7 +70,7 @@ class _Line:
         self._name = "".join(letter if letter.isprintable() else "?" for letter in name)
         self._file, self._redrawn = file, redrawn
         self._stage, self._began, self._before = "", monotonic(), count()
-        self._compiling = 0.0  # time when the first kernel began
+        self._compiling = self._compiled = 0.0  # times when the first kernel began, and when one was last seen
         self._drawn = 0  # characters of the line on the screen
         self._next = 0.0  # time of the next line of a log
         self.ended = threading.Event()
@@ -89,8 +89,8 @@ class _Line:
     def tick(self, now: float) -> None:
         """Redraw the line, or write one if it is time for the next."""
         kernels = self._kernels()
-        if kernels.waiting and not self._compiling:
-            self._compiling = now
+        if kernels.waiting:
+            self._compiling, self._compiled = self._compiling or now, now
         if self._redrawn:
             if self._stage:
                 self._redraw(self._text(now, kernels, self._width()))
@@ -105,8 +105,8 @@ class _Line:
                 self._redraw("")
                 self._write("\r")
         elif self._compiling:
-            done = self._kernels().done
-            self._write(f"dflash: {done} kernels compiled in {monotonic() - self._began:.0f} s, once per machine\n")
+            done, seconds = self._kernels().done, max(self._compiled - self._compiling, _TICK)
+            self._write(f"dflash: {done} kernel{'s' * (done != 1)} compiled in {seconds:.0f} s, once per machine\n")
 
     def _kernels(self) -> Count:
         now, before = count(), self._before
@@ -125,8 +125,10 @@ class _Line:
                 f"compiling {done} {clock}",
                 f"compiling {done}",
             ]
-        else:
+        elif self._stage:
             texts = [f"loading {self._name}: {self._stage} {clock}", f"loading: {self._stage} {clock}", f"loading {clock}"]
+        else:
+            texts = [f"downloading {self._name} {clock}"]  # a local file is found within a second
         return next((text for text in texts if not width or len(text) < width), texts[-1][: max(width - 1, 1)])
 
     def _left(self, now: float, kernels: Count) -> str:

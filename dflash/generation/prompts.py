@@ -114,6 +114,8 @@ def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:
 def _parts(prompt: Sequence[Any]) -> list[Any]:
     if isinstance(prompt, Mapping):
         raise RequestError("prompt: is a single message; pass a list of messages")
+    if hasattr(prompt, "prompt"):
+        raise RequestError("prompt: is a case of load_prompts; pass case.prompt, or cases to dflash.compare")
     try:
         parts = list(prompt)
     except TypeError:

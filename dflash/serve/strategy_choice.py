@@ -1,7 +1,7 @@
 """Strategy and recoveries of a request."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,6 +87,8 @@ class Defaults:
         Strategy names that requests may use; None allows all, an empty tuple none.
     sampling : mapping
         Sampling parameters of requests that leave them out, by the name of their field.
+    without_files : collection of str
+        Strategy names for which neither the model's file nor the table of published drafts has what they need.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -95,6 +97,7 @@ class Defaults:
     recover: Recover = None
     allowed: tuple[str, ...] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    without_files: Collection[str] = ()
 
 
 PLAIN = Defaults()

@@ -159,6 +159,17 @@ def test_info(capsys):
     assert as_text(about) == text.rstrip("\n")
 
 
+def test_info_says_what_strategies_need(capsys):
+    assert main(["info", "demo", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert "\n               draft auto is demo-draft\n" in as_text(about)
+    without = dict.fromkeys(("dflash", "ddtree"), "no draft is known") | {"mtp": "no MTP layer"}
+    text = as_text(about | {"draft_auto": None, "without_files": without})
+    assert "draft auto" not in text
+    assert "\n               dflash, ddtree need --draft: no draft is known\n" in text
+    assert "\n               mtp needs --draft: no MTP layer\n" in text
+
+
 def test_info_shows_the_parsers(capsys):
     """Also that none knows the tool calls of a template that has some."""
     assert main(["info", "demo", "--json"]) == 0
@@ -370,7 +381,7 @@ def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, m
     [
         ("--strategy lookup --draft d.gguf", "--draft d.gguf: strategy 'lookup' does not take it; those that do are dflash"),
         ("--strategy mtp:2 --draft-device cpu", "--draft-device cpu: strategy 'mtp:2' does not take it"),
-        ("--strategy mtp:2 --draft-gpu 1", "--draft-device cuda:1: strategy 'mtp:2' does not take it"),
+        ("--strategy mtp:2 --draft-gpu 1", "--draft-gpu 1: strategy 'mtp:2' does not take it"),
         ("--strategy draft-model --draft s.gguf --draft-vocab 9", "--draft-vocab 9: strategy 'draft-model' does not"),
         ("--strategy adaptive(lookup) --draft-vocab 9", "--draft-vocab 9: strategy"),
         ("--draft-vocab 9", "--draft-vocab 9: "),

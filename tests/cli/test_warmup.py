@@ -27,7 +27,7 @@ def test_it_says_what_was_compiled_and_where_it_is(capsys, monkeypatch):
     monkeypatch.setattr(warmup.common, "load", load_and_compile)
     assert main(["warmup", "--device", "cpu", "--context", "256"]) == 0
     out, errors = capsys.readouterr()
-    assert out.startswith("demo on the CPU: 1 kernels compiled in ")
+    assert out.startswith("demo on the CPU: 1 kernel compiled in ")
     assert "Traceback" not in errors
 
 
@@ -48,7 +48,7 @@ def test_a_line_is_shown_while_a_strategy_is_prepared(monkeypatch, command):
     assert model == "demo"
     assert "kernels" in stages
     assert "lookup" in strategy.lower()
-    assert prepared == ["strategy"]
+    assert prepared == ["draft model"]
 
 
 @pytest.mark.parametrize("words", [["nosuch.gguf"], ["demo", "--strategy", "nosuch"]])

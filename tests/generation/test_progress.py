@@ -99,11 +99,13 @@ def test_a_log_gets_a_line_for_kernels_and_then_one_every_ten_seconds(made):
     for second in range(2, 25):
         line.tick(float(second))
     kernels(state(9, 0))
+    for second in range(25, 40):
+        line.tick(float(second))
     line.close()
     lines = file.getvalue().splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0] == "dflash: compiling kernels, once per machine: 0 of 4 (0:02)"
-    assert lines[-1] == "dflash: 4 kernels compiled in 0 s, once per machine"
+    assert lines[-1] == "dflash: 4 kernels compiled in 22 s, once per machine"  # without the rest of the load
 
 
 def test_a_log_of_a_start_with_a_full_cache_gets_nothing(made):
@@ -121,6 +123,13 @@ def test_a_log_of_a_long_load_gets_lines(made):
     for second in range(25):
         line.tick(float(second))
     assert file.getvalue() == "dflash: loading demo: weights (0:10)\ndflash: loading demo: weights (0:20)\n"
+
+
+def test_a_log_says_that_a_file_is_downloaded_before_it_is_read(made):
+    line, file, _ = made(name="org/repo")
+    for second in range(15):
+        line.tick(float(second))
+    assert file.getvalue() == "dflash: downloading org/repo (0:10)\n"
 
 
 def test_control_characters_of_a_name_are_replaced(made):

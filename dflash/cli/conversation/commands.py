@@ -79,7 +79,7 @@ def _help(_: Chat, __: str) -> None:
 def _strategy(chat: Chat, name: str) -> None:
     if name:
         strategy = _named(chat, name)
-        chat.lm.prepare(strategy)
+        common.prepare(chat.lm, strategy)
         chat.settings["strategy"] = strategy
     say(f"strategy {name_of(chat.settings['strategy'])}")
 

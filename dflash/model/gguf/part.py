@@ -91,10 +91,17 @@ def open_part(path: Path, number: int = 0) -> GGUFPart:
         raise
 
 
+def _in_folder(folder: Path) -> str:
+    """Return what is wrong with a folder in place of a file, with the names of a few files that it holds."""
+    names = sorted(path.name for path in folder.glob("*.gguf"))
+    known = f"; it holds {', '.join(names[:4])}{', ...' * (len(names) > 4)}" if names else ""
+    return f"a folder, wanted a GGUF file{known}"
+
+
 def _map(path: Path) -> mmap:
     try:
         if not path.is_file():
-            raise NotFound("a folder, wanted a GGUF file" if path.is_dir() else "there is no such file", path=path)
+            raise NotFound(_in_folder(path) if path.is_dir() else "there is no such file", path=path)
         with path.open("rb") as file:
             if file.seek(0, 2) < len(_MAGIC):
                 raise FormatError(f"not a GGUF file, it has {file.tell()} bytes", path=path)

@@ -64,7 +64,7 @@ def draft_of(metadata: Mapping[str, Any], path: Path) -> str:
                 return table[max(found, key=len)]
     raise NotFound(
         f"draft auto: no draft model is known for {names[0]!r}; give its file or repository, or decode without one "
-        "(mtp, lookup, adaptive)"
+        "(lookup, adaptive)"
     )
 
 

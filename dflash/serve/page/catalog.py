@@ -30,7 +30,7 @@ def catalog_of(defaults: Defaults) -> dict[str, Any]:
         ``strategy`` and ``recover``: defaults of the server. ``strategies`` and ``recoveries``: for each the name ``id``,
         ``forms`` (ways to write it, such as ``mtp[:DEPTH]``) and ``description`` (one sentence). ``needs_parts`` is true for
         strategies that are never written without others in brackets. ``value`` is the label of what may follow the colon of
-        a recovery. Strategies that need a draft model are left out if the server has none.
+        a recovery. Strategies that need a draft model or an MTP layer are left out if there is none.
     """
     default = defaults.recover if isinstance(defaults.recover, str) else recoveries.from_environment()
     return {
@@ -46,7 +46,7 @@ def catalog_of(defaults: Defaults) -> dict[str, Any]:
             }
             for entry in DRAFTERS.values()
             if (defaults.allowed is None or entry.word in defaults.allowed)
-            and (entry.needs_draft is None or defaults.draft is not None)
+            and (defaults.draft is not None or (entry.needs_draft is None and entry.word not in defaults.without_files))
         ],
         "recoveries": [
             {

@@ -3,6 +3,7 @@
 import pytest
 from parsing import tool
 
+import dflash
 from dflash.errors import RequestError
 from dflash.generation.parsers import ArgumentsDelta, CallEnd, CallStart, ContentDelta, ParsedOutput, ReasoningDelta
 
@@ -81,7 +82,10 @@ def test_streams_and_batches_give_the_same_parts(lm, pools, plain, strategy):
     assert calls_of(together[1]) == [("convert_currency", {"amount": 250, "from_currency": "USD", "to_currency": "EUR"})]
     assert [parts(one) for one in together] == [parts(one) for one in plain]
     with lm.stream(LONDON, **asked) as stream:
-        events = [event for delta in stream for event in delta.events]
+        deltas = list(stream)
+    events = [event for delta in deltas for event in delta.events]
+    assert "".join(delta.content for delta in deltas) == stream.generation.content
+    assert "".join(delta.reasoning for delta in deltas) == stream.generation.reasoning
     assert parts(stream.generation) == parts(plain[0])
     assert stream.generation.output == ParsedOutput.of(events)
     assert [type(event) for event in events if not isinstance(event, ArgumentsDelta | ContentDelta)] == [
@@ -98,6 +102,14 @@ def test_a_string_is_streamed_before_its_end(lm):
                 at.setdefault(type(event), n)
                 at[CallEnd] = n if isinstance(event, CallEnd) else at.get(CallEnd)
     assert at[ContentDelta] < at[CallStart] <= at[ArgumentsDelta] < at[CallEnd]
+
+
+def test_a_case_is_no_prompt(lm):
+    """Its settings would be lost."""
+    cases = dflash.load_prompts("copy")[:2]
+    for prompt in (cases[0], cases):
+        with pytest.raises(RequestError, match=r"a case of load_prompts; pass case\.prompt"):
+            lm.generate(prompt)
 
 
 def test_a_call_cut_by_length_or_by_a_stop_string(lm):

@@ -247,7 +247,11 @@ def test_sound_files_of_other_kinds_are_unsupported(content, message, tmp_path):
 def test_no_such_file(tmp_path):
     with pytest.raises(NotFound, match="no such file"):
         GGUFFile.open(tmp_path / "x.gguf")
-    with pytest.raises(NotFound, match="a folder"):
+    for name in "cbaed":
+        with pytest.raises(NotFound, match="a folder, wanted a GGUF file"):
+            GGUFFile.open(tmp_path)
+        (tmp_path / f"{name}.gguf").touch()
+    with pytest.raises(NotFound, match=r"it holds a\.gguf, b\.gguf, c\.gguf, d\.gguf, \.\.\."):
         GGUFFile.open(tmp_path)
     with pytest.raises(ModelError, match="can't be read"):
         GGUFFile.open(tmp_path / ("x" * 5000))

@@ -20,6 +20,12 @@ def test_a_strategy_that_needs_a_file_is_listed_where_the_server_has_one():
     assert "draft-model" in ids(catalog_of(Defaults(draft="small.gguf"))["strategies"])
 
 
+def test_a_model_without_drafts_offers_none():
+    offered = ids(catalog_of(Defaults(without_files={"dflash": "no draft", "mtp": "no layer"}))["strategies"])
+    assert {"plain", "lookup", "adaptive"} <= set(offered)
+    assert not {"dflash", "mtp"} & set(offered)
+
+
 def test_listed_strategies_can_be_named():
     for entry in catalog_of(Defaults())["strategies"]:
         assert named(f"{entry['id']}(plain, lookup)" if entry["needs_parts"] else entry["id"], None)

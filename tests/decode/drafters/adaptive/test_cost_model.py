@@ -33,6 +33,14 @@ def test_forwards_are_measured_also_beside_other_work(clock, curve, slower):
     assert forwards[1:] == sorted(forwards[1:])
 
 
+def test_a_slow_model_is_measured_a_few_times_only(clock):
+    model = Timed(clock, [20 * ms for ms in STEEP])
+    forwards = finished(measured_forwards(model))
+    assert [forwards[rows] for rows in (1, 4, 64)] == pytest.approx([20 * STEEP[i] for i in (0, 2, 6)], rel=0.2)
+    assert len(model.forwards) < 4 * len(measuring.ROWS)
+    assert clock.now < 15
+
+
 @pytest.mark.parametrize("slower", [1.0, 3.0])
 def test_drafts_are_measured_small_and_large(clock, slower):
     clock.slower = slower
