@@ -51,8 +51,10 @@ class RopeScaling:
         Factor by which the context grows.
     original_context : int
         Context length before scaling, in tokens.
-    attn_factor, ext_factor, beta_fast, beta_slow : float
-        Settings of YaRN.
+    attn_factor : float
+        Factor of cosine and sine with YaRN.
+    ext_factor, beta_fast, beta_slow : float
+        Other settings of YaRN.
     """
 
     kind: str
@@ -65,7 +67,11 @@ class RopeScaling:
 
     @classmethod
     def from_keys(cls, keys: Keys) -> "RopeScaling | None":
-        """Read the scaling; None if the metadata has none."""
+        """Read the scaling; None if the metadata has none.
+
+        Converters write a model's own factor of cosine and sine as ``yarn_attn_factor``. Without it, the factor follows from
+        that of the context, as in Transformers. ``attn_factor`` is on top of both.
+        """
         name = next((name for name in ("rope.scaling.factor", "rope.scale_linear") if name in keys), None)
         kind = keys.text("rope.scaling.type", "linear" if name else "none")
         if kind == "none":
@@ -75,12 +81,13 @@ class RopeScaling:
         min_beta = MIN_YARN_BETA if kind == "yarn" else 0
         factor = keys.number(name or "rope.scaling.factor", low=1, high=1e6)
         log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0, low=0, high=1e6)
+        usual = (1 + 0.1 * math.log(factor)) / (1 + 0.1 * log_multiplier * math.log(factor))
         return cls(
             kind=kind,
             factor=factor,
             original_context=keys.integer("rope.scaling.original_context_length", keys.integer("context_length")),
-            attn_factor=keys.number(_first(keys, "attn_factor", "yarn_attn_factor"), 1.0, low=0, high=1e6)
-            / (1 + 0.1 * log_multiplier * math.log(factor)),
+            attn_factor=keys.number("rope.scaling.yarn_attn_factor", usual, low=0, high=1e6)
+            * keys.number("rope.scaling.attn_factor", 1.0, low=0, high=1e6),
             ext_factor=keys.number("rope.scaling.yarn_ext_factor", 1.0, low=-1, high=1e6),
             beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=min_beta, high=1e6),
             beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=min_beta, high=1e6),
@@ -233,8 +240,3 @@ def _sections(keys: Keys, n_rot: int) -> tuple[int, ...]:
     if len(sections) not in {3, 4} or 2 * sum(sections) != n_rot:
         raise keys.wrong(name, sections, f"3 or 4 numbers that sum to {n_rot // 2}, half the rotated dimensions")
     return (*sections, 0)[:4]
-
-
-def _first(keys: Keys, *names: str) -> str:
-    """Return the first of these scaling keys that is present, else the last."""
-    return next((name for name in (f"rope.scaling.{name}" for name in names) if name in keys), f"rope.scaling.{names[-1]}")

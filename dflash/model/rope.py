@@ -115,5 +115,4 @@ def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     ramp = np.clip((np.arange(n // 2) - low) / max(high - low, 0.001), 0, 1)
     kept = (1 - ramp) * scaling.ext_factor
     blended = inv_freq / scaling.factor * (1 - kept) + inv_freq * kept
-    gain = scaling.attn_factor * (1 + 0.1 * math.log(scaling.factor))
-    return blended.astype(np.float32), gain
+    return blended.astype(np.float32), scaling.attn_factor

@@ -201,9 +201,7 @@ def test_yarn():
     keys = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 1024}
     scaling = config_of("qwen3", **keys, rope__scaling__yarn_beta_fast=16.0).rope_scaling
     assert (scaling.kind, scaling.factor, scaling.original_context) == ("yarn", 4, 1024)
-    assert (scaling.attn_factor, scaling.ext_factor, scaling.beta_fast, scaling.beta_slow) == (1, 1, 16, 1)
-    assert config_of("qwen3", **keys, rope__scaling__yarn_attn_factor=2.0).rope_scaling.attn_factor == 2
-    assert config_of("qwen3", **keys, rope__scaling__attn_factor=3.0).rope_scaling.attn_factor == 3
+    assert (scaling.ext_factor, scaling.beta_fast, scaling.beta_slow) == (1, 16, 1)
     assert config_of("qwen3", rope__scaling__type="none").rope_scaling is None
     with pytest.raises(FormatError, match=r"scaling\.factor' is missing"):
         config_of("qwen3", rope__scaling__type="yarn")

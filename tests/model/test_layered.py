@@ -67,7 +67,7 @@ def test_another_gate_is_refused(tmp_path):
 def test_layers_of_laguna():
     config = config_of(architecture="laguna")
     assert [(layer.heads, layer.window, layer.ffn) for layer in config.layers] == [(4, 0, 512), (8, 20, 0), (6, 0, 0)]
-    assert config.rope_scaling.attn_factor * (1 + 0.1 * np.log(4)) == pytest.approx(1.2)
+    assert config.rope_scaling.attn_factor == pytest.approx(1.2)
     assert config.window_rotation.rope_scaling is None
     by_period = config_of(drop=["attention.sliding_window_pattern"], architecture="laguna")
     assert [layer.window for layer in by_period.layers] == [0, 20, 20]

@@ -16,6 +16,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import match_tensors
 from dflash.model.model import Model
+from dflash.model.rope import inverse_frequencies
 from dflash.model.split.shards import Shard, ShardWeights
 from dflash.model.weights import Weights, row_order
 
@@ -119,16 +120,23 @@ def test_a_factor_without_a_kind_scales_linearly(name):
     assert config_of("llama", **{name: 4.0, SCALING + "type": "none"}).rope_scaling is None
 
 
-def test_the_logarithm_of_yarn_may_be_divided_by_another():
-    """The attention factor is a ratio, as that of Transformers for ``mscale`` 1 and ``mscale_all_dim``."""
-    yarn = {SCALING + "type": "yarn", SCALING + "factor": 16.0}
-    for multiplier, want in (
-        (0.0, 1 + 0.1 * math.log(16)),
-        (1.0, 1),
-        (0.5, (1 + 0.1 * math.log(16)) / (1 + 0.05 * math.log(16))),
-    ):
-        scaling = config_of("llama", **yarn | {SCALING + "yarn_log_multiplier": multiplier}).rope_scaling
-        assert scaling.attn_factor * (1 + 0.1 * math.log(16)) == pytest.approx(want)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({}, 1 + 0.1 * math.log(16)),
+        ({"yarn_log_multiplier": 1.0}, 1),
+        ({"yarn_log_multiplier": 0.5}, (1 + 0.1 * math.log(16)) / (1 + 0.05 * math.log(16))),
+        ({"yarn_attn_factor": 1.1}, 1.1),
+        ({"attn_factor": 2.0}, 2 + 0.2 * math.log(16)),
+        ({"yarn_attn_factor": 1.1, "attn_factor": 2.0}, 2.2),
+    ],
+)
+def test_factor_of_cosine_and_sine_with_yarn(architecture, keys, factor):
+    """That of Transformers for ``attention_factor``, or for ``mscale`` 1 and ``mscale_all_dim``."""
+    keys = {SCALING + name: value for name, value in ({"type": "yarn", "factor": 16.0} | keys).items()}
+    config = config_of(architecture, **keys)
+    assert inverse_frequencies(config)[1] == pytest.approx(factor)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "qwen3moe"])

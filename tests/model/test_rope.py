@@ -9,14 +9,20 @@ import pytest
 
 from dflash.errors import FormatError
 from dflash.model.config_sizes import RopeScaling
+from dflash.model.gguf.keys import Keys
 from dflash.model.rope import inverse_frequencies
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "rope_scaling.json").read_text())
 
 
+def scaling_of(**keys):
+    found = {f"x.rope.scaling.{name}": value for name, value in keys.items()}
+    return RopeScaling.from_keys(Keys(found | {"x.context_length": 4096}, "x"))
+
+
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['kind']}-{case['factor']:g}-{case['n_rot']}")
 def test_scaled_frequencies(case):
-    scaling = RopeScaling(case["kind"], case["factor"], case["original_context"], 1.0, 1.0, 32.0, 1.0)
+    scaling = scaling_of(type=case["kind"], factor=case["factor"], original_context_length=case["original_context"])
     config = SimpleNamespace(n_rot=case["n_rot"], rope_base=case["rope_base"], rope_scaling=scaling)
     inv_freq, gain = inverse_frequencies(config)
     np.testing.assert_allclose(inv_freq, np.array(case["inv_freq"]), rtol=1e-6)

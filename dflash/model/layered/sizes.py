@@ -1,8 +1,6 @@
 """Sizes of each layer of a model whose layers differ: heads, window, cache, feed forward, and a rotation for each kind."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,18 +135,11 @@ def _sources(keys: Keys, windows: tuple[int, ...]) -> list[int]:
 
 
 def _rotation(keys: Keys, head_size: int, kind: str = "") -> Rotary:
-    """Return a rotation; a longer context scales only that of layers without a window.
-
-    Converters write the factor of the tables as ``yarn_attn_factor``, where other architectures have one on top of that
-    which follows from the scaling.
-    """
+    """Return a rotation; a longer context scales only that of layers without a window."""
     name = f"rope.dimension_count{kind}"
     n_rot = keys.integer(name, head_size, high=head_size)
     if n_rot % 2:
         raise keys.wrong(name, n_rot, "even")
     scaling = None if kind else RopeScaling.from_keys(keys)
-    if scaling is not None and scaling.kind == "yarn" and "rope.scaling.yarn_attn_factor" in keys:
-        own = keys.number("rope.scaling.yarn_attn_factor", low=0, high=1e6)
-        scaling = replace(scaling, attn_factor=own / (1 + 0.1 * math.log(scaling.factor)))
     base = keys.number(f"rope.freq_base{kind}", low=RopeScaling.smallest_base(scaling), high=1e12)
     return Rotary(n_rot, base, scaling)

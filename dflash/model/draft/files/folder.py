@@ -1,5 +1,6 @@
 """Draft models in the layout of Hugging Face: a folder with ``config.json`` and safetensors files."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,14 +162,13 @@ def _scaling(keys: JsonKeys) -> RopeScaling | None:
     if kind not in {"linear", "yarn"}:
         raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear' or 'yarn'")))
     factor = rope.number("factor", low=1, high=1e6)
-    gain = 1 + 0.1 * float(np.log(factor))
     min_beta = MIN_YARN_BETA if kind == "yarn" else 0
     original = rope.integer("original_max_position_embeddings", None)
     return RopeScaling(
         kind=kind,
         factor=factor,
         original_context=keys.integer("max_position_embeddings") if original is None else original,
-        attn_factor=rope.number("attention_factor", gain, low=0, high=1e6) / gain,
+        attn_factor=rope.number("attention_factor", 1 + 0.1 * math.log(factor), low=0, high=1e6),
         ext_factor=1.0,
         beta_fast=rope.number("beta_fast", 32.0, low=min_beta, high=1e6),
         beta_slow=rope.number("beta_slow", 1.0, low=min_beta, high=1e6),

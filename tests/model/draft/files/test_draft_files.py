@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -114,9 +115,9 @@ def test_rotation():
     )
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
     got = from_json(SMALL, rope_scaling=yarn).rope_scaling
-    assert got == RopeScaling("yarn", 4.0, 1024, 1.0, 1.0, 32.0, 1.0)
+    assert got == RopeScaling("yarn", 4.0, 1024, 1 + 0.1 * math.log(4), 1.0, 32.0, 1.0)
     told = from_json(SMALL, rope_scaling=yarn | {"attention_factor": 1.0}).rope_scaling
-    assert told.attn_factor * (1 + 0.1 * np.log(4)) == pytest.approx(1)
+    assert told.attn_factor == 1
     for wrong in ("llama3", "dynamic", "longrope"):
         with pytest.raises(Unsupported, match=wrong):
             from_json(SMALL, rope_scaling={"rope_type": wrong, "factor": 2.0})
