@@ -128,6 +128,7 @@ def load(
     swap_bytes: int | None = None,
     isolate: bool = True,
     chat_template: str | os.PathLike[str] | None = None,
+    trusted_messages: bool = False,
     progress: bool | None = None,
 ) -> "LM":
     """Load a model.
@@ -182,6 +183,9 @@ def load(
         same limits of size hold; so do systems without `fork`, such as Windows.
     chat_template : str or path, optional
         Jinja source of a chat template, or a file with it, in place of the template in the model file.
+    trusted_messages : bool
+        Take control tokens that messages and tools spell out (``<|im_end|>``) for control tokens, as llama.cpp and
+        Transformers do. Otherwise they are text, so that a file or a web page in a message can't end it or begin another.
     progress : bool, optional
         Show on stderr what is done while downloading, loading and compiling; None does so on a terminal and in a notebook.
         Nothing is shown if loading takes less than a second.
@@ -218,6 +222,7 @@ def load(
             "swap_bytes": swap_bytes,
             "isolate": isolate,
             "chat_template": chat_template,
+            "trusted_messages": trusted_messages,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

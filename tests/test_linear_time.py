@@ -1,23 +1,17 @@
-"""Text of clients is read in linear time: every regular expression, converter and loop, at n and at 4 n.
-
-Python's work is counted in executed lines, which no busy machine changes. Work in C is bounded by CPU time far above linear
-and far below quadratic time.
-"""
+"""Text of clients is read in linear time: every regular expression, converter and loop, at n and at 4 n."""
 
 import ast
 import json
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import patterns_in_use
 import pytest
 from demo_text import DATA, demo_tokenizer
+from linear_work import check_linear
 
 import dflash
-from dflash.errors import DFlashError
 from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.bounds.patterns import check_pattern
 from dflash.generation.grammar.bounds.schemas import check_references
@@ -26,7 +20,6 @@ from dflash.generation.grammar.params import check_schema
 from dflash.generation.parsers import OutputFormat
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.serve.anthropic.dialect import MessagesDialect
-from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.parsing.body import parse_json
@@ -36,8 +29,6 @@ from dflash.serve.responses.dialect import ResponsesDialect
 
 ROOT = Path(dflash.__file__).parent
 TEMPLATE = ChatTemplate((DATA / "demo" / "chat_template.jinja").read_text(encoding="utf-8"), tokens={})
-SECONDS = 0.1
-"""CPU seconds that the longer texts never take in linear time, and always in quadratic time."""
 
 
 def test_every_regular_expression_takes_linear_time():
@@ -61,39 +52,16 @@ def test_every_regular_expression_takes_linear_time():
     assert missing == [], "give each text to try in patterns_in_use.use_all"
 
 
-def work_of(function, argument):
-    """Return executed lines and CPU seconds of a call; errors of a client count as a result."""
-    n_lines = 0
-
-    def line(frame, event, _):
-        nonlocal n_lines
-        n_lines += event == "line"
-        return line
-
-    def call():
-        with suppress(DFlashError, Problem):
-            function(argument)
-
-    before = sys.gettrace()
-    sys.settrace(line)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    seconds = []
-    for _ in range(3):
-        began = time.process_time()
-        call()
-        seconds.append(time.process_time() - began)
-    return n_lines, min(seconds)
-
-
-def check_linear(function, text_of, n):
-    """Compare the work for texts of n and 4 n parts."""
-    lines, seconds = work_of(function, text_of(n))
-    more_lines, more_seconds = work_of(function, text_of(4 * n))
-    assert more_lines <= 6 * lines + 2000, "quadratic loops"
-    assert more_seconds <= max(SECONDS, 8 * seconds), "quadratic work in C"
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda text: [other for other in text for _ in text], "loops"),
+        (lambda text: [text.count("b") for _ in range(0, len(text), 50)], "in C"),
+    ],
+)
+def test_quadratic_work_is_found(function, message):
+    with pytest.raises(AssertionError, match=message):
+        check_linear(function, "a".__mul__, 100, long=1 << 20, seconds=0.01)
 
 
 def json_rule(schema):

@@ -96,6 +96,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
         prefix_cache=prefix_cache,
         isolate=False,  # the grammars are those of the user
         chat_template=getattr(arguments, "chat_template_file", None),
+        trusted_messages=getattr(arguments, "trusted_messages", False),
         progress=True,
     )
 

@@ -92,9 +92,11 @@ def add_context(parser: argparse.ArgumentParser) -> None:
 
 
 def add_template_file(parser: argparse._ActionsContainer) -> None:
-    """Add the chat template to use in place of that in the model file."""
+    """Add the chat template to use in place of that in the model file, and what it makes of control tokens in messages."""
     text = "Jinja file of a chat template to use in place of that in the model file"
     parser.add_argument("--chat-template-file", type=Path, metavar="FILE", help=text)
+    text = "take control tokens that messages spell out, as <|im_end|>, for control tokens and not for text"
+    parser.add_argument("--trusted-messages", action="store_true", help=text)
 
 
 def add_draft(parser: argparse._ActionsContainer) -> None:

@@ -180,6 +180,7 @@ def load_backend(
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
         prefix_cache_exact=not arguments.prefix_cache_inexact,
         chat_template=arguments.chat_template_file,
+        trusted_messages=arguments.trusted_messages,
     )
     defaults = replace(defaults, without_files=strategies_without_files(loaded.file))
     with ExitStack() as stack:

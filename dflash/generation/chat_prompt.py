@@ -47,7 +47,7 @@ def chat_ids(
         If the prompt is longer than `max_tokens`.
     """
     text = chat_text(template, messages, tools=tools, settings=settings, ending=ending)
-    return tokenizer.encode(text, max_tokens=max_tokens)
+    return tokenizer.encode(text, marked=True, max_tokens=max_tokens)
 
 
 def chat_text(
@@ -58,7 +58,7 @@ def chat_text(
     settings: Mapping[str, Any] | None = None,
     ending: PromptEnding = PromptEnding.NEW_TURN,
 ) -> str:
-    """Render messages with the chat template.
+    """Render messages with the chat template, with a mark in control tokens that they spell out.
 
     Raises
     ------
@@ -70,11 +70,14 @@ def chat_text(
     The role ``developer`` is OpenAI's newer name of ``system`` and is rendered as ``system`` if the template does not know
     it. If a template refuses system messages after the start, they are rendered as user messages that hold a
     ``<system-reminder>`` block. Agents use the same form when a server refuses such a message. If a template refuses every
-    system message, as that of Mistral 7B, the first user message begins with their text.
+    system message, as that of Mistral 7B, the first user message begins with their text. Content in parts is joined for
+    templates that do not know parts.
     """
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
     renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
+    if not template.takes_parts:
+        renamed = [_with_text(message) for message in renamed]
     if "<function=" in template.source:
         renamed = [with_written_numbers(message) for message in renamed]
     variables = {"add_generation_prompt": ending is PromptEnding.NEW_TURN, **(settings or {})}
@@ -147,6 +150,10 @@ def _without_system(messages: Sequence[Message]) -> list[Message] | None:
 
 def _reminder(message: Message) -> Message:
     return {"role": "user", "content": f"<system-reminder>\n{_text(message)}\n</system-reminder>"}
+
+
+def _with_text(message: Message) -> Message:
+    return {**message, "content": _text(message)} if isinstance(message.get("content"), list | tuple) else message
 
 
 def _text(message: Message) -> str:

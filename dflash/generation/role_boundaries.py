@@ -3,10 +3,8 @@
 import numpy as np
 
 from dflash.decode.prompt_ids import PromptIds
+from dflash.model.text.spelled_tokens import ROLE_STARTS
 from dflash.model.text.tokenizer import Tokenizer
-
-ROLE_STARTS = "<|im_start|>", "<|start_header_id|>", "[INST]"
-"""Control tokens that begin a message of a chat prompt; a model has one of them."""
 
 
 def role_boundaries(tokenizer: Tokenizer, prompt: PromptIds) -> tuple[int, ...]:

@@ -144,7 +144,7 @@ def use_all():
     tokens = [*(f"<0x{byte:02X}>" for byte in range(256)), "<s>", "</s>"]
     spaced = {"model": "llama", "tokens": tokens, "scores": [0.0] * 258, "token_type": [6] * 256 + [3, 3]}
     spaced |= {"bos_token_id": 256, "eos_token_id": 257}
-    Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in spaced.items()})
+    Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in spaced.items()}).spelled_tokens().marked("<s>")
     PHRASES.announce("I will read the file.")
     limit_widths("")
     with suppress(RequestError):

@@ -28,6 +28,7 @@ from dflash.model.split.plan import SPLITS
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.own_template import own_template
+from dflash.model.text.spelled_tokens import SpelledTokens
 from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def load_model(
     with_tokenizer: Callable[[Tokenizer], object] | None = None,
     before_kernels: Callable[[HostSettings], object] | None = None,
     chat_template: str | os.PathLike[str] | None = None,
+    trusted_messages: bool = False,
 ) -> Loaded:
     """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
 
@@ -156,7 +158,11 @@ def load_model(
             tokenizer = Tokenizer.from_gguf(file.metadata)
             if with_tokenizer is not None:
                 with_tokenizer(tokenizer)
-            template = None if chat_template is None else own_template(chat_template, tokenizer)
+            spelled = None if trusted_messages else tokenizer.spelled_tokens()
+            if chat_template is None:
+                template = _template(file, tokenizer, spelled)
+            else:
+                template = own_template(chat_template, tokenizer, spelled)
             load: Callable[..., Model | DeviceModel]
             if on_host:
                 load = partial(_on_host, before_kernels=before_kernels or (lambda _: None))
@@ -164,7 +170,7 @@ def load_model(
                 load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
             with gpu.on(number):
                 model = load(file, config, tell=tell, **settings)
-            return Loaded(file, model, tokenizer, template or _template(file, tokenizer), sequences, trouble, number)
+            return Loaded(file, model, tokenizer, template, sequences, trouble, number)
         except BaseException:
             file.close()
             raise
@@ -295,9 +301,9 @@ def _check(device: str, threads: int | None, context: int | None, sequences: int
         raise RequestError(f"sequences is {sequences}, must be at most {MAX_SEQUENCES}")
 
 
-def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+def _template(file: GGUFFile, tokenizer: Tokenizer, spelled: SpelledTokens | None) -> ChatTemplate | None:
     source = Keys(file.metadata, "tokenizer").text("chat_template", None)
-    return None if source is None else ChatTemplate(source, tokens=tokenizer.special_texts())
+    return None if source is None else ChatTemplate(source, tokens=tokenizer.special_texts(), spelled=spelled)
 
 
 class _ShownBar(tqdm):

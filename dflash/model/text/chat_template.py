@@ -12,6 +12,7 @@ import numpy as np
 
 from dflash.errors import TemplateError
 from dflash.model.text.short_ids import wants_short_ids, with_short_ids
+from dflash.model.text.spelled_tokens import SpelledTokens
 
 if TYPE_CHECKING:
     import jinja2
@@ -59,10 +60,13 @@ class ChatTemplate:
         Jinja source. It is compiled at first use, in a sandbox.
     tokens : mapping of str to str
         Texts of special tokens by the name that templates use, such as ``eos_token``.
+    spelled : SpelledTokens, optional
+        Control tokens that are text where messages, tools and documents spell them out. The rendered prompt has marks there
+        then, for `Tokenizer.encode` with `marked`.
     """
 
-    def __init__(self, source: str, *, tokens: Mapping[str, str]) -> None:
-        self.source, self.tokens = source, dict(tokens)
+    def __init__(self, source: str, *, tokens: Mapping[str, str], spelled: SpelledTokens | None = None) -> None:
+        self.source, self.tokens, self._spelled = source, dict(tokens), spelled
 
     def render(
         self,
@@ -108,9 +112,19 @@ class ChatTemplate:
                 "documents": _mappings("documents", documents),
                 "add_generation_prompt": add_generation_prompt,
             }
+            if self._spelled is not None:
+                variables["messages"] = [self._spelled.marked_message(message) for message in variables["messages"]]
+                variables |= {name: self._spelled.marked(variables[name]) for name in ("tools", "documents")}
         except RecursionError as error:
             raise TemplateError("messages or tools are nested too deeply for a chat template") from error
         return self._render(variables)
+
+    @cached_property
+    def takes_parts(self) -> bool:
+        """True if the template writes content that is a list of text parts as their text; found at first use."""
+        part = {"type": "text", "text": "probe_part"}
+        text = self._probe([{"role": "user", "content": [part]}])
+        return "probe_part" in text and text == self._probe([{"role": "user", "content": "probe_part"}])
 
     @cached_property
     def abilities(self) -> Abilities:

@@ -5,16 +5,19 @@ from pathlib import Path
 
 from dflash.errors import NotFound, RequestError, TemplateError
 from dflash.model.text.chat_template import MAX_SOURCE, ChatTemplate
+from dflash.model.text.spelled_tokens import SpelledTokens
 from dflash.model.text.tokenizer import Tokenizer
 
 
-def own_template(given: str | os.PathLike[str], tokenizer: Tokenizer) -> ChatTemplate:
+def own_template(given: str | os.PathLike[str], tokenizer: Tokenizer, spelled: SpelledTokens | None = None) -> ChatTemplate:
     """Return the chat template that a text or a file holds, once it has rendered messages.
 
     Parameters
     ----------
     given : str or path
         Jinja source, or the path of a file with it. A text without braces is the path of a file, too.
+    spelled : SpelledTokens, optional
+        As for `ChatTemplate`.
 
     Raises
     ------
@@ -24,7 +27,7 @@ def own_template(given: str | os.PathLike[str], tokenizer: Tokenizer) -> ChatTem
         If the file is no text, or the template is not valid or renders no message of a user.
     """
     source = given if isinstance(given, str) and "{" in given else _read(Path(given))
-    template = ChatTemplate(source, tokens=tokenizer.special_texts())
+    template = ChatTemplate(source, tokens=tokenizer.special_texts(), spelled=spelled)
     probe = "probe of a message"
     try:
         text = template.render([{"role": "user", "content": probe}])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
+from dflash.model.text.spelled_tokens import MARK, TURN_TEXTS, SpelledTokens
 from dflash.model.text.vocabulary import (
     BYTE,
     BYTE_LETTERS,
@@ -60,7 +61,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: TokenizerVocabulary) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
-        self._full, self._untrusted = _build(vocabulary)
+        self._full, self._untrusted, self._marked = _build(vocabulary)
         rule = vocabulary.piece_rule
         self.pre, self._byte_level = vocabulary.pre, rule is not None
         self.normalizer = "NFC" if rule is not None and rule.nfc else "none"
@@ -87,7 +88,7 @@ class Tokenizer:
         """
         return cls(TokenizerVocabulary.from_gguf(metadata))
 
-    def encode(self, text: str, *, special: bool = True, max_tokens: int | None = None) -> list[int]:
+    def encode(self, text: str, *, special: bool = True, marked: bool = False, max_tokens: int | None = None) -> list[int]:
         """Convert text to token ids.
 
         Parameters
@@ -98,6 +99,9 @@ class Tokenizer:
             Whether a control token spelled out in the text (``<|im_end|>``) becomes that token. Use False for untrusted text
             and for parts of a text; no `bos` and no space is added then. Added tokens that are not control tokens
             (``<think>``) are recognized in both cases.
+        marked : bool
+            Whether the text comes from a chat template: control tokens with a mark of `SpelledTokens` are ordinary text, and
+            marks are left out.
         max_tokens : int, optional
             Most tokens that the text may have. A much longer text is refused without encoding all of it.
 
@@ -108,22 +112,28 @@ class Tokenizer:
         ContextOverflow
             If the text has more than `max_tokens` tokens.
         """
+        marked = marked and MARK in text
+        if marked and not special:
+            text = text.replace(MARK, "")
+        inner = self._inner(special=special, marked=marked)
         if max_tokens is not None:
-            self._check_length(text, max_tokens, special=special)
-            ids = self.encode_batch([text], special=special)[0]
+            self._check_length(text, max_tokens, inner)
+            ids = self._encoded([text], inner, special=special)[0]
             if len(ids) > max_tokens:
                 message = f"the text has {len(ids)} tokens, at most {max_tokens} are allowed"
                 raise ContextOverflow(message, n_tokens=len(ids), context=max_tokens)
             return ids
-        return self.encode_batch([text], special=special)[0]
+        return self._encoded([text], inner, special=special)[0]
 
-    def _check_length(self, text: str, max_tokens: int, *, special: bool) -> None:
+    def _inner(self, *, special: bool, marked: bool = False) -> tokenizers.Tokenizer:
+        return self._untrusted if not special else self._marked if marked else self._full
+
+    def _check_length(self, text: str, max_tokens: int, inner: tokenizers.Tokenizer) -> None:
         """Raise a ContextOverflow if a prefix of the text already has more tokens than allowed.
 
         Costs at most as much as encoding the whole text. BPE merges inside pieces of text, so that a prefix has the same
         tokens as in the whole text, except for the pieces next to its end.
         """
-        inner = self._full if special else self._untrusted
         n = 4 * max(max_tokens, 1024)
         while n < len(text):
             try:
@@ -139,7 +149,9 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Convert several texts to ids in parallel; see `encode`."""
-        inner = self._full if special else self._untrusted
+        return self._encoded(texts, self._inner(special=special), special=special)
+
+    def _encoded(self, texts: Sequence[str], inner: tokenizers.Tokenizer, *, special: bool) -> list[list[int]]:
         if special and self._extra_space is not None:
             texts = [self._extra_space.sub(r"\1", text) for text in texts]
         try:
@@ -218,6 +230,12 @@ class Tokenizer:
                 return token
         return None
 
+    def spelled_tokens(self) -> SpelledTokens:
+        """Return the control tokens that are text where messages spell them out."""
+        control = [text for token, text in enumerate(self._texts) if self.is_special(token)]
+        turns = {*TURN_TEXTS, *(self._texts[token] for token in (*self.eos_ids, self.bos) if token is not None)}
+        return SpelledTokens(control, turns.intersection(control))
+
     def special_texts(self) -> dict[str, str]:
         """Return the texts of special tokens by the names that chat templates use, such as ``eos_token``."""
         ids = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
@@ -238,8 +256,8 @@ class Tokenizer:
         return self._types[token]
 
 
-def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
-    """Make a tokenizer with all added tokens and one without control tokens; they share the BPE."""
+def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer, tokenizers.Tokenizer]:
+    """Make a tokenizer with all added tokens, one without control tokens, and one that drops marks; they share the BPE."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     texts, types, rule = vocabulary.texts, vocabulary.types, vocabulary.piece_rule
@@ -261,21 +279,24 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
         for index, kind in enumerate(types)
         if kind in (CONTROL, USER)
     ]
-    full, untrusted = Tokenizer(bpe), Tokenizer(bpe)
+    full, untrusted, marked = (Tokenizer(bpe) for _ in range(3))
     full.add_tokens(added)
+    marked.add_tokens(added)
     untrusted.add_tokens([token for token in added if not token.special])
-    for tokenizer in (full, untrusted):
+    for tokenizer in (full, untrusted, marked):
+        steps: list[Any] = [normalizers.Replace(MARK, "")] if tokenizer is marked else []
+        if vocabulary.space_prefix and tokenizer is not untrusted:
+            steps.append(normalizers.Prepend(SPACE))
         if rule is None:
-            tokenizer.normalizer = normalizers.Replace(" ", SPACE)
-            continue
-        pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
-        letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        if rule.nfc:
-            tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*pieces, letters])
-    if vocabulary.space_prefix:
-        full.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
-    return full, untrusted
+            steps.append(normalizers.Replace(" ", SPACE))
+        else:
+            pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+            letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*pieces, letters])
+            steps += [normalizers.NFC()] * rule.nfc
+        if steps:
+            tokenizer.normalizer = normalizers.Sequence(steps)
+    return full, untrusted, marked
 
 
 def _check_unicode(text: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.spelled_tokens import MARK
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
@@ -46,7 +47,8 @@ def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, 
     else:
         text, add_bos = fields.text("content"), fields.flag("add_special", False)
     with_pieces, with_strings = fields.flag("with_pieces"), fields.flag("return_token_strs")
-    ids = tokenizer.encode(text, special=special, max_tokens=limits.prompt_tokens)
+    marked = given == ["messages"]
+    ids = tokenizer.encode(text, special=special, marked=marked, max_tokens=limits.prompt_tokens)
     if not add_bos:
         ids = tokenizer.without_added_bos(ids, text)
     tokens = [{"id": token, "piece": _piece(token, tokenizer)} for token in ids] if with_pieces else ids
@@ -83,7 +85,7 @@ def apply_template(body: object, template: ChatTemplate | None) -> dict[str, str
     TemplateError
         If the model has no chat template, or the template refuses the messages.
     """
-    return {"prompt": _rendered(body, template)}
+    return {"prompt": _rendered(body, template).replace(MARK, "")}
 
 
 def _rendered(body: object, template: ChatTemplate | None) -> str:

@@ -52,12 +52,12 @@ def prompt_ids(
     elif request.drop_oldest:
         found = [_without_oldest(request, tokenizer, template, context)]
     else:
-        found = [tokenizer.encode(prompt_text(request, template), max_tokens=most)]
+        found = [tokenizer.encode(prompt_text(request, template), marked=True, max_tokens=most)]
     return [_shortened(ids, options, context) for ids in found]
 
 
 def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
-    """Render the prompt of a chat request.
+    """Render the prompt of a chat request, with a mark in control tokens that its messages spell out.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _without_oldest(request: ChatRequest, tokenizer: Tokenizer, template: ChatTe
         """Return the ids without the first `n` turns; None if they are too long."""
         try:
             text = prompt_text(replace(request, messages=tuple(rest[n])), template)
-            return tokenizer.encode(text, max_tokens=context - 1)
+            return tokenizer.encode(text, marked=True, max_tokens=context - 1)
         except ContextOverflow:
             if n == len(rest) - 1:
                 raise

@@ -4,6 +4,7 @@ import pytest
 from family_tokens import family_template
 
 from dflash.errors import TemplateError
+from dflash.generation.chat_prompt import chat_text
 
 CALL = {"id": "call_0123456789abcdef_0", "type": "function", "function": {"name": "run", "arguments": '{"n": 1.50}'}}
 TALK = [
@@ -25,6 +26,19 @@ def test_a_conversation_with_a_call(family):
     assert family_template(family).abilities.tools
     assert family_template(family).abilities.system
     assert family_template(family).abilities.parallel_calls is (family != "llama3")
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "llama3", "mistral_list", "mistral_args"])
+def test_content_in_parts_is_joined(family):
+    """These templates know only text; agents send parts."""
+    parts = [{"type": "text", "text": "Run"}, {"type": "text", "text": "it."}]
+    in_parts = [
+        {**message, "content": parts} if message.get("content") else message for message in TALK if message["role"] != "tool"
+    ]
+    joined = [{**message, "content": "Run\nit."} if message.get("content") else message for message in in_parts]
+    template = family_template(family)
+    assert not template.takes_parts
+    assert chat_text(template, in_parts, tools=TOOLS) == chat_text(template, joined, tools=TOOLS)
 
 
 def test_identifiers_of_nine_letters():

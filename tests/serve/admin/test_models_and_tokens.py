@@ -61,6 +61,18 @@ def test_a_prompt_is_counted_as_by_vllm(http, server):
     assert body["max_model_len"] == server.loaded.model.config.context
 
 
+def test_control_tokens_in_messages(http, server):
+    """They are text in a chat, whatever `parse_special` says; a rendered prompt spells them out without marks."""
+    messages = [{"role": "user", "content": "<|im_end|>"}]
+    tokens = http.post("/tokenize", json={"messages": messages}).json()["tokens"]
+    plain = http.post("/tokenize", json={"messages": messages, "parse_special": False}).json()["tokens"]
+    prompt = http.post("/apply-template", json={"messages": messages}).json()["prompt"]
+    tokenizer = server.loaded.tokenizer
+    assert tokenizer.decode(tokens) == tokenizer.decode(plain) == prompt
+    assert tokenizer.encode(prompt).count(tokenizer.eos) == tokens.count(tokenizer.eos) + 1
+    assert not any(map(tokenizer.is_special, plain))
+
+
 CUT = {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"city": "Os'}}]}
 
 

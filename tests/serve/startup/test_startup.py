@@ -215,6 +215,8 @@ def test_the_process_ends_its_start_with_a_command_that_works():
         ([], "device", "auto"),
         ([], "draft_device", None),
         (["--chat-template-file", "own.jinja"], "chat_template_file", Path("own.jinja")),
+        ([], "trusted_messages", False),
+        (["--trusted-messages"], "trusted_messages", True),
     ],
 )
 def test_options_of_other_servers(words, field, value):
