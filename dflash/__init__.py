@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
+    from dflash.decode.acceptance import SyntheticAcceptance, golden
     from dflash.decode.drafters import (
         MTP,
         Adaptive,
@@ -69,6 +70,7 @@ __all__ = [
     "PromptLookup",
     "Sampling",
     "Strategy",
+    "SyntheticAcceptance",
     "ThinkBudget",
     "ThinkLeak",
     "ToolStall",
@@ -76,6 +78,7 @@ __all__ = [
     "__version__",
     "compare",
     "environment",
+    "golden",
     "load",
     "load_prompts",
 ]
@@ -98,6 +101,8 @@ _LAZY = {
     "FirstOf": "dflash.decode.drafters",
     "MTP": "dflash.decode.drafters",
     "PromptLookup": "dflash.decode.drafters",
+    "SyntheticAcceptance": "dflash.decode.acceptance",
+    "golden": "dflash.decode.acceptance",
     "Chain": "dflash.decode.drafting.shapes",
     "Tree": "dflash.decode.drafting.shapes",
     "EmptyRetry": "dflash.decode.recoveries.empty_retry",

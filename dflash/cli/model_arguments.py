@@ -124,6 +124,16 @@ def add_draft(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_synthetic_acceptance(parser: argparse._ActionsContainer) -> None:
+    """Add the acceptance of measurements."""
+    parser.add_argument(
+        "--synthetic-acceptance",
+        metavar="LENGTH",
+        help="for measurements: accept draft tokens by a mean acceptance length, not by what the model predicts; as 2.52, "
+        "multinomial:2.52, shares by position 0.9,0.7 or golden:qwen3.8-27b:mtp:3:thinking; texts are meaningless",
+    )
+
+
 def draft_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the given draft options, except the file, for strategies by name."""
     found = {"draft_device": arguments.draft_device, "draft_vocab": arguments.draft_vocab}

@@ -86,6 +86,7 @@ def check_numbers(arguments: argparse.Namespace) -> None:
 
 def defaults_of(arguments: argparse.Namespace) -> "Defaults":
     """Return strategy, recoveries and sampling of requests that name none."""
+    from dflash.decode import acceptance as synthetic
     from dflash.generation.recovery.names import settle
     from dflash.serve.strategy_choice import Defaults, allowed, named
 
@@ -95,7 +96,10 @@ def defaults_of(arguments: argparse.Namespace) -> "Defaults":
     words = allowed(arguments.allow_strategies)
     if words is not None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
-    return Defaults(strategy, arguments.draft, settings, recover, words, sampling_defaults(arguments))
+    text = arguments.synthetic_acceptance
+    acceptance = None if text is None else synthetic.parse(text)
+    sampling = sampling_defaults(arguments)
+    return Defaults(strategy, arguments.draft, settings, recover, words, sampling, acceptance=acceptance)
 
 
 def _load_and_run(
@@ -126,11 +130,14 @@ def _load_and_run(
             engine_thread = backend.engine_thread
             stack.callback(engine_thread.close, MAX_CLOSING)
         app = app_of(arguments, backend, key, hosts=local_hosts(arguments.host, key), debug_log=debug_log)
+        strategy = arguments.strategy or ("dflash" if arguments.draft else "plain")
         line = ready_line(
             url_of(sockets),
             name=backend.names[0],
             context=backend.limits.context,
-            strategy=arguments.strategy or ("dflash" if arguments.draft else "plain"),
+            strategy=strategy
+            if defaults.acceptance is None
+            else f"{strategy}, {defaults.acceptance}, TEXTS ARE MEANINGLESS",
             has_key=key is not None,
             has_template=backend.template is not None,
         )

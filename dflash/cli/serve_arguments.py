@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dflash.cli.llama_options import add_llama_options
-from dflash.cli.model_arguments import add_context, add_draft, add_model, add_template_file, kv_type
+from dflash.cli.model_arguments import (
+    add_context,
+    add_draft,
+    add_model,
+    add_synthetic_acceptance,
+    add_template_file,
+    kv_type,
+)
 from dflash.cli.parser import Parser, program
 from dflash.errors import RequestError
 
@@ -223,6 +230,7 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
 def _add_strategy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)
+    add_synthetic_acceptance(parser)
     parser.add_argument(
         "--allow-strategies",
         metavar="NAME,...",

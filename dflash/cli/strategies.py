@@ -2,9 +2,10 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 from dflash.cli import arguments as common
-from dflash.cli.model_arguments import add_draft, check_draft, draft_settings
+from dflash.cli.model_arguments import add_draft, add_synthetic_acceptance, check_draft, draft_settings
 from dflash.cli.terminal import has_terminal, put
 
 
@@ -17,11 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", metavar="SET,...", help="bundled prompt sets or JSONL files (agent,code,copy,prose)")
     add_draft(group)
     group.add_argument("--temperature", type=float, metavar="T", help="temperature in place of that of the prompt sets")
+    add_synthetic_acceptance(group)
     group.add_argument("--seed", type=int, metavar="N", help="sampling seed (0)")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run every set with every strategy and print a table for each set."""
+    from dflash.decode import acceptance as synthetic
+    from dflash.decode.drafting.drafter import Nothing
     from dflash.decode.registry import parts
     from dflash.evaluation.compare import compare, named
     from dflash.evaluation.prompt_sets import load_prompts
@@ -29,6 +33,9 @@ def main(arguments: argparse.Namespace) -> int:
     names = [name.strip() for name in parts(arguments.strategies)]
     check_draft(arguments, names)
     chosen = named(names, arguments.draft, draft_settings(arguments))
+    if arguments.synthetic_acceptance is not None:
+        acceptance = synthetic.parse(arguments.synthetic_acceptance)
+        chosen |= {name: replace(one, acceptance=acceptance) for name, one in chosen.items() if one.drafter != Nothing()}
     sets = {name: load_prompts(name) for name in (arguments.prompts or "agent,code,copy,prose").split(",")}
     given = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {

@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from dflash.decode.acceptance.synthetic import AcceptanceSchedule
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
 from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.grammar.state import GrammarState
@@ -190,6 +191,8 @@ class Session:
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
         self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
+        synthetic = strategy.acceptance
+        self.acceptance = None if synthetic is None else AcceptanceSchedule(synthetic, self.seed)
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
             self.history.count()
@@ -204,7 +207,7 @@ class Session:
         self.scored_prompt: list[TokenLogprobs] = []
         self.steps: list[Step] = []
         self.interventions: list[Intervention] = []
-        self.warnings: list[str] = []
+        self.warnings: list[str] = [] if synthetic is None else [f"{synthetic}: the text is meaningless"]
         self.draft_vocab_steps: Counter[int] = Counter()
         self.recovery_states: list[RecoveryState] = []
         self.forced_ids: tuple[int, ...] = ()

@@ -137,11 +137,14 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     Notes
     -----
     Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
-    long as the logits of a node are equal.
+    long as the logits of a node are equal. With a synthetic acceptance, tokens of the draft are taken instead as often as it
+    says, for measurements.
     """
     sampler, history, end_tokens = session.sampler, session.history, session.stop_ids
     start, room = len(history), session.max_length - len(history)
     forced, recorder, grammar = session.forced_ids, session.recorder, session.grammar
+    synthetic = session.acceptance is not None and len(draft) > 0 and not forced
+    taken = session.acceptance.take(draft) if session.acceptance is not None and synthetic else ()
     if samples is None and not sampler.processors and grammar is None:
         samples = sample_rows(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
@@ -153,6 +156,8 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
             row = node + 1
             if len(tokens) < len(forced):
                 token = forced[len(tokens)]
+            elif len(tokens) < len(taken):
+                token = taken[len(tokens)]
             elif samples is not None:
                 token = samples.result.token(samples.first + row)
             else:
@@ -162,10 +167,11 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
             tokens.append(token)
             rows.append(row)
             if session.wants_logprobs:
-                logprobs.append(_logprobs(session, logits, row, token, None if forced else samples))
+                logprobs.append(_logprobs(session, logits, row, token, None if forced or synthetic else samples))
             if recorder is not None:
                 recorder.picked(row, logits[row], token)
-            node = draft.child(node, token) if len(draft) else -1
+            ends = synthetic and len(tokens) > len(taken)
+            node = -1 if ends or not len(draft) else draft.child(node, token)
             accepted += node >= 0 and not forced
             if token in end_tokens:
                 finish = "stop"

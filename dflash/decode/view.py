@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.decode.acceptance.synthetic import AcceptanceSchedule
 from dflash.decode.drafting.shapes import Shape
 from dflash.decode.grammar.state import GrammarState
 from dflash.decode.output_part import OutputReader
@@ -92,6 +93,9 @@ class SessionView(Protocol):
     def strategy(self) -> StrategyView:
         """The strategy, for the shape of the drafts. Read in `Drafter.start`; never changes."""
         ...
+
+    acceptance: AcceptanceSchedule | None
+    """Draft tokens that are accepted whatever the target predicts; then they must reach the host before."""
 
     sampler: Sampler
     """Sampling parameters (`Sampler.params`) for drafters that draw their tokens as the target does.
@@ -245,6 +249,9 @@ class SamplingView(Protocol):
 
     forced_ids: tuple[int, ...]
     """Ids to take instead of sampled ones; see `SessionView.forced_ids`."""
+
+    acceptance: AcceptanceSchedule | None
+    """Draft tokens to take instead of sampled ones, for measurements; None for all else."""
 
     recorder: Recorder | None
     """Receives each pick."""

@@ -113,6 +113,8 @@ def compare(
                     rows[name].add(round_, generation)
                     shown.update()
                 for row in rows.values():
+                    if row.strategy.acceptance is not None:
+                        continue
                     own = row.generations[-1].tokens
                     wanted = truth.setdefault(i, own)
                     if own != wanted:
@@ -132,6 +134,7 @@ def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -
     for value in values:
         one = _made(value, draft, settings)
         name = value if isinstance(value, str) else " | ".join([registry.name(one), *map(repr, one.recoveries)])
+        name += f", {one.acceptance}" if one.acceptance is not None else ""
         if name in found:
             raise RequestError(f"compare: {name} is given twice; use a mapping to name the strategies yourself")
         found[name] = one

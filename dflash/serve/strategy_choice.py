@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash.decode import registry
+from dflash.decode.acceptance import SyntheticAcceptance
 from dflash.decode.drafters import Strategy
 from dflash.decode.recoveries.base import Recovery
 from dflash.decode.registry.recoveries import from_request
@@ -89,6 +90,8 @@ class Defaults:
         Sampling parameters of requests that leave them out, by the name of their field.
     without_files : collection of str
         Strategy names for which neither the model's file nor the table of published drafts has what they need.
+    acceptance : SyntheticAcceptance, optional
+        Acceptance of all requests, for measurements.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -98,6 +101,7 @@ class Defaults:
     allowed: tuple[str, ...] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     without_files: Collection[str] = ()
+    acceptance: SyntheticAcceptance | None = None
 
 
 PLAIN = Defaults()
@@ -123,7 +127,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     recover = defaults.recover if wanted.recover is None else wanted.recover
     named_recoveries = await asyncio.to_thread(recoveries, recover, language)
     added = dict.fromkeys((*named_recoveries, *recoveries(wanted.more, language)))
-    return replace(strategy, recoveries=(*strategy.recoveries, *added))
+    return replace(strategy, recoveries=(*strategy.recoveries, *added), acceptance=defaults.acceptance)
 
 
 def allowed(text: str | None) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 import pytest
 from in_process import sent
 
+from dflash.decode.acceptance import SyntheticAcceptance
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.loop_guard import LoopGuard
@@ -159,6 +160,22 @@ def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, messa
     assert unasked["choices"][0]["finish_reason"] == "stop"
     assert asked["error"]["param"] == "strategy"
     assert asked["error"]["message"].startswith(message)
+
+
+def test_a_server_with_synthetic_acceptance_says_so_everywhere(server):
+    defaults = Defaults(Strategy(PromptLookup(min_ngram=1)), acceptance=SyntheticAcceptance(1.5))
+    app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
+    mark = "synthetic acceptance 1.5 (assumed)"
+    assert mark in sent(app, "GET", "/health").json()["warning"]
+    body = {**CAPITAL, "max_tokens": 24, "ignore_eos": True, "prompt": LIST["prompt"], "input": "1 1 1 1 1"}
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"):
+        for strategy in ({}, {"strategy": "lookup"}, {"strategy": "plain"}):
+            names = {"/v1/completions": ("prompt",), "/v1/responses": ("input",)}.get(path, ("messages",))
+            asked = {name: value for name, value in body.items() if name in (*names, "ignore_eos")} | strategy
+            limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+            answer = sent(app, "POST", path, json={**asked, limit: 24})
+            assert answer.status_code == 200, answer.text
+            assert mark in " ".join(answer.json()["warnings"])
 
 
 def test_strategies_that_are_allowed(server):

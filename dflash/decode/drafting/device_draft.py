@@ -83,9 +83,9 @@ class DeferredDraft(Draft):
 def can_defer(session: SessionView) -> bool:
     """Return True if draft tokens of a session may stay on the device until they are verified.
 
-    Processors, grammars, recoveries, forced tokens and log-probabilities need tokens on the host.
+    Processors, grammars, recoveries, forced tokens, synthetic acceptance and log-probabilities need tokens on the host.
     """
     sampler = session.sampler
-    if session.grammar is not None:
+    if session.grammar is not None or session.acceptance is not None:
         return False
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

@@ -17,6 +17,7 @@ from dflash.model.protocols.device_drafter import DeviceDrafter
 from dflash.model.protocols.target import TargetModel
 
 if TYPE_CHECKING:
+    from dflash.decode.acceptance.synthetic import SyntheticAcceptance
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.recoveries.base import Recovery
     from dflash.model.state.host_arrays import HostArrays
@@ -320,8 +321,8 @@ _NOTHING = Nothing()
 class Strategy:
     """A drafter, the shape of its drafts, and recoveries. Holds settings, no request.
 
-    Drafter and shape never change the output tokens; recoveries may. ``strategy | recovery`` is the strategy with one more
-    recovery.
+    Drafter and shape never change the output tokens; recoveries may, synthetic acceptance does. ``strategy | recovery``
+    is the strategy with one more recovery.
 
     Parameters
     ----------
@@ -331,6 +332,8 @@ class Strategy:
         Makes drafts from the drafter's candidates: a `Chain` or a `Tree`. `Chain()` if None.
     recoveries : tuple
         Recoveries that check each step, the innermost first.
+    acceptance : SyntheticAcceptance, optional
+        Accept a given number of draft tokens, to measure speed; the text is meaningless then.
 
     Raises
     ------
@@ -341,11 +344,16 @@ class Strategy:
     drafter: Drafter = _NOTHING
     shape: Shape | None = None
     recoveries: tuple[Recovery, ...] = ()
+    acceptance: SyntheticAcceptance | None = None
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, drafter: Drafter | str = _NOTHING, shape: Shape | None = None, recoveries: tuple[Recovery, ...] = ()
+            self,
+            drafter: Drafter | str = _NOTHING,
+            shape: Shape | None = None,
+            recoveries: tuple[Recovery, ...] = (),
+            acceptance: SyntheticAcceptance | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -390,6 +398,7 @@ class Strategy:
 
     def __repr__(self) -> str:
         shape = f", shape={self.shape!r}" if self.shape is not None else ""
+        shape += f", acceptance={self.acceptance!r}" if self.acceptance is not None else ""
         plain = self.drafter == _NOTHING and not shape
         name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
         return " | ".join([name, *map(repr, self.recoveries)])
