@@ -17,8 +17,8 @@ _OF_TRUNK = "token_embd.weight", "output.weight", "output_norm.weight"
 Weights = Mapping[str, NDArray[np.float32]]
 
 
-def write_draft(path: str | PathLike[str], config: DraftConfig, weights: Weights) -> Path:
-    """Write a DFlash draft in llama.cpp's mainline form, matrices as F16.
+def write_draft(path: str | PathLike[str], config: DraftConfig, weights: Weights, *, kind: str = "F16") -> Path:
+    """Write a DFlash draft in llama.cpp's mainline form.
 
     Parameters
     ----------
@@ -27,6 +27,8 @@ def write_draft(path: str | PathLike[str], config: DraftConfig, weights: Weights
         Of kind ``dflash``.
     weights : Mapping of str to float32
         Every tensor of `dflash.model.draft.files.names.expected` but the embedding and the LM head, which are the target's.
+    kind : str
+        Type of the matrices, as ``"Q8_0"``.
 
     Returns
     -------
@@ -51,10 +53,10 @@ def write_draft(path: str | PathLike[str], config: DraftConfig, weights: Weights
     writer.add_array("dflash.target_layers", [layer + 1 for layer in config.target_layer_ids])  # counts inputs of layers
     writer.add_uint32("dflash.vocab_size", config.n_vocab)
     writer.add_uint32("tokenizer.ggml.mask_token_id", config.mask)
-    return _finish(writer, path, weights)
+    return _finish(writer, path, weights, kind)
 
 
-def write_mtp(path: str | PathLike[str], model: str | PathLike[str], weights: Weights) -> Path:
+def write_mtp(path: str | PathLike[str], model: str | PathLike[str], weights: Weights, *, kind: str = "F16") -> Path:
     """Write an MTP head as a file of its own, with the metadata, the embedding and the LM head of its trunk.
 
     Parameters
@@ -63,6 +65,8 @@ def write_mtp(path: str | PathLike[str], model: str | PathLike[str], weights: We
         The new file, and the file of the trunk, which may hold an MTP head already.
     weights : Mapping of str to float32
         Tensors of the head by their names in a block, such as ``"nextn.eh_proj.weight"``.
+    kind : str
+        Type of the matrices, as ``"Q8_0"``.
     """
     reader = gguf.GGUFReader(model)
     architecture = str(reader.fields["general.architecture"].contents())
@@ -81,7 +85,7 @@ def write_mtp(path: str | PathLike[str], model: str | PathLike[str], weights: We
     for tensor in reader.tensors:
         if tensor.name in _OF_TRUNK:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    return _finish(writer, path, {f"blk.{n_layers}.{name}": value for name, value in weights.items()})
+    return _finish(writer, path, {f"blk.{n_layers}.{name}": value for name, value in weights.items()}, kind)
 
 
 def _of_blocks(value: Any, name: str, architecture: str, blocks: int, n_layers: int) -> Any:
@@ -91,9 +95,10 @@ def _of_blocks(value: Any, name: str, architecture: str, blocks: int, n_layers: 
     return value
 
 
-def _finish(writer: gguf.GGUFWriter, path: str | PathLike[str], weights: Weights) -> Path:
+def _finish(writer: gguf.GGUFWriter, path: str | PathLike[str], weights: Weights, kind: str) -> Path:
     for name, value in weights.items():
-        writer.add_tensor(name, np.ascontiguousarray(value, np.float32 if value.ndim == 1 else np.float16))
+        of = gguf.GGMLQuantizationType.F32 if value.ndim == 1 else gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(value), of), raw_dtype=of)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

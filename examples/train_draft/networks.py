@@ -6,57 +6,85 @@ from torch.nn import functional as fn
 
 from dflash.model.config import Config
 from dflash.model.draft.config import DraftConfig
+from dflash.model.rope import inverse_frequencies
 
 
 def rms(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """Return ``x / rms(x) * gain`` over the last axis."""
-    return fn.rms_norm(x, gain.shape, gain, eps)
+    return fn.rms_norm(x.float(), gain.shape, gain, eps)
 
 
-def rotate(x: Tensor, positions: Tensor, base: float, n_rot: int) -> Tensor:
-    """Rotate the first `n_rot` elements of heads (..., T, heads, size) by their positions (..., T)."""
-    half = n_rot // 2
-    angles = positions[..., None, None] * base ** (-torch.arange(half, device=x.device) / half)
-    cos, sin = angles.cos(), angles.sin()
-    a, b, rest = x[..., :half], x[..., half:n_rot], x[..., n_rot:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+def rotate(x: Tensor, positions: Tensor, rotation: tuple[Tensor, float]) -> Tensor:
+    """Rotate heads (..., T, heads, size) by their positions (..., T), with frequencies and a factor of cosine and sine."""
+    frequencies, gain = rotation
+    half = len(frequencies)
+    angles = positions[..., None, None] * frequencies
+    cos, sin = angles.cos() * gain, angles.sin() * gain
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1).to(x.dtype)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     """Return softmax attention (S, T, heads * size) of q (S, T, heads, size) over keys that `visible` (S, T, K) admits."""
+    k, v = (x.repeat_interleave(q.shape[-2] // x.shape[-2], -2).to(q.dtype) for x in (k, v))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    out = fn.scaled_dot_product_attention(q, k, v, attn_mask=visible[:, None], enable_gqa=True)
-    return out.transpose(1, 2).flatten(2)
+    return fn.scaled_dot_product_attention(q, k, v, attn_mask=visible[:, None]).transpose(1, 2).flatten(2)
 
 
 class Layer(nn.Module):
-    """Norm, attention, add; norm, gated feed forward, add. `gates` is 2 if queries bring a gate of each head's output."""
+    """Norm, attention, add; norm, gated feed forward, add.
 
-    def __init__(self, config: Config | DraftConfig, *, gates: int = 1) -> None:
+    Parameters
+    ----------
+    config : Config or DraftConfig
+        The sizes.
+    normed : bool
+        Whether query and key heads have norms.
+    gates : int
+        2 if queries bring a gate of each head's output.
+    """
+
+    def __init__(self, config: Config | DraftConfig, *, normed: bool = True, gates: int = 1) -> None:
         super().__init__()
         width, ffn, heads, kv_heads, size = config.width, config.ffn, config.heads, config.kv_heads, config.head_size
         self.heads, self.size, self.eps, self.gates = heads, size, config.norm_eps, gates
         self.attn_norm, self.ffn_norm = (nn.Parameter(torch.ones(width)) for _ in range(2))
-        self.attn_q_norm, self.attn_k_norm = (nn.Parameter(torch.ones(size)) for _ in range(2))
+        self.attn_q_norm, self.attn_k_norm = (nn.Parameter(torch.ones(size)) if normed else None for _ in range(2))
         self.attn_q, self.attn_output = matrix(gates * heads * size, width), matrix(width, heads * size)
         self.attn_k, self.attn_v = matrix(kv_heads * size, width), matrix(kv_heads * size, width)
         self.ffn_gate, self.ffn_up, self.ffn_down = matrix(ffn, width), matrix(ffn, width), matrix(width, ffn)
 
     def keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normed keys, not rotated, and values of rows (S, T, D)."""
+        """Return keys, normed but not rotated, and values of rows (S, T, D)."""
         k, v = (fn.linear(x, w).unflatten(-1, (-1, self.size)) for w in (self.attn_k, self.attn_v))
-        return rms(k, self.attn_k_norm, self.eps), v
+        return self._normed(k, self.attn_k_norm), v
 
     def queries(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normed queries, not rotated, and the gates of the heads (empty without)."""
+        """Return queries, normed but not rotated, and the gates of the heads (empty without)."""
         q = fn.linear(x, self.attn_q).unflatten(-1, (self.heads, self.gates * self.size))
-        return rms(q[..., : self.size], self.attn_q_norm, self.eps), q[..., self.size :].flatten(2)
+        return self._normed(q[..., : self.size], self.attn_q_norm), q[..., self.size :].flatten(2)
 
     def finish(self, h: Tensor, attended: Tensor) -> Tensor:
         """Return the stream `h` after the attention's output and the feed forward."""
         h = h + fn.linear(attended, self.attn_output)
         x = rms(h, self.ffn_norm, self.eps)
         return h + fn.linear(fn.silu(fn.linear(x, self.ffn_gate)) * fn.linear(x, self.ffn_up), self.ffn_down)
+
+    def _normed(self, heads: Tensor, gain: Tensor | None) -> Tensor:
+        return heads if gain is None else rms(heads, gain, self.eps)
+
+
+class Rotation(nn.Module):
+    """Frequencies of the rotary embedding, and the factor of cosine and sine."""
+
+    def __init__(self, config: Config | DraftConfig) -> None:
+        super().__init__()
+        frequencies, self.gain = inverse_frequencies(config)
+        self.register_buffer("frequencies", torch.from_numpy(frequencies), persistent=False)
+
+    def forward(self) -> tuple[Tensor, float]:
+        """Return both, for `rotate`."""
+        return self.frequencies, self.gain
 
 
 def matrix(rows: int, columns: int) -> nn.Parameter:
@@ -73,6 +101,7 @@ class BlockDraftNet(nn.Module):
         self.fc = matrix(c.width, len(c.target_layer_ids) * c.width)
         self.enc_output_norm, self.output_norm = (nn.Parameter(torch.ones(c.width)) for _ in range(2))
         self.blk = nn.ModuleList(Layer(c) for _ in range(c.n_layers))
+        self.rotation = Rotation(c)
 
     def forward(self, features: Tensor, anchors: Tensor, block: Tensor) -> Tensor:
         """Return the hidden states (S, M, B, D) of blocks.
@@ -102,14 +131,17 @@ class BlockDraftNet(nn.Module):
             visible = visible & (distance.abs() < window) if window else visible
             x = rms(h, layer.attn_norm, c.norm_eps)
             keys, values = zip(layer.keys(context), layer.keys(x), strict=True)
-            k = rotate(torch.cat(keys, 1), places, c.rope_base, c.head_size)
-            q = rotate(layer.queries(x)[0], positions, c.rope_base, c.head_size)
+            k = rotate(torch.cat(keys, 1), places, self.rotation())
+            q = rotate(layer.queries(x)[0], positions, self.rotation())
             h = layer.finish(h, attend(q, k, torch.cat(values, 1), visible))
         return rms(h, self.output_norm, c.norm_eps).unflatten(1, (n, rows))
 
 
 class MtpNet(nn.Module):
-    """An MTP head: row j reads token j + 1 and the trunk's hidden state j, and predicts token j + 2."""
+    """An MTP head: row j reads token j + 1 and the trunk's hidden state j, and predicts token j + 2.
+
+    Its block is that of the trunk's architecture.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -118,16 +150,33 @@ class MtpNet(nn.Module):
         self.nextn_enorm, self.nextn_hnorm, self.nextn_shared_head_norm = (
             nn.Parameter(torch.ones(c.width)) for _ in range(3)
         )
-        self.layer = Layer(c, gates=2)
+        self.layer = Layer(c, normed="attn_q_norm.weight" in c.blocks.full, gates=2 if c.blocks.gated else 1)
+        self.rotation = Rotation(c)
 
-    def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return hidden states (S, T, D) from the next tokens' embeddings and the trunk's hidden states, both (S, T, D)."""
+    def forward(self, embedded: Tensor, hidden: Tensor, passes: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
+        """Return hidden states (S, T, D).
+
+        Parameters
+        ----------
+        embedded : float32 (S, T, D)
+            Embedding of the next token at each position.
+        hidden : float32 (S, T, D)
+            The trunk's hidden states; in a later pass what the pass before returned, one position later.
+        passes : list of (Tensor, Tensor), optional
+            Keys and values of the passes before, to which this pass adds its own. Pass d of a position sees keys of the
+            first pass up to d positions before, and one key of each later pass: those that it meets when it drafts.
+        """
         c, layer, n = self.config, self.layer, hidden.shape[1]
+        passes = [] if passes is None else passes
         joined = [rms(embedded, self.nextn_enorm, c.norm_eps), rms(hidden, self.nextn_hnorm, c.norm_eps)]
         h = fn.linear(torch.cat(joined, -1), self.nextn_eh_proj)
-        places = torch.arange(n, device=hidden.device).expand(len(hidden), -1)
+        places = torch.arange(n, device=hidden.device)
         x = rms(h, layer.attn_norm, c.norm_eps)
         (q, gate), (k, v) = layer.queries(x), layer.keys(x)
-        q, k = (rotate(heads, places, c.rope_base, c.n_rot) for heads in (q, k))
-        attended = attend(q, k, v, places[:, None] <= places[..., None]) * gate.sigmoid()
+        q, k = (rotate(heads, places, self.rotation()) for heads in (q, k))
+        passes.append((k, v))
+        behind, last = places[:, None] - places, len(passes) - 1
+        visible = torch.cat([behind >= last, *(behind == last - i for i in range(1, len(passes)))], 1)
+        attended = attend(q, *(torch.cat(parts, 1) for parts in zip(*passes, strict=True)), visible[None])
+        attended = attended * gate.sigmoid() if layer.gates == 2 else attended
         return rms(layer.finish(h, attended), self.nextn_shared_head_norm, c.norm_eps)

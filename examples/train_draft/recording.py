@@ -3,7 +3,9 @@
 A draft is trained on the model's own outputs, since those are the tokens that it will have to predict.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +28,20 @@ STARTS = (
     "class Account:\n    def __init__(self, owner, balance):\n",
     "import csv\n\n\ndef rows_of(path):\n",
 )
-"""Beginnings of texts: Python, which the demo writes best. None is a prompt of `dflash.load_prompts`."""
+"""Beginnings of texts: Python, which the demo writes best. `train_draft.prompts` has more."""
+
+AT_ONCE = 8
+"""Texts that are read in one forward."""
+
+TEMPERATURES = 0.0, 0.7, 1.0
+"""Of the rounds of `write_until`, in turn: a draft should know the texts of greedy and of sampled requests."""
+
+
+class Written(NamedTuple):
+    """Token ids of a text, and the number of those at its beginning that the model did not write."""
+
+    tokens: Sequence[int]
+    prompt: int
 
 
 class Text(NamedTuple):
@@ -39,49 +54,103 @@ class Text(NamedTuple):
         Outputs of the captured layers, at each position.
     hidden : float16 (T, D)
         Output of the last norm: the LM head times row j are the logits of token j + 1.
+    prompt : int
+        Tokens that the model did not write. A draft need not predict them.
     """
 
     tokens: NDArray[np.int32]
     features: NDArray[np.float16]
     hidden: NDArray[np.float16]
+    prompt: int = 0
 
 
 def write_texts(
     lm: dflash.LM, starts: Sequence[str] = STARTS, *, copies: int = 4, max_tokens: int = 96, seed: int = 0
-) -> list[list[int]]:
-    """Return token ids of texts that a model continues, prompt included; `copies` for each start, with other seeds."""
+) -> list[Written]:
+    """Return texts that a model continues, `copies` for each start, with other seeds."""
     texts = []
     for copy in range(copies):
-        prompts = [lm.encode(start) for start in starts]
         settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.8, "top_p": 0.95, "seed": seed + copy}
-        texts += [ids + one.tokens for ids, one in zip(prompts, lm.generate(prompts, **settings), strict=True)]
+        texts += _continued(lm, [lm.encode(start) for start in starts], settings)
     return texts
 
 
-def record(lm: dflash.LM, texts: Iterable[Sequence[int]], layers: tuple[int, ...]) -> list[Text]:
+def write_until(
+    lm: dflash.LM, prompts: Iterator[list[int]], done: Callable[[int], bool], *, at_once: int, max_tokens: int = 256
+) -> list[Written]:
+    """Return texts that a model writes in rounds of `at_once` prompts, until ``done(number of texts)``."""
+    texts: list[Written] = []
+    while not done(len(texts)):
+        turn = len(texts) // at_once
+        settings = {"max_tokens": max_tokens, "temperature": TEMPERATURES[turn % len(TEMPERATURES)], "seed": turn}
+        texts += _continued(lm, [next(prompts) for _ in range(at_once)], settings)
+    return texts
+
+
+def _continued(lm: dflash.LM, prompts: list[list[int]], settings: dict[str, Any]) -> list[Written]:
+    done = lm.generate(prompts, recover=(), **settings)
+    return [Written(ids + one.tokens, len(ids)) for ids, one in zip(prompts, done, strict=True)]
+
+
+def save_texts(path: Path, texts: Sequence[Written]) -> None:
+    """Write texts to a file of NumPy arrays."""
+    lengths, prompts = ([len(text.tokens) for text in texts], [text.prompt for text in texts])
+    tokens = np.concatenate([np.asarray(text.tokens, np.int32) for text in texts])
+    np.savez_compressed(path, tokens=tokens, lengths=lengths, prompts=prompts)
+
+
+def load_texts(path: Path) -> list[Written]:
+    """Read the texts of `save_texts`."""
+    with np.load(path) as file:
+        parts = np.split(file["tokens"], np.cumsum(file["lengths"])[:-1])
+        return [Written(tokens.tolist(), int(prompt)) for tokens, prompt in zip(parts, file["prompts"], strict=True)]
+
+
+def record(lm: dflash.LM, texts: Iterable[Written], layers: tuple[int, ...]) -> list[Text]:
     """Read texts with the model, and return them with the outputs of `layers` and of the last norm."""
-    return [lm.call(lambda ids=ids: _read(lm.model, np.asarray(ids, np.int32), layers)) for ids in texts]
+    found: list[Text] = []
+    for batch in _batches(texts, lm.model.prefill_chunk):
+        found += lm.call(lambda batch=batch: _read(lm.model, batch, layers))
+    return found
 
 
-def _read(model: Any, tokens: NDArray[np.int32], layers: tuple[int, ...]) -> Text:
-    state, features, hidden = model.state(), [], []
-    try:
-        for start in range(0, len(tokens), model.prefill_chunk):
-            part = tokens[start : start + model.prefill_chunk]
-            state.reserve(len(part))
-            out = model.forward([Span.chain(state, part, prefill=True, logits=False)], capture=layers)
+def _batches(texts: Iterable[Written], rows: int) -> Iterator[list[Written]]:
+    """Yield texts that fit a forward of so many rows together; a longer text comes alone."""
+    batch: list[Written] = []
+    for text in texts:
+        if batch and (len(batch) == AT_ONCE or sum(len(each.tokens) for each in [*batch, text]) > rows):
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
+
+
+def _read(model: Any, texts: Sequence[Written], layers: tuple[int, ...]) -> list[Text]:
+    longest, parts = max(len(text.tokens) for text in texts), []
+    with ExitStack() as stack:
+        states = [stack.enter_context(closing(model.state())) for _ in texts]
+        for start in range(0, longest, model.prefill_chunk):
+            rows = [np.asarray(text.tokens[start : start + model.prefill_chunk], np.int32) for text in texts]
+            for state, tokens in zip(states, rows, strict=True):
+                state.reserve(len(tokens))
+            spans = [Span.chain(state, part, prefill=True, logits=False) for state, part in zip(states, rows, strict=True)]
+            out = model.forward(spans, capture=layers)
             model.finish()
-            captured = [_host(out.captured[layer])[: len(part)] for layer in layers]
-            features.append(np.stack(captured, axis=1).astype(np.float16))
-            hidden.append(_host(out.hidden)[: len(part)].astype(np.float16))
-    finally:
-        state.close()
-    return Text(tokens, np.concatenate(features), np.concatenate(hidden))
+            parts.append([_host(array) for array in (*(out.captured[layer] for layer in layers), out.hidden)])
+    *captured, hidden = (np.concatenate(array) for array in zip(*parts, strict=True))
+    ends = np.cumsum([len(text.tokens) for text in texts])
+    features, arrays = np.split(np.stack(captured, 1)[: ends[-1]], ends[:-1]), np.split(hidden[: ends[-1]], ends[:-1])
+    return [
+        Text(np.asarray(text.tokens, np.int32), *own, text.prompt)
+        for text, *own in zip(texts, features, arrays, strict=True)
+    ]
 
 
-def _host(rows: Any) -> NDArray[np.float32]:
+def _host(rows: Any) -> NDArray[np.float16]:
     """Return an array of the host; a model on a GPU returns arrays of the device."""
-    return rows.get() if hasattr(rows, "get") else np.array(rows)
+    halves = rows.astype(np.float16)
+    return halves.get() if hasattr(halves, "get") else halves
 
 
 def tables(lm: dflash.LM) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

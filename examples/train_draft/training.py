@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,21 +12,32 @@ from torch.nn import functional as fn
 
 from dflash.model.config import Config
 from dflash.model.draft.config import DraftConfig
+from dflash.model.gguf.architectures import BIASES
+from dflash.model.weights import row_order
 
 from .networks import BlockDraftNet, MtpNet
 from .recording import Text
-
-RATE, WARM_UP = 2e-3, 0.1
-"""Largest learning rate of AdamW, and the share of the steps in which it is reached; after that it falls as a cosine."""
+from .run import Run
 
 DECAY = 3.0
 """Draft positions over which the weight of the loss falls by e: a row counts only if all rows before it were accepted."""
 
-AT_ONCE, ANCHORS = 4, 8
-"""Texts of a step, and blocks of each."""
+PASSES = 3
+"""Draft tokens that the head is trained to make one after the other."""
+
+AT_ONCE, ANCHORS = {"cpu": 4, "cuda": 64}, {"cpu": 8, "cuda": 32}
+"""Texts of a step, and blocks of each, by device."""
+
+ROWS = 16_384
+"""Most rows of a step whose distributions are compared; a random part of the rows if there are more."""
+
+HELD_OUT = 32
+"""One text of so many is not trained with."""
 
 Floats = NDArray[np.float32]
-Losses = list[float]
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Rows = tuple[Tensor, Tensor, Tensor]
+"""Hidden states of a draft and of the model (S, M, P, D), P draft tokens after each of M positions; weights (S, M, P)."""
 
 
 class Teacher:
@@ -35,39 +47,69 @@ class Teacher:
     ----------
     texts : sequence of Text
     embedding, head : float32 (V, D)
-        See `tables`. The loss compares only tokens that occur in the texts, which is much cheaper and loses little.
+        See `tables`. On a CPU the loss compares only tokens that occur in the texts, which is much cheaper and loses little.
     """
 
     def __init__(self, texts: Sequence[Text], embedding: Floats, head: Floats, *, seed: int = 0) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.embedding = torch.from_numpy(embedding).to(self.device)
         seen = np.unique(np.concatenate([text.tokens for text in texts]))
-        self.head = torch.from_numpy(head[seen]).to(self.device)
-        self._texts, self._chance = texts, np.random.default_rng(seed)
+        self.head = torch.from_numpy(head[seen] if self.device.type == "cpu" else head).to(self.device)
+        lengths = [len(text.tokens) for text in texts]
+        self._lengths, self._prompts = (torch.tensor(each) for each in (lengths, [text.prompt for text in texts]))
+        self._starts = self._lengths.cumsum(0) - self._lengths
+        self._tokens, self._features, self._hidden = (self._flat(texts, name) for name in ("tokens", "features", "hidden"))
+        self._chance, self._at_once, self._anchors = (
+            np.random.default_rng(seed),
+            AT_ONCE[self.device.type],
+            ANCHORS[self.device.type],
+        )
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield tokens (S, T), lengths (S,), features (S, T, F * D) and hidden states (S, T, D), padded with zeros."""
-        while True:
-            order = self._chance.permutation(len(self._texts))
-            for start in range(0, len(order) - len(order) % AT_ONCE or 1, AT_ONCE):
-                some = [self._texts[i] for i in order[start : start + AT_ONCE]]
-                parts = [[torch.from_numpy(array) for array in text] for text in some]
-                tokens, features, hidden = (nn.utils.rnn.pad_sequence(each, True) for each in zip(*parts, strict=True))
-                lengths = torch.tensor([len(text.tokens) for text in some])
-                arrays = tokens.long(), lengths, features.float().flatten(2), hidden.float()
-                yield tuple(array.to(self.device) for array in arrays)
+    def _flat(self, texts: Sequence[Text], name: str) -> Tensor:
+        """Return an array of all texts, one after the other, on the device; text by text, since they may be many GB."""
+        first = torch.from_numpy(getattr(texts[0], name))
+        whole = torch.empty(int(self._lengths.sum()), *first.shape[1:], dtype=first.dtype, device=self.device)
+        for text, start in zip(texts, self._starts.tolist(), strict=True):
+            whole[start : start + len(text.tokens)] = torch.from_numpy(getattr(text, name)).to(self.device)
+        return whole.flatten(1) if whole.ndim > 1 else whole.long()
 
-    def anchors(self, lengths: Tensor) -> Tensor:
-        """Return random positions (S, ANCHORS) of first rows, after the first token and before the last."""
-        shares = torch.from_numpy(self._chance.random((len(lengths), ANCHORS))).to(self.device)
-        return (1 + shares * (lengths[:, None] - 2)).long()
+    def batches(self, *, held_out: bool = False) -> Iterator[Batch]:
+        """Yield tokens (S, T), prompt lengths and lengths (S,), features (S, T, F * D) and hidden states (S, T, D)."""
+        every = np.arange(len(self._lengths))
+        mine = every[every % HELD_OUT == HELD_OUT - 1] if held_out else every[every % HELD_OUT != HELD_OUT - 1]
+        while len(mine):
+            order = mine if held_out else self._chance.permutation(mine)
+            for start in range(0, len(order) - len(order) % self._at_once or 1, self._at_once):
+                yield self._batch(torch.from_numpy(order[start : start + self._at_once]))
+
+    def _batch(self, some: Tensor) -> Batch:
+        lengths = self._lengths[some]
+        places = torch.arange(int(lengths.max()))
+        index = self._starts[some, None] + torch.minimum(places, lengths[:, None] - 1)  # a text's last row as padding
+        index, prompts, lengths = (each.to(self.device) for each in (index, self._prompts[some], lengths))
+        return self._tokens[index], prompts, lengths, self._features[index].float(), self._hidden[index].float()
+
+    def anchors(self, prompts: Tensor, lengths: Tensor) -> Tensor:
+        """Return random positions (S, M) of first rows: tokens that the model wrote, but for the last."""
+        first = prompts.clamp(min=1)
+        shares = torch.from_numpy(self._chance.random((len(lengths), self._anchors))).to(self.device)
+        return (first[:, None] + shares * (lengths - 1 - first).clamp(min=1)[:, None]).long()
 
     def loss(self, student: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted divergence of a student's distributions from the model's; both as hidden states (..., D)."""
-        chosen = weights > 0
-        wanted = fn.log_softmax(hidden[chosen] @ self.head.T, -1)
-        got = fn.log_softmax(student[chosen] @ self.head.T, -1)
-        return (fn.kl_div(got, wanted, reduction="none", log_target=True).sum(-1) * weights[chosen]).sum() / weights.sum()
+        chosen = weights.flatten().nonzero()[:, 0]
+        if len(chosen) > ROWS:
+            chosen = chosen[torch.randperm(len(chosen), device=self.device)[:ROWS]]
+        weights = weights.flatten()[chosen]
+        got, wanted = (fn.log_softmax(fn.linear(x.flatten(0, -2)[chosen], self.head).float(), -1) for x in (student, hidden))
+        return (fn.kl_div(got, wanted, reduction="none", log_target=True).sum(-1) * weights).sum() / weights.sum()
+
+    @torch.no_grad()
+    def tokens_per_step(self, student: Tensor, hidden: Tensor, weights: Tensor) -> float:
+        """Return the mean number of tokens that greedy verification would add, for drafts (S, M, P, D) of P tokens each."""
+        best = [[fn.linear(each, self.head).argmax(-1) for each in x] for x in (student, hidden)]  # a text at a time
+        agree = torch.stack([a == b for a, b in zip(*best, strict=True)]) & (weights > 0)
+        return 1 + agree.int().cumprod(-1).sum(-1)[weights[..., 0] > 0].float().mean().item()
 
 
 def untrained_draft(config: DraftConfig, *, seed: int = 0) -> BlockDraftNet:
@@ -76,22 +118,21 @@ def untrained_draft(config: DraftConfig, *, seed: int = 0) -> BlockDraftNet:
     return BlockDraftNet(config)
 
 
-def train_draft(net: BlockDraftNet, teacher: Teacher, *, steps: int) -> Losses:
-    """Train a DFlash draft in place; return the loss of each step."""
-    rows = torch.arange(net.config.block, device=teacher.device)
-    mask = teacher.embedding[net.config.mask]
+def train_draft(net: BlockDraftNet, teacher: Teacher, **limits: Any) -> list[float]:
+    """Train a DFlash draft in place; return the loss of each step. `limits` are the parameters of `Run`."""
 
-    def loss(tokens: Tensor, lengths: Tensor, features: Tensor, hidden: Tensor) -> Tensor:
-        anchors = teacher.anchors(lengths)
-        block = mask.expand(*anchors.shape, len(rows), -1).clone()
+    def rows(batch: Batch) -> Rows:
+        tokens, prompts, lengths, features, hidden = batch
+        row = torch.arange(1, net.config.block, device=tokens.device)
+        anchors = teacher.anchors(prompts, lengths)
+        block = teacher.embedding[net.config.mask].expand(*anchors.shape, net.config.block, -1).clone()
         block[:, :, 0] = teacher.embedding[tokens.gather(1, anchors)]
-        before = anchors[..., None] + rows - 1  # row i predicts position anchor + i, as the model does at the one before
-        weights = torch.exp((1 - rows) / DECAY) * (rows > 0) * (before < lengths[:, None, None] - 1)
+        before = anchors[..., None] + row - 1  # row i predicts position anchor + i, as the model does at the one before
+        weights = torch.exp((1 - row) / DECAY) * (before < lengths[:, None, None] - 1)
         index = before.clamp(max=hidden.shape[1] - 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1])
-        wanted = hidden.gather(1, index).view(*before.shape, -1)
-        return teacher.loss(net(features, anchors, block), wanted, weights)
+        return net(features, anchors, block)[:, :, 1:], hidden.gather(1, index).view(*before.shape, -1), weights
 
-    return _train(net, teacher, loss, steps)
+    return _train(net, teacher, rows, Run(**limits))
 
 
 def untrained_mtp(config: Config, *, seed: int = 0) -> MtpNet:
@@ -100,47 +141,48 @@ def untrained_mtp(config: Config, *, seed: int = 0) -> MtpNet:
     return MtpNet(config)
 
 
-def train_mtp(net: MtpNet, teacher: Teacher, *, steps: int) -> Losses:
-    """Train an MTP head in place for its own prediction and the one after it; return the loss of each step."""
+def train_mtp(net: MtpNet, teacher: Teacher, **limits: Any) -> list[float]:
+    """Train an MTP head in place for the draft tokens that it makes one after the other; see `train_draft`."""
 
-    def loss(tokens: Tensor, lengths: Tensor, _: Tensor, hidden: Tensor) -> Tensor:
-        places, total = torch.arange(tokens.shape[1], device=tokens.device), torch.zeros((), device=tokens.device)
-        state = hidden
-        for depth in (1, 2):
-            n = tokens.shape[1] - depth - 1
-            state = net(teacher.embedding[tokens[:, depth : depth + n]], state[:, :n])
-            weights = (places[:n] < lengths[:, None] - depth - 1).float()
-            total = total + teacher.loss(state, hidden[:, depth : depth + n], weights)
-        return total / 2
+    def rows(batch: Batch) -> Rows:
+        tokens, prompts, lengths, _, hidden = batch
+        passes: list[tuple[Tensor, Tensor]] = []
+        embedded, state, found = teacher.embedding[tokens[:, 1:]], hidden[:, :-1], []
+        for _ in range(PASSES):
+            found.append(net(embedded, state, passes))
+            state = fn.pad(found[-1][:, :-1], (0, 0, 1, 0))  # the next pass is one position further
+        n = tokens.shape[1] - PASSES
+        after = torch.arange(n, device=tokens.device)[:, None] + torch.arange(PASSES, device=tokens.device) + 2
+        weights = torch.exp((after[:, :1] - after) / DECAY)
+        weights = weights * (after < lengths[:, None, None]) * (after[:, :1] >= prompts[:, None, None])
+        chains = torch.stack([each[:, depth : depth + n] for depth, each in enumerate(found)], 2)
+        return chains, hidden[:, after - 1], weights
 
-    return _train(net, teacher, loss, steps)
-
-
-def _train(net: nn.Module, teacher: Teacher, loss: Callable[..., Tensor], steps: int) -> Losses:
-    net.to(teacher.device)
-    optimizer = torch.optim.AdamW(net.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.01)
-    plan = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / steps))
-    losses = []
-    for _, batch in zip(range(steps), teacher.batches(), strict=False):
-        found = loss(*batch)
-        optimizer.zero_grad()
-        found.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        plan.step()
-        losses.append(found.item())
-    return losses
+    return _train(net, teacher, rows, Run(**limits))
 
 
-def _rate(share: float) -> float:
-    return min(1.0, share / WARM_UP + 0.01) * 0.5 * (1 + math.cos(math.pi * share))
+def _train(net: nn.Module, teacher: Teacher, rows: Callable[[Batch], Rows], run: Run) -> list[float]:
+    tried = next(teacher.batches(held_out=True), None)
+    return run.train(
+        net,
+        teacher.batches(),
+        lambda *batch: teacher.loss(*rows(batch)),
+        lambda: math.nan if tried is None else teacher.tokens_per_step(*rows(tried)),
+    )
 
 
 def weights_of(net: nn.Module) -> dict[str, Floats]:
-    """Return the weights of a network by their names in a GGUF file."""
-    names = {"enc_output_norm": "enc.output_norm", "layer.ffn_norm": "post_attention_norm"}
+    """Return the weights of a network by their names in a GGUF file, with rows in the file's order."""
+    names, order = {"enc_output_norm": "enc.output_norm"}, {}
+    if isinstance(net, MtpNet):
+        names |= {"layer.ffn_norm": net.config.blocks.ffn_norm.removesuffix(".weight")}
+        order = row_order(net.config)
     found = {}
     for name, value in net.named_parameters():
-        name = names.get(name, name.removeprefix("layer.").replace("nextn_", "nextn."))
-        found[f"{name}.weight"] = value.detach().float().cpu().numpy()
+        name = f"{names.get(name, name.removeprefix('layer.').replace('nextn_', 'nextn.'))}.weight"
+        array = value.detach().float().cpu().numpy()
+        found[name] = array[np.argsort(order[name])] if name in order else array
+    if isinstance(net, MtpNet):  # a head needs no biases, but files of some architectures have them
+        biases = [name for name in BIASES if name in net.config.blocks.full]
+        found |= {name: np.zeros(len(found[name.replace("bias", "weight")]), np.float32) for name in biases}
     return found

@@ -1,6 +1,8 @@
-"""Sizes of a small draft for a model, and strategies that use the files of a draft and a head."""
+"""Sizes of a draft for a model, and strategies that use the files of a draft and a head."""
 
 from pathlib import Path
+
+import gguf
 
 import dflash
 from dflash import Strategy
@@ -14,28 +16,36 @@ NEAR = 8
 """Window of the first layer: with few keys, random attention already sees the last token, and training begins faster."""
 
 
-def draft_config(lm: dflash.LM, *, n_layers: int = 2, block: int = 8) -> DraftConfig:
-    """Return sizes of a small draft that reads three layers of a model, the last one included."""
-    of, heads = lm.model.config, 4
+def draft_config(lm: dflash.LM, *, n_layers: int = 2, block: int = 8, n_features: int = 3) -> DraftConfig:
+    """Return sizes of a draft with heads of 64 elements that reads `n_features` layers of a model, the last one included."""
+    of = lm.model.config
+    heads, kv_heads = (of.heads, of.kv_heads) if of.head_size == 64 else (4, 2)
     whole, whole_block = (0,) * (n_layers - 1), (False,) * (n_layers - 1)
-    layers = tuple(of.n_layers * share // 4 - 1 for share in (2, 3, 4))
+    layers = tuple(of.n_layers * share // (n_features + 1) - 1 for share in range(2, n_features + 2))
     return DraftConfig(
-        kind="dflash", width=of.width, ffn=2 * of.width, n_layers=n_layers, heads=heads, kv_heads=2, head_size=64,
-        n_vocab=of.n_vocab, norm_eps=1e-6, rope_base=10_000.0, rope_scaling=None, block=block, mask=mask_token(lm),
-        target_layer_ids=layers, windows=(NEAR, *whole), causal=(True, *whole_block),
+        kind="dflash", width=of.width, ffn=of.ffn or 2 * of.width, n_layers=n_layers, heads=heads, kv_heads=kv_heads,
+        head_size=64, n_vocab=of.n_vocab, norm_eps=1e-6, rope_base=10_000.0, rope_scaling=None, block=block,
+        mask=mask_token(lm), target_layer_ids=layers, windows=(NEAR, *whole), causal=(True, *whole_block),
     )  # fmt: skip
 
 
 def mask_token(lm: dflash.LM) -> int:
-    """Return an id that no text has: the last row of the embedding."""
-    return lm.model.n_vocab - 1
+    """Return an id that texts hardly have: the last control token, or the last row of the embedding."""
+    types = lm.file.metadata.get("tokenizer.ggml.token_type", [])
+    return max((i for i, kind in enumerate(types) if kind == gguf.TokenType.CONTROL), default=lm.model.n_vocab - 1)
+
+
+def exported(lm: dflash.LM, net: BlockDraftNet | MtpNet, folder: Path, name: str, *, kind: str = "F16") -> Path:
+    """Write the file of a draft or a head."""
+    if isinstance(net, BlockDraftNet):
+        return write_draft(folder / f"{name}-draft.gguf", net.config, weights_of(net), kind=kind)
+    return write_mtp(folder / f"{name}-head.gguf", lm.file.path, weights_of(net), kind=kind)
 
 
 def written(lm: dflash.LM, draft: BlockDraftNet, head: MtpNet, folder: Path, name: str) -> dict[str, Strategy]:
     """Write the files of a draft and a head; return strategies with them by name."""
-    draft_file = write_draft(folder / f"{name}-draft.gguf", draft.config, weights_of(draft))
-    head_file = write_mtp(folder / f"{name}-mtp.gguf", lm.file.path, weights_of(head))
+    files = [str(exported(lm, net, folder, name)) for net in (draft, head)]
     return {
-        f"{name} draft": Strategy(dflash.DFlash(draft=str(draft_file)), dflash.Chain(draft.config.max_draft)),
-        f"{name} head": Strategy(dflash.MTP(file=str(head_file)), dflash.Chain(2)),
+        f"{name} draft": Strategy(dflash.DFlash(draft=files[0]), dflash.Chain(draft.config.max_draft)),
+        f"{name} head": Strategy(dflash.MTP(file=files[1]), dflash.Chain(2)),
     }

@@ -1,9 +1,12 @@
 """Recording a model's texts, and the files of drafts; needs no torch."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
 from train_draft import gguf_files, recording
+from train_draft.prompts import mixed
 
 import dflash
 from dflash.decode.drafting.shapes import Chain
@@ -25,9 +28,7 @@ def text(lm, texts):
 
 
 def test_texts_begin_as_asked_and_differ_by_copy(lm, texts):
-    assert [ids[: len(lm.encode(start))] for ids, start in zip(texts, recording.STARTS, strict=False)] == [
-        lm.encode(start) for start in recording.STARTS[:2]
-    ]
+    assert [text.tokens[: text.prompt] for text in texts] == [lm.encode(start) for start in recording.STARTS[:2]]
     again = recording.write_texts(lm, recording.STARTS[:1], copies=2, max_tokens=12)
     assert again[0] == texts[0]
     assert again[1] != texts[0]
@@ -35,16 +36,44 @@ def test_texts_begin_as_asked_and_differ_by_copy(lm, texts):
 
 def test_hidden_states_give_the_models_logits(lm, texts, text, pools):
     _, head = recording.tables(lm)
-    assert text.tokens.tolist() == texts[0]
-    assert_close("logits", text.hidden.astype(np.float32) @ head.T, lm.logits(texts[0]), 2e-3)
+    assert text.tokens.tolist() == texts[0].tokens
+    assert_close("logits", text.hidden.astype(np.float32) @ head.T, lm.logits(texts[0].tokens), 2e-3)
 
 
-def test_features_are_outputs_of_layers(lm, text):
+def test_features_are_outputs_of_layers(lm, texts, text):
     """Each layer adds to the stream; the captured outputs are different and of the model's width."""
     assert text.features.shape == (len(text.tokens), len(LAYERS), lm.model.config.width)
-    other = recording.record(lm, [text.tokens], LAYERS[::-1])[0]
+    other = recording.record(lm, texts[:1], LAYERS[::-1])[0]
     assert_same_bits("features", other.features, text.features[:, ::-1])
     assert np.abs(text.features[:, 0] - text.features[:, 1]).max() > 0.1
+
+
+def test_texts_read_together_are_as_read_alone(lm, texts, text, monkeypatch):
+    """Also where a text is longer than a forward's chunk."""
+    together = recording.record(lm, texts, LAYERS)
+    assert [one.prompt for one in together] == [one.prompt for one in texts]
+    monkeypatch.setattr(lm.model, "prefill_chunk", 5)
+    parts = recording.record(lm, texts[1:], LAYERS)[0]
+    for got, want in ((together[0], text), (parts, together[1])):
+        for name in ("tokens", "features", "hidden"):
+            assert_same_bits(name, getattr(got, name), getattr(want, name))
+
+
+def test_saved_texts_are_read_back(texts, tmp_path):
+    recording.save_texts(tmp_path / "texts.npz", texts)
+    assert recording.load_texts(tmp_path / "texts.npz") == texts
+
+
+def test_prompts_of_a_training(lm):
+    """Chats and other texts, none too long, and none that measures the draft afterwards."""
+    some = list(islice(mixed(lm, longest=80), 40))
+    shown = [lm.tokenizer.decode(ids) for ids in some]
+    assert 5 < sum("Explain" in text or "Write" in text or "<|im_start|>" in text for text in shown) < 35
+    assert max(map(len, some)) <= 80
+    assert some == list(islice(mixed(lm, longest=80), 40))
+    assert some != list(islice(mixed(lm, longest=80, seed=1), 40))
+    measured = [lm.encode(case.prompt) for name in ("code", "prose", "copy", "agent") for case in dflash.load_prompts(name)]
+    assert not any(ids in measured for ids in some)
 
 
 def small(lm):
@@ -60,16 +89,19 @@ def random_weights(config):
     return {name: rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1])) for name, shape in shapes.items()}
 
 
-def test_a_draft_is_read_back(lm, tmp_path):
+@pytest.mark.parametrize(("kind", "step"), [("F16", 2**-11), ("Q8_0", 2**-7)])
+def test_a_draft_is_read_back(lm, tmp_path, kind, step):
+    """A rounded weight is off by half a step of its type, relative to the largest of 32 neighbours at most."""
     config = small(lm)
     weights = random_weights(config)
-    found, source = open_draft(gguf_files.write_draft(tmp_path / "draft.gguf", config, weights))
+    found, source = open_draft(gguf_files.write_draft(tmp_path / "draft.gguf", config, weights, kind=kind))
     assert found == config
     for name, value in weights.items():
         if value.ndim == 1:
             assert_same_bits(name, source.vector(name), value)
         else:
-            assert_same_bits(name, source.matrix(name).unpacked(), value.astype(np.float16).astype(np.float32))
+            largest = np.abs(value.reshape(-1, 32)).max(1).repeat(32).reshape(value.shape)
+            assert (np.abs(source.matrix(name).unpacked() - value) <= step * largest).all(), name
     source.close()
 
 

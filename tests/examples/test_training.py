@@ -4,19 +4,23 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import random_model
 from compare import assert_close
 from train_draft import gguf_files, recording
 
 import dflash
 from dflash.decode.drafting.shapes import Chain
 from dflash.kernels.sample import SampleParams
+from dflash.model.config import Config
 from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.config import DraftConfig
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.mtp import load_mtp
+from dflash.model.model import Model
 from dflash.model.mtp import MtpRequest
 
 torch = pytest.importorskip("torch")
-networks, training = (pytest.importorskip(f"train_draft.{name}") for name in ("networks", "training"))
+run, training = (pytest.importorskip(f"train_draft.{name}") for name in ("run", "training"))
 
 LAYERS = 2, 4, 6
 
@@ -98,6 +102,35 @@ def test_a_head_computes_what_dflash_runs(lm, texts, teacher):
             assert_close(f"after {n}", scores[n - 1][found.ids[0]], found.scores[0], 5e-3)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_heads_of_architectures_draft_as_in_training(architecture, tmp_path):
+    """Three draft tokens, of which the later ones are made from the head's own hidden states and keys."""
+    sizes = {"embedding_length": 64, "feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2}
+    sizes |= {"block_count": 1, "context_length": 256, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e5}
+    sizes |= {"attention.key_length": 16, "attention.value_length": 16}
+    path, n_vocab, n = tmp_path / "model.gguf", 300, 9
+    random_model.write(path, architecture, n_vocab, sizes, "F16")
+    tokens = np.random.default_rng(1).integers(0, n_vocab, n + 1).astype(np.int32)
+    hidden = np.random.default_rng(2).standard_normal((n, 64), np.float32)
+    with GGUFFile.open(path) as file:
+        config = Config.from_gguf(file.metadata, file.tensors)
+        net = training.untrained_mtp(config)
+        model = Model(file, config, pages=4, slots=2, kv="f32", threads=1, rows=16)
+        written = gguf_files.write_mtp(tmp_path / "head.gguf", path, training.weights_of(net), kind="F32")
+        with closing(load_mtp(model, written)) as head, closing(head.state()) as state:
+            found = head.propose([MtpRequest(state, tokens[1:], hidden, 3, SampleParams(), n + 1, 8)])[0]
+        table = torch.from_numpy(model.weights.matrix("token_embd.weight").unpacked())
+        output = torch.from_numpy(model.weights.matrix("output.weight").unpacked()) if not config.tied else table
+    whole = torch.from_numpy(np.concatenate([tokens, found.ids[:2, 0]])).long()
+    state, passes = torch.cat([torch.from_numpy(hidden), torch.zeros(2, 64)])[None], []
+    for depth in range(3):
+        with torch.no_grad():
+            state = net(table[whole[1:]][None], state, passes)
+            scores = torch.log_softmax(state[0, n - 1 + depth] @ output.T, -1).numpy()
+            state = torch.nn.functional.pad(state[:, :-1], (0, 0, 1, 0))
+        assert_close(f"draft token {depth}", scores[found.ids[depth]], found.scores[depth], 1e-3)
+
+
 def test_training_makes_a_head_that_is_accepted(lm, texts, teacher, tmp_path, pools):
     """On texts that it was trained with; an untrained head drafts noise."""
     net, accepted = training.untrained_mtp(lm.model.config), []
@@ -116,3 +149,42 @@ def test_training_makes_a_head_that_is_accepted(lm, texts, teacher, tmp_path, po
 def test_training_lowers_the_loss_of_a_draft(lm, teacher):
     losses = training.train_draft(training.untrained_draft(config(lm)), teacher, steps=12)
     assert np.mean(losses[-3:]) < 0.8 * losses[0]
+
+
+def test_training_continues_from_its_checkpoint(lm, teacher, tmp_path):
+    """It ends at the limit of steps together, and both nets end with the same bits."""
+    nets = [training.untrained_draft(config(lm)) for _ in range(2)]
+    limits = {"steps": 4, "file": tmp_path / "draft"}
+    assert len(training.train_draft(nets[0], teacher, **limits)) == 4
+    assert training.train_draft(nets[1], teacher, **limits) == []
+    for one, other in zip(*(net.parameters() for net in nets), strict=True):
+        assert torch.equal(one, other)
+    assert len(training.train_draft(nets[1], teacher, steps=6, file=tmp_path / "draft")) == 2
+    assert training.train_draft(nets[1], teacher, seconds=1e-9) == []
+
+
+def test_the_log_estimates_tokens_per_step(lm, texts, tmp_path, monkeypatch):
+    """With every text held out too, a draft that knows the answers gets whole blocks."""
+    monkeypatch.setattr(run, "EVERY", 2)
+    monkeypatch.setattr(training, "HELD_OUT", 2)
+    teacher = training.Teacher(texts, *recording.tables(lm))
+    for name, net, train in (
+        ("draft", training.untrained_draft(config(lm)), training.train_draft),
+        ("head", training.untrained_mtp(lm.model.config), training.train_mtp),
+    ):
+        train(net, teacher, steps=4, file=tmp_path / name)
+        head, *lines = (tmp_path / f"{name}.csv").read_text().splitlines()
+        assert head == "step,seconds,rate,loss,held_out_tokens_per_step"
+        assert [line.split(",")[0] for line in lines] == ["2", "4"]
+        assert all(1 <= float(line.split(",")[-1]) < 6 for line in lines)
+    hidden, weights = torch.randn(2, 3, 4, 512), torch.ones(2, 3, 4)
+    weights[0, 0, 1:] = weights[1, 1] = 0
+    assert teacher.tokens_per_step(hidden, hidden, weights) == pytest.approx(1 + (1 + 4 * 4) / 5)
+
+
+def test_prompts_are_not_trained(lm, texts, teacher):
+    """No block begins in a prompt, and a head's prediction of a prompt's token has no weight."""
+    for _ in range(20):
+        some = next(teacher.batches())
+        anchors, prompts, lengths = teacher.anchors(*some[1:3]), some[1][:, None], some[2][:, None]
+        assert ((anchors >= prompts) & (anchors < lengths - 1)).all()

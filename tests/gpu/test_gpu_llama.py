@@ -1,14 +1,27 @@
 """Models of `llama` and `qwen2` in sizes of released ones on a GPU: odd widths, groups of 1 to 7 heads, any vocabulary."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import random_model
 from compare import assert_close, assert_same_bits
 from golden import prefill, step
 from model_definition import logits
+from train_draft import gguf_files
 
+from dflash.kernels.sample import SampleParams
+from dflash.model.batch import Span
 from dflash.model.config import Config
+from dflash.model.draft import DraftRequest, load_draft
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.files.names import OPTIONAL, expected
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.tensor_check import expected_tensors
+from dflash.model.loading.mtp import load_mtp
+from dflash.model.model import Model
+from dflash.model.mtp import MtpRequest
 
 pytest.importorskip("cupy")
 TOKENS = np.random.default_rng(1).integers(0, 300, 90).astype(np.int32)
@@ -51,3 +64,60 @@ def test_prompts_and_steps(name, kind, tmp_path):
             found.append(np.concatenate(rows))
             assert_close("steps", found[-1], want[:at], CLOSE)
         assert_same_bits("steps of other sizes", *found)
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_drafts_and_heads(kind, tmp_path):
+    """A draft and a head with the widths of SmolLM2 propose on a GPU what they propose on a CPU."""
+    from dflash.model.cuda.model import DeviceModel
+
+    architecture, n_vocab, sizes = MODELS["SmolLM2 135M"]
+    path = tmp_path / "model.gguf"
+    random_model.write(path, architecture, n_vocab, BASE | dict(zip(SIZES, sizes, strict=True)), "Q8_0")
+    shapes = {"n_vocab": n_vocab, "width": 576, "ffn": 1536, "heads": 9, "kv_heads": 3, "head_size": 64, "rope_base": 1e4}
+    places = {"block": 8, "mask": 16, "target_layer_ids": (0,), "windows": (8, 0), "causal": (True, False)}
+    config = DraftConfig("dflash", n_layers=2, norm_eps=1e-6, rope_scaling=None, **shapes, **places)
+    rng = np.random.default_rng(3)
+
+    def drawn(shape):
+        return (
+            rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
+            if len(shape) > 1
+            else np.ones(shape, np.float32)
+        )
+
+    names = {name: shape for name, shape in expected(config, 1, 1).items() if name not in OPTIONAL}
+    draft_file = gguf_files.write_draft(tmp_path / "draft.gguf", config, {n: drawn(s) for n, s in names.items()}, kind=kind)
+    found = []
+    with GGUFFile.open(path) as file:
+        of = Config.from_gguf(file.metadata, file.tensors)
+        block = expected_tensors(replace(of, n_layers=0, n_mtp=1, recurrent=()), ["blk.0.nextn.shared_head_norm.weight"])
+        block = {name.removeprefix("blk.0."): drawn(shape) for name, shape in block.items() if name.startswith("blk.")}
+        head_file = gguf_files.write_mtp(tmp_path / "head.gguf", path, block, kind=kind)
+        for make in (partial(Model, rows=128), partial(DeviceModel, chunk=256)):
+            model = make(file, of, pages=8, slots=3, kv="f16", threads=1)
+            draft, head = load_draft(draft_file, model, sequences=1), load_mtp(model, head_file)
+            state, drafted, own = model.state(), draft.state(), head.state()
+            state.reserve(len(TOKENS))
+            out = model.forward([Span.chain(state, TOKENS, prefill=True, logits=False)], capture=(0,))
+            draft.read(drafted, out.captured, slice(0, len(TOKENS)))
+            hidden = head.extended(own, head.join([]), out.hidden, slice(0, len(TOKENS)))
+            found.append(
+                [
+                    draft.propose([DraftRequest(drafted, 7, 7, SampleParams(), 8)])[0],
+                    head.propose(
+                        [
+                            MtpRequest(
+                                own, np.append(TOKENS[1:], 7).astype(np.int32), hidden, 3, SampleParams(), len(TOKENS) + 1, 8
+                            )
+                        ]
+                    )[0],
+                ]
+            )
+            for each in (state, drafted, own, draft, head):
+                each.close()
+    for here, there in zip(*found, strict=True):
+        clear = here.scores[:, 0] - here.scores[:, 1] > 0.1
+        assert clear.any()
+        np.testing.assert_array_equal(there.ids[clear, 0], here.ids[clear, 0])
+        assert_close("scores", there.scores, here.scores, CLOSE)

@@ -1,0 +1,79 @@
+"""Measure drafts on prompts that were not in their training, greedy and sampled.
+
+python -m train_draft.measure --model FILE [--draft FILE] [--head FILE] [--device cuda]       in the folder `examples`
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dflash
+from dflash import MTP, Chain, DFlash, Strategy
+
+SETS = "code", "copy", "prose", "agent"
+
+
+def chains(
+    draft: Path | None, head: Path | None, *, depths: Sequence[int] = (3, 5, 7), vocab: int | None = None
+) -> dict[str, Strategy]:
+    """Return chains of some lengths with the files of a draft and a head; `vocab` is the size of the draft vocabulary."""
+    found = {}
+    if draft is not None:
+        found = {f"draft:{n}": Strategy(DFlash(str(draft), draft_vocab=vocab), Chain(n)) for n in depths}
+    if head is not None:
+        found |= {f"head:{n}": Strategy(MTP(str(head), draft_vocab=vocab), Chain(n)) for n in (1, 2, 3)}
+    return found
+
+
+def measure(
+    lm: dflash.LM,
+    strategies: Mapping[str, Any],
+    file: Path,
+    *,
+    sets: Sequence[str] = SETS,
+    prompts: int = 12,
+    max_tokens: int = 128,
+    temperatures: Sequence[float] = (0.0, 1.0),
+    repeat: int = 1,
+) -> None:
+    """Compare strategies with plain decoding on some sets of prompts; print tables and write the numbers as JSON lines."""
+    for name in sets:
+        for temperature in temperatures:
+            cases = dflash.load_prompts(name)[:prompts]
+            sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+            found = dflash.compare(
+                lm, cases, {"plain": "plain"} | dict(strategies), max_tokens=max_tokens, repeat=repeat, **sampling
+            )
+            print(f"{name}, temperature {temperature:g}\n{found}\n", flush=True)
+            with file.open("a") as lines:
+                lines.write(json.dumps({"set": name, "temperature": temperature} | found.as_dict()) + "\n")
+
+
+def main() -> None:
+    """Measure the files that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--head", type=Path)
+    parser.add_argument("--vocab", type=int, metavar="N", help="draft only the first N tokens of the vocabulary (all)")
+    parser.add_argument("--depths", default="3,5,7", help="lengths of the draft's chains (3,5,7)")
+    parser.add_argument("--sets", default=",".join(SETS), help="sets of prompts")
+    parser.add_argument("--prompts", type=int, default=12, metavar="N", help="prompts of a set (12)")
+    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="most tokens of an answer (128)")
+    parser.add_argument("--temperatures", default="0,1")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
+    a = parser.parse_args()
+    strategies = chains(a.draft, a.head, depths=[int(n) for n in a.depths.split(",")], vocab=a.vocab)
+    temperatures = [float(each) for each in a.temperatures.split(",")]
+    with dflash.load(a.model, device=a.device, threads=a.threads, context=4096) as lm:
+        settings = {"prompts": a.prompts, "max_tokens": a.tokens, "temperatures": temperatures, "repeat": a.repeat}
+        measure(lm, strategies, a.out, sets=a.sets.split(","), **settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Beginnings of texts for the training of a draft: requests to a chat model, source code and prose.
+
+None of them is a prompt of `dflash.load_prompts`, which measure the draft afterwards. For other requests, record those.
+"""
+
+import ast
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from pydoc_data import topics as manual
+from typing import Any
+
+import numpy as np
+
+import dflash
+
+TOPICS = """\
+the water cycle|black holes|inflation|the French Revolution|photosynthesis|vaccines|volcanoes|jazz|chess
+the Roman Empire|coffee|bread|public transport|solar panels|earthquakes|the human heart|sleep|stress at work
+a job interview|learning a language|running a marathon|growing tomatoes|a small garden|cats|dogs|bees|whales
+rain forests|deserts|the Moon|Mars|rockets|gravity|magnets|electricity|batteries|bridges|skyscrapers|museums|libraries
+poetry|a short story about a lighthouse|a detective in Venice|a robot that paints|a lost letter|friendship|courage
+patience|honesty|money for students|saving energy|recycling|clean water|a healthy breakfast|vegetarian cooking|pasta
+soup|chocolate cake|tea in Japan|a trip to Norway|a week in Mexico|hiking in the Alps|sailing|swimming|yoga|football
+tennis|the Olympic Games|the printing press|the steam engine|the telephone|the internet|search engines|encryption
+databases|operating systems|compilers|machine learning|neural networks|sorting algorithms|binary search|recursion
+linked lists|hash tables|trees and graphs|version control|unit tests|code review|web servers|caching|message queues
+JSON|regular expressions|time zones|random numbers|probability|prime numbers|fractions|triangles|statistics
+a birthday party|a wedding speech|an apology to a customer|a complaint about a late delivery|a letter to a landlord
+a thank-you note|a farewell e-mail|remote work|meetings|time management|teamwork|a business plan for a bakery
+marketing for a small shop|pricing|taxes|insurance|contracts|climate change|the ozone layer|rivers|glaciers|penguins
+dinosaurs|evolution|DNA|bacteria|antibiotics|allergies|first aid|eyesight|hearing|memory|the violin|the piano
+film music|photography|painting with watercolors|sculpture|architecture|fashion|theatre|dance|video games|board games
+puzzles|the Silk Road|ancient Egypt|the Vikings|the Renaissance|the Industrial Revolution|the Cold War|democracy
+human rights|the United Nations|elections"""
+"""Subjects of requests."""
+
+REQUESTS = """\
+Explain {} to a child.|Explain {} in detail.|Write a short text about {}.|Write an e-mail about {}.
+What are the main facts about {}?|Give me ten tips about {}.|List the advantages and disadvantages of {}.
+Write a poem about {}.|Tell me a story about {}.|How does one begin with {}?
+Summarize what is known about {} in three sentences.|Write a dialogue between two friends about {}.
+What are common mistakes with {}?|Make a table with five facts about {}.
+Write a quiz of five questions about {}, with answers.|Compare {} and {}.|What have {} and {} in common?
+Write an introduction to a book about {}.|Write a blog post about {}.|Why is {} important?|Plan a lesson about {}.
+What is the history of {}?|Give definitions of the most important terms about {}.|Write a letter to a friend about {}.
+Write a list of books about {}.|Is {} overrated?|Write a Python class for a program about {}.
+Write JSON with data about {}.|Write a web page in HTML about {}.|Write an SQL query for data about {}."""
+
+WORK = """\
+Explain what this code does.|Add type hints to this code.|Write a docstring for this code.
+Write unit tests for this code.|Rename the variables of this code.|Find a bug in this code.|Simplify this code.
+Rewrite this code as a class.|Add comments to this code.|Add error handling to this code.
+Write this code again without changes."""
+"""Requests that a piece of code follows."""
+
+ABOUT_TEXT = """\
+Summarize this text.|Rewrite this text in simple words.|Which questions does this text answer?|Correct this text.
+Write the next paragraph."""
+"""Requests that a paragraph follows."""
+
+
+def mixed(lm: dflash.LM, *, seed: int = 0, longest: int = 384) -> Iterator[list[int]]:
+    """Yield prompts without end, as token ids: half of them chats (if the model has a template), the others code and prose.
+
+    Parameters
+    ----------
+    longest : int
+        Most tokens of a prompt.
+    """
+    chance, code, prose = np.random.default_rng(seed), _functions(), _paragraphs()
+
+    def one(of: Sequence[str]) -> str:
+        return of[int(chance.integers(len(of)))]
+
+    requests, work, about = (_list(text) for text in (REQUESTS, WORK, ABOUT_TEXT))
+    topics = _list(TOPICS)
+    chats: list[Callable[[], str]] = [
+        lambda: (request := one(requests)).format(*(one(topics) for _ in range(request.count("{}")))),
+        lambda: f"{one(work)}\n\n```python\n{one(code)}\n```",
+        lambda: f"{one(about)}\n\n{one(prose)}",
+    ]
+    while True:
+        prompt: Any
+        if lm.template is not None and chance.random() < 0.5:
+            prompt = [{"role": "user", "content": chats[int(chance.choice(3, p=(0.7, 0.2, 0.1)))]()}]
+        else:
+            prompt = _beginning(one(code if chance.random() < 0.6 else prose), chance.uniform(0.1, 0.9))
+        ids = lm.encode(prompt)
+        if 2 <= len(ids) <= longest:
+            yield ids
+
+
+def _list(text: str) -> list[str]:
+    return text.replace("\n", "|").split("|")
+
+
+def _beginning(text: str, share: float) -> str:
+    """Return the first lines or words of a text."""
+    parts = text.splitlines(keepends=True) if "\n" in text else text.split(" ")
+    return ("" if "\n" in text else " ").join(parts[: max(1, int(len(parts) * share))])
+
+
+def _functions() -> list[str]:
+    """Return functions and classes of Python's standard library."""
+    found = []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        source = path.read_text("utf-8", "ignore")
+        lines = source.splitlines(keepends=True)
+        named = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        found += ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in named]
+    return [text for text in found if 100 < len(text) < 2500]
+
+
+def _paragraphs() -> list[str]:
+    """Return paragraphs of Python's manual, as `help` shows it, each in one line."""
+    found = [" ".join(part.split()) for text in manual.topics.values() for part in text.split("\n\n")]
+    return [text for text in found if 150 < len(text) < 1500 and text[0].isupper()]
