@@ -137,7 +137,7 @@ def parser() -> Parser:
         "--max-step-ms",
         type=float,
         metavar="MS",
-        help="most milliseconds by which a prompt delays the next token of running answers (50 on a GPU, 250 on a CPU); "
+        help="most milliseconds by which a prompt delays the next token of running answers (280 on a GPU, 400 on a CPU); "
         "0 is no limit",
     )
     parser.add_argument(

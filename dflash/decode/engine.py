@@ -16,7 +16,7 @@ from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.prompt_scores import score
-from dflash.decode.scheduling.step_limit import StepLimit
+from dflash.decode.scheduling.prompt_share import PromptShare
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Samples, sample_rows, verify, wait
@@ -104,7 +104,7 @@ class Engine:
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
-        self._step_limit = None if max_step is None else StepLimit(max_step, model.chunk_alignment)
+        self._prompt_share = None if max_step is None else PromptShare(max_step, model.chunk_alignment)
         self._added: deque[Session] = deque()
         self._waiting = WaitingQueue()
         self._active: list[Session] = []
@@ -323,8 +323,8 @@ class Engine:
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
-        if self._step_limit is not None:
-            self._step_limit.observe(parts, perf_counter() - started)
+        if self._prompt_share is not None:
+            self._prompt_share.observe(parts, perf_counter() - started)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -340,7 +340,9 @@ class Engine:
 
     def _chunk(self, n_decoding: int) -> int:
         """Return the most prompt tokens of a forward in which `n_decoding` sessions decode."""
-        return self._step_limit.tokens(self.chunk) if self._step_limit is not None and n_decoding else self.chunk
+        if self._prompt_share is None or not n_decoding:
+            return self.chunk
+        return self._prompt_share.tokens(self.chunk, n_decoding)
 
     def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
         """Run the forward unless it was launched before, sample its rows and launch the next step where that is possible.

@@ -21,8 +21,8 @@ from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.target import Loaded, load_model
 from dflash.model.text.tokenizer import Tokenizer
 
-MAX_STEP_MS = {"cuda": 50.0, "cpu": 250.0}
-"""Default limit of a step in milliseconds, by device: about the time of 512 prompt tokens of a 27B on an H200."""
+MAX_STEP_MS = {"cuda": 280.0, "cpu": 400.0}
+"""Default limit of a step in milliseconds, by device. Readers hardly notice such a gap between two tokens."""
 
 
 def start(

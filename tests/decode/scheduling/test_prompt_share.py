@@ -9,7 +9,7 @@ from toy import Toy
 from dflash.decode import engine as engine_module
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.scheduling.step_limit import StepLimit
+from dflash.decode.scheduling.prompt_share import PromptShare
 from dflash.decode.session import Session
 
 N_VOCAB = 13
@@ -78,18 +78,18 @@ def test_the_limit_follows_the_cost_of_prompts(costed):
 
 
 def test_times_of_few_tokens_do_not_count_for_many():
-    limit = StepLimit(0.05, 1)
+    limit = PromptShare(0.05, 1)
     limit.observe([SimpleNamespace(n_prefill=0)], 0.02)
     limit.observe([SimpleNamespace(n_prefill=0), SimpleNamespace(n_prefill=20)], 0.015)  # other sessions than before
-    assert limit.tokens(512) == 40
+    assert limit.tokens(512, 1) == 40
 
 
 def test_prompts_make_progress_even_if_decoding_takes_all_the_time():
-    limit = StepLimit(0.01, 1)
+    limit = PromptShare(0.01, 1)
     limit.observe([SimpleNamespace(n_prefill=0)], 0.5)
     limit.observe([SimpleNamespace(n_prefill=0), SimpleNamespace(n_prefill=16)], 0.6)
-    assert limit.tokens(512) == 16
-    assert limit.tokens(4) == 4
+    assert limit.tokens(512, 1) == 16
+    assert limit.tokens(4, 1) == 4
 
 
 def test_a_short_prompt_does_not_wait_for_long_ones():

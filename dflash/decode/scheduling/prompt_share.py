@@ -1,0 +1,90 @@
+"""How many prompt tokens share a step with sessions that decode."""
+
+from collections.abc import Sequence
+
+from dflash.decode.scheduling.batch_plan import BatchPart
+
+_EFFICIENCY = 0.9
+"""Rate of prompts beside sessions that decode, as a share of their rate alone."""
+
+_AIM = 0.9
+"""Share of the limit to aim at: single steps take longer than the average, and the end of a prompt longer than its start."""
+
+_LEAST = 16
+"""Fewest prompt tokens in a step, if decoding alone takes longer than the limit; prompts must not starve."""
+
+_FULL = 2048
+"""Prompt tokens of a step, beyond which their rate hardly rises."""
+
+_KEPT = 0.7
+"""Weight of the steps before, for each new one: after three steps under another load, two thirds of it are known."""
+
+
+class PromptShare:
+    """Chooses how many prompt tokens a step holds in which other sessions decode.
+
+    As few as keep prompts at 90 % of their rate alone, so that the next tokens of the others come soon, and no more than the
+    limit of the step's time allows. A step costs what decoding costs, something for prompts at all (a GPU unpacks the
+    weights) and something for each prompt token; all three are learned from measured steps. A step takes at most twice as
+    many tokens as any one before, since the times of few tokens say little about many. It changes when a prompt is read,
+    never a bit of an output. Short prompt chunks beside decoding are the idea of Sarathi-Serve (Agrawal et al. 2024,
+    arXiv:2403.02310).
+
+    Parameters
+    ----------
+    seconds : float
+        Most seconds of such a step.
+    alignment : int
+        Prompt chunks end at multiples of this number of tokens; see `TargetModel.chunk_alignment`.
+    """
+
+    def __init__(self, seconds: float, alignment: int) -> None:
+        self.seconds = seconds
+        self._least = max(_LEAST, alignment)
+        self._decode: dict[int, float] = {}  # seconds of steps without prompts, by the bits of the number of sessions
+        self._most, self._fixed = 0, 0.0
+        self._n = self._y = self._nn = self._ny = self._weight = 0.0  # decaying sums over steps with prompts
+
+    def tokens(self, chunk: int, n_decoding: int) -> int:
+        """Return the most prompt tokens of a step in which `n_decoding` sessions decode, at most `chunk`."""
+        if not self._most:
+            return min(chunk, self._least)
+        fixed, each = self._fixed, self._each()
+        before = self._decode_seconds(n_decoding) + fixed
+        affordable = (_AIM * self.seconds - before) / each
+        full = min(chunk, _FULL)
+        rate = _EFFICIENCY * full / (fixed + full * each)
+        wanted = rate * before / (1 - rate * each) if before else chunk
+        return min(chunk, max(self._least, int(min(wanted, affordable, 2 * self._most))))
+
+    def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
+        """Learn from a step that took `seconds`. Steps of prompts alone do not count: a GPU may still work on them."""
+        n_prefill, n_decoding = sum(part.n_prefill for part in parts), sum(not part.n_prefill for part in parts)
+        if not n_prefill:
+            bits = n_decoding.bit_length()
+            self._decode[bits] = _KEPT * self._decode.get(bits, seconds) + (1 - _KEPT) * seconds
+        elif n_decoding:
+            more = max(seconds - self._decode_seconds(n_decoding), 1e-9)
+            new = n_prefill, more, n_prefill**2, n_prefill * more, 1.0
+            kept = self._n, self._y, self._nn, self._ny, self._weight
+            self._n, self._y, self._nn, self._ny, self._weight = (_KEPT * a + b for a, b in zip(kept, new, strict=True))
+            self._most = max(self._most, n_prefill)
+            self._learn_fixed()
+
+    def _decode_seconds(self, n: int) -> float:
+        """Return the time of a step in which `n` sessions decode: that of the nearest number that was measured."""
+        if not self._decode:
+            return 0.0
+        return self._decode[min(self._decode, key=lambda bits: abs(bits - n.bit_length()))]
+
+    def _learn_fixed(self) -> None:
+        """Set the cost of prompts at all to that of a line through the measured steps, if these differ in length."""
+        n, y = self._n / self._weight, self._y / self._weight
+        spread = self._nn / self._weight - n * n
+        if spread > (0.1 * n) ** 2:
+            each = (self._ny / self._weight - n * y) / spread
+            self._fixed = min(max(y - each * n, 0.0), 0.9 * y)
+
+    def _each(self) -> float:
+        """Return the seconds of each prompt token."""
+        return max(self._y - self._fixed * self._weight, 0.1 * self._y) / self._n
