@@ -32,7 +32,7 @@ async def stream(client, arguments, n_prompt, n_output, seed):
         "return_token_ids": True,
         "temperature": 0,
     }
-    began, tokens, texts, n = time.perf_counter(), [], [], 0
+    began, tokens, texts, n, event = time.perf_counter(), [], [], 0, None
     async with client.stream("POST", f"{arguments.url}/v1/completions", json=body) as answer:
         if answer.status_code != 200:
             sys.exit(f"{answer.status_code} {(await answer.aread()).decode()[:300]}")
@@ -47,7 +47,7 @@ async def stream(client, arguments, n_prompt, n_output, seed):
                 if choice.get("text"):
                     texts.append(now)
     if n != n_output:
-        sys.exit(f"{n} tokens came, {n_output} were asked for")
+        sys.exit(f"{n} tokens came, {n_output} were asked for; the last event was {event}")
     return began, tokens, texts
 
 

@@ -17,7 +17,7 @@ from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.prompt_scores import score
 from dflash.decode.scheduling.prompt_share import PromptShare
-from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, place
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, RequestError
@@ -50,7 +50,8 @@ class Engine:
     """Advances sessions together: propose, one forward for all, verify each, commit, let the drafters observe.
 
     Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps.
-    The groups of waiting sessions take turns; within a group the oldest session comes first. A session that does not fit
+    The groups of waiting sessions take turns; within a group the oldest session comes first, before all of them those of a
+    lower priority number. A session that does not fit
     memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
     may call the methods, except `add` and `add_all`.
     Sessions take KV pages as they grow; if none is left, the youngest is preempted: see `dflash.decode.scheduling.memory`.
@@ -288,7 +289,7 @@ class Engine:
                 else:
                     self._waiting.start(session)
                     session.started_at = session.started_at or perf_counter()
-                    insort(self._active, session, key=start_time)
+                    insort(self._active, session, key=place)
                     for other in overtaken:
                         other.n_overtaken += 1
                     return True

@@ -88,6 +88,8 @@ class Session:
     prompt_logprobs : int, optional
         Number of likeliest tokens whose log-probabilities are found at each position of the prompt, beside that of the
         prompt's token; None finds none. Such a session computes its whole prompt itself: it does not use the prefix cache.
+    priority : int
+        Sessions of a lower number start first, read their prompts first and keep their memory longer.
 
     Attributes
     ----------
@@ -167,6 +169,7 @@ class Session:
         cache_salt: str = "",
         stop_ids: Iterable[int] | None = None,
         prompt_logprobs: int | None = None,
+        priority: int = 0,
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
@@ -183,7 +186,7 @@ class Session:
         self.stop_ids = self.eos if stop_ids is None else frozenset(stop_ids)
         self.group, self.detokenize, self._reader = group, detokenize, reader
         self.boundaries, self.conversation, self.cache_salt = boundaries, conversation, cache_salt
-        self.prompt_logprobs = prompt_logprobs
+        self.prompt_logprobs, self.priority = prompt_logprobs, priority
         self.use_prefix_cache = use_prefix_cache and prompt_logprobs is None
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed

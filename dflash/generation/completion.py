@@ -86,6 +86,8 @@ class Completion:
         Name of the conversation, a hint for the prefix cache.
     warnings : sequence of str
         Notes about the request for the caller, such as keywords of a schema that are not enforced.
+    priority : int
+        See `Session`.
     ignore_eos : bool
         Continue after end tokens, up to `max_tokens`.
     stop_token_ids : sequence of int
@@ -132,6 +134,7 @@ class Completion:
         prompt_logprobs: int | None = None,
         skip_special: bool = True,
         warnings: Sequence[str] = (),
+        priority: int = 0,
     ) -> None:
         if ignore_eos and grammar is not None:
             raise RequestError("ignore_eos: can't be combined with a constraint, at whose end the output ends; drop one")
@@ -169,6 +172,7 @@ class Completion:
             reader=None if parser is None else lambda: TextReader(tokenizer, parser(), shown),
             cache_salt=cache_salt,
             prompt_logprobs=prompt_logprobs,
+            priority=priority,
         )
         self.session.warnings += warnings
         self.pieces: list[str] = []

@@ -63,6 +63,8 @@ class Options:
         Begin with a prefix from the prefix cache, if it holds one.
     prompt_logprobs : int, optional
         Number of likeliest tokens to report at each position of the prompt.
+    priority : int
+        Requests of a lower number come first.
     include_reasoning : bool
         Send the reasoning.
     continuous_usage : bool
@@ -89,6 +91,7 @@ class Options:
     cache_salt: str | None = None
     use_prefix_cache: bool = True
     prompt_logprobs: int | None = None
+    priority: int = 0
     include_reasoning: bool = True
     continuous_usage: bool = False
     token_ids: bool = False

@@ -61,7 +61,7 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int],
         Its `max_rows` bounds the forward, ``config.pending`` the drafts, `n_vocab` their tokens; chunks end at multiples of
         its `chunk_alignment`.
     sessions : sequence of Session
-        Admitted, the oldest first.
+        Admitted, those of the lowest priority number first, of these the oldest.
     chunk : callable
         ``chunk(n)`` is the most prompt tokens in a forward with `n` sessions that decode.
     fail : callable
@@ -100,7 +100,7 @@ def _chunks(sessions: Sequence[Session], room: int, alignment: int) -> list[tupl
     """Divide `room` tokens among prompts, the oldest first in `sessions`."""
     shares: list[tuple[Session, int]] = []
     kept = _chunk(sessions[0], max(room // 2, min(room, alignment)), alignment) if sessions else 0
-    for session in sorted(sessions, key=lambda session: session.n_prompt - session.n_prefilled):
+    for session in sorted(sessions, key=lambda session: (session.priority, session.n_prompt - session.n_prefilled)):
         kept = 0 if session is sessions[0] else kept
         if n := _chunk(session, room - kept, alignment):
             shares.append((session, n))

@@ -16,6 +16,8 @@ _LEAST = 16
 _FULL = 2048
 """Prompt tokens of a step, beyond which their rate hardly rises."""
 
+_GROWTH = 4
+
 _KEPT = 0.7
 """Weight of the steps before, for each new one: after three steps under another load, two thirds of it are known."""
 
@@ -25,8 +27,8 @@ class PromptShare:
 
     As few as keep prompts at 90 % of their rate alone, so that the next tokens of the others come soon, and no more than the
     limit of the step's time allows. A step costs what decoding costs, something for prompts at all (a GPU unpacks the
-    weights) and something for each prompt token; all three are learned from measured steps. A step takes at most twice as
-    many tokens as any one before, since the times of few tokens say little about many. It changes when a prompt is read,
+    weights) and something for each prompt token; all three are learned from measured steps. A step takes at most four times
+    as many tokens as any one before, since the times of few tokens say little about many. It changes when a prompt is read,
     never a bit of an output. Short prompt chunks beside decoding are the idea of Sarathi-Serve (Agrawal et al. 2024,
     arXiv:2403.02310).
 
@@ -42,7 +44,7 @@ class PromptShare:
         self.seconds = seconds
         self._least = max(_LEAST, alignment)
         self._decode: dict[int, float] = {}  # seconds of steps without prompts, by the bits of the number of sessions
-        self._most, self._fixed = 0, 0.0
+        self._most, self._fixed, self._is_device_free = 0, 0.0, True
         self._n = self._y = self._nn = self._ny = self._weight = 0.0  # decaying sums over steps with prompts
 
     def tokens(self, chunk: int, n_decoding: int) -> int:
@@ -55,15 +57,21 @@ class PromptShare:
         full = min(chunk, _FULL)
         rate = _EFFICIENCY * full / (fixed + full * each)
         wanted = rate * before / (1 - rate * each) if before else chunk
-        return min(chunk, max(self._least, int(min(wanted, affordable, 2 * self._most))))
+        return min(chunk, max(self._least, int(min(wanted, affordable, _GROWTH * self._most))))
 
     def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
-        """Learn from a step that took `seconds`. Steps of prompts alone do not count: a GPU may still work on them."""
+        """Learn from a step that took `seconds`.
+
+        Steps of prompts alone do not count, nor do those after them: a GPU may still work on them.
+        """
         n_prefill, n_decoding = sum(part.n_prefill for part in parts), sum(not part.n_prefill for part in parts)
+        was_free, self._is_device_free = self._is_device_free, n_decoding > 0
+        if not was_free or not n_decoding:
+            return
         if not n_prefill:
             bits = n_decoding.bit_length()
             self._decode[bits] = _KEPT * self._decode.get(bits, seconds) + (1 - _KEPT) * seconds
-        elif n_decoding:
+        else:
             more = max(seconds - self._decode_seconds(n_decoding), 1e-9)
             new = n_prefill, more, n_prefill**2, n_prefill * more, 1.0
             kept = self._n, self._y, self._nn, self._ny, self._weight

@@ -43,50 +43,54 @@ class Ticket:
 
 
 class WaitingQueue:
-    """Sessions that wait to start. Groups take turns; within a group the oldest session comes first.
+    """Sessions that wait to start. Those of the lowest priority number come first.
 
-    A session whose `group` is None is a group of its own, so sessions without groups come in the order of their arrival.
-    Preempted sessions come before all others, the oldest first, and none overtakes them.
+    Of one priority, groups take turns, and within a group the oldest session comes first. A session whose `group` is None is
+    a group of its own, so sessions without groups come in the order of their arrival. Preempted sessions come before all
+    others of their priority, the oldest first, and none of these overtakes them.
     """
 
     def __init__(self) -> None:
         # the oldest last
         self._preempted: list[Ticket] = []
-        # the order of the groups is the order of their turns
-        self._groups: dict[Hashable, dict[Session, Ticket]] = {}
+        # by priority; the order of the groups is the order of their turns
+        self._groups: dict[int, dict[Hashable, dict[Session, Ticket]]] = {}
         self._n = 0
 
     def __len__(self) -> int:
         return self._n
 
     def __iter__(self) -> Iterator[Session]:
-        others = [session for group in self._groups.values() for session in group]
+        others = [session for _, groups in sorted(self._groups.items()) for group in groups.values() for session in group]
         return iter([*(ticket.session for ticket in reversed(self._preempted)), *others])
 
     def append(self, session: Session) -> None:
         """Append a session to its group; a new group has its turn last."""
-        self._groups.setdefault(_group_of(session), {})[session] = Ticket(session)
+        self._groups.setdefault(session.priority, {}).setdefault(_group_of(session), {})[session] = Ticket(session)
         self._n += 1
 
     def prepend(self, session: Session) -> None:
         """Put a preempted session before all that did not start, and in the order of their start among preempted ones."""
-        insort(self._preempted, Ticket(session, MAX_OVERTAKEN), key=lambda ticket: -start_time(ticket.session))
+        insort(self._preempted, Ticket(session, MAX_OVERTAKEN), key=lambda ticket: [-each for each in place(ticket.session)])
         self._n += 1
 
     def in_turn(self, n: int) -> list[Ticket]:
         """Return the first `n` tickets in the order in which their sessions may start."""
-        if self._preempted:
-            return self._preempted[:-2:-1]
-        groups = islice(self._groups.values(), n)
-        rounds = chain.from_iterable(zip_longest(*(group.values() for group in groups)))
-        return list(islice((ticket for ticket in rounds if ticket is not None), n))
+        found: list[Ticket] = []
+        for priority in sorted(self._groups):
+            if self._preempted and self._preempted[-1].session.priority <= priority:
+                break
+            groups = islice(self._groups[priority].values(), n)
+            rounds = chain.from_iterable(zip_longest(*(group.values() for group in groups)))
+            found += islice((ticket for ticket in rounds if ticket is not None), n - len(found))
+        return [*found, *self._preempted[:-2:-1]][:n]
 
     def start(self, session: Session) -> None:
         """Remove a session that starts; its group goes to the end of the turns."""
         self.remove(session)
-        name = _group_of(session)
-        if name in self._groups:
-            self._groups[name] = self._groups.pop(name)
+        groups, name = self._groups.get(session.priority, {}), _group_of(session)
+        if name in groups:
+            groups[name] = groups.pop(name)
 
     def remove(self, session: Session) -> None:
         """Remove a session; harmless if it is not there."""
@@ -95,17 +99,19 @@ class WaitingQueue:
                 self._preempted.remove(ticket)
                 self._n -= 1
                 return
-        name = _group_of(session)
-        group = self._groups.get(name, {})
+        groups, name = self._groups.get(session.priority, {}), _group_of(session)
+        group = groups.get(name, {})
         if group.pop(session, None) is not None:
             self._n -= 1
             if not group:
-                del self._groups[name]
+                del groups[name]
+            if not groups:
+                del self._groups[session.priority]
 
 
-def start_time(session: Session) -> float:
-    """Return the time at which a session was first admitted. Of two, the one with the lower time is the older."""
-    return session.started_at or 0.0
+def place(session: Session) -> tuple[int, float]:
+    """Return the place of a session among those that started: the lower, the earlier it is served, by priority and age."""
+    return session.priority, session.started_at or 0.0
 
 
 def _group_of(session: Session) -> Hashable:

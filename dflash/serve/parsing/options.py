@@ -70,6 +70,7 @@ def parse_options(
         truncation=_truncation(fields, api),
         cache_salt=read(fields, api, "cache_salt"),
         use_prefix_cache=read(fields, api, "cache_prompt"),
+        priority=read(fields, api, "priority"),
         **settings,
     )
 

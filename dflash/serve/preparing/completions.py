@@ -165,6 +165,7 @@ class ReadRequest:
                 skip_special=options.skip_special,
                 warnings=self.warnings,
                 prefix_cache=options.use_prefix_cache,
+                priority=options.priority,
             )
             for prompt, grammar in zip(map(PromptIds, self.prompts), self.grammars, strict=True)
             for each in of_choice

@@ -37,6 +37,35 @@ def test_groups_take_turns_and_keep_their_own_order():
     assert started(sessions) == [0, 4, 6, 1, 5, 2, 3]
 
 
+def test_a_lower_priority_number_starts_first():
+    engine = Engine(Toy(slots=1))
+    sessions = [Session(PROMPT, max_tokens=2, priority=priority) for priority in (1, 0, 2, -3, 0, 1)]
+    engine.add_all(sessions)
+    finish(engine)
+    assert started(sessions) == [3, 1, 4, 0, 5, 2]
+
+
+def test_an_urgent_session_does_not_wait_for_a_preempted_one_and_keeps_its_memory():
+    engine = Engine(Toy(pages=4, slots=4), headroom=0)
+    calm = [engine.add(Session(PROMPT, max_tokens=LONG, priority=1)) for _ in range(2)]
+    while not engine.n_preempted:
+        engine.step()
+    urgent = engine.add(Session(PROMPT, max_tokens=LONG))
+    finish(engine)
+    assert urgent.n_preempted == 0
+    assert urgent.ended_at < max(session.ended_at for session in calm)
+
+
+def test_an_urgent_prompt_is_read_before_older_ones():
+    engine = Engine(Toy(rows=128), chunk=64)
+    calm = engine.add(Session([1] * 600, max_tokens=1, priority=1))
+    engine.step()
+    urgent = engine.add(Session([2] * 300, max_tokens=1))
+    finish(engine)
+    assert urgent.ended_at < calm.ended_at
+    assert [len(session.output_ids) for session in (calm, urgent)] == [1, 1]
+
+
 def test_a_request_of_many_texts_does_not_keep_a_later_one_waiting():
     engine = Engine(Toy(slots=2))
     many = [Session(PROMPT, max_tokens=2, group="many") for _ in range(200)]
