@@ -51,9 +51,12 @@ def test_an_urgent_session_does_not_wait_for_a_preempted_one_and_keeps_its_memor
     while not engine.n_preempted:
         engine.step()
     urgent = engine.add(Session(PROMPT, max_tokens=LONG))
+    engine.step()
+    assert urgent.started_at is not None
+    assert (engine.active, engine.waiting) == (2, 1)
     finish(engine)
     assert urgent.n_preempted == 0
-    assert urgent.ended_at < max(session.ended_at for session in calm)
+    assert [session.n_tokens for session in (*calm, urgent)] == [LONG] * 3
 
 
 def test_an_urgent_prompt_is_read_before_older_ones():
