@@ -90,11 +90,12 @@ class OutputParser:
         Parameters
         ----------
         cut : bool
-            The model has not ended the completion itself. Then the head of a call is no text: more would have made it one.
+            The model has not ended the completion itself. Then the head of a call is no text, since more would have made it
+            one, nor is the beginning of what closes a call.
         """
         rest = self._text[self._at :]
         if self._call is None:
-            self._write(rest)
+            self._write("" if cut and self._step is OutputParser._after_call else rest)
         elif self._call.stage is not Stage.HEAD:
             self._call.finish(rest, cut=cut)
         elif not self._call.settle(rest, cut=cut):

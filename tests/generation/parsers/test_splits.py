@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing import CLOSED, JSON, LLAMA, MISTRAL, OPENED, QWEN, TOOLS, XML, call, events, parser
+from parsing import CLOSED, JSON, LLAMA, MISTRAL, OPENED, QWEN, TOOLS, XML, call, events, parsed, parser
 
 PIECES = {
     XML: (
@@ -124,3 +124,28 @@ def test_a_string_is_passed_on_while_it_is_written():
     assert deltas == [['"content": "'], ['a\\"'], [], ["\\nb"], []], "what follows tells if the value has ended"
     parts = ("\n<parameter=options>\n{", '"a": 1', "}\n</parameter>\n</function>")
     assert [[event.text for event in one.push(part)[:1]] for part in parts] == [['", "options": '], [], ['{"a": 1}}']]
+
+
+OBJECT = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+ENDS = {
+    XML: call("get_weather", city="Rome"),
+    JSON: f"<tool_call>\n{OBJECT}\n</tool_call>",
+    QWEN: f"<tool_call>\n{OBJECT}\n</tool_call>",
+    LLAMA: '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}} ; ',
+    MISTRAL: f"[TOOL_CALLS] [{OBJECT} , ",
+}
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("calls", ENDS)
+def test_a_call_that_is_cut_in_what_closes_it_leaves_no_text(calls, bound):
+    """With whatever stands between the last bracket of the call and the last letter of its end."""
+    whole = f"```json\n{OBJECT}\n```" if bound and calls == QWEN else ENDS[calls]
+    given = {"calls": calls, "bound": bound, "cut": True}
+    n_end = len(whole) - max(whole.rfind("</function>") + 11, whole.rfind("}") + 1)
+    assert n_end > 2
+    for n in range(n_end):
+        text = whole[: len(whole) - n]
+        (one,) = parsed(text, **given).tool_calls
+        assert (one.name, one.complete, parsed(text, **given).content) == ("get_weather", True, "")
+        assert events([text], **given) == events(list(text), **given)
