@@ -3,8 +3,9 @@
 #   docker build --target cpu -t dflash .      docker run -p 8000:8000 -e DFLASH_API_KEY=secret dflash demo
 #   docker build --target cuda -t dflash .     docker run --gpus all ... -v models:/models dflash /models/FILE.gguf
 #
-# What is tested: `tools/try_dockerfile.py` executes these steps in an empty Debian root that debootstrap makes, and asks
-# the server for a completion. The base images themselves, a build by docker, and the target cuda on a GPU are untested.
+# What is tested: `tools/try_dockerfile.py` executes the steps of both targets in an empty Debian root that debootstrap
+# makes, runs `dflash info`, and asks the server for a completion, on the CPU. For the target cuda it also compiles a kernel
+# with the CUDA compiler of the extra. Untested: the base images, a build by docker, and the target cuda on a GPU.
 FROM debian:trixie-slim AS base
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/dflash && useradd --create-home dflash

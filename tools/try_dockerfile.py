@@ -1,4 +1,4 @@
-"""Execute the steps of the Dockerfile in an empty Debian root, and ask the server in it for a completion.
+"""Execute the steps of the Dockerfile in an empty Debian root, run `dflash info`, and ask the server in it for a completion.
 
 python tools/try_dockerfile.py [--target cpu|cuda] [--root FOLDER]      as root, with debootstrap and the package registries
 
@@ -24,6 +24,13 @@ SHARED = ("etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt", "
 """Files of this machine that its network may need; packages in the root overwrite some of them."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+COMPILE = """
+from dflash.kernels.gpu.cubin import compiler, cubin
+code = cubin('extern "C" __global__ void one(float *x) { *x = 1.0f; }', "one.cu", (), "sm_90")
+print(compiler(), "made", len(code), "bytes for sm_90")
+"""
+"""What the target cuda must do without a GPU."""
+
 NETWORK = ("PIP_CERT", "PIP_INDEX_URL", "SSL_CERT_FILE")
 """Settings of this machine that its network may need."""
 
@@ -149,6 +156,9 @@ def main() -> None:
         for word, rest in steps((SOURCES / "Dockerfile").read_text(encoding="utf-8"), arguments.target):
             print(word, rest, flush=True)
             root.execute(word, rest)
+        run(root.words("dflash", "info", "demo"))
+        if arguments.target == "cuda":
+            run(root.words("python", "-c", COMPILE))
         ask(root)
 
 

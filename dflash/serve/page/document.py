@@ -14,7 +14,7 @@ STYLES = ("base", "layout", "thread", "markdown", "tokens", "settings")
 SCRIPTS = (
     *(f"shell/{name}" for name in ("dom", "theme", "toast", "wording", "transport", "connection", "keys")),
     *(f"markdown/{name}" for name in ("source", "blocks", "inline", "highlight", "view")),
-    *(f"tokens/{name}" for name in ("origins", "token_map", "tip", "step_strip", "step_player")),
+    *(f"tokens/{name}" for name in ("origins", "token_map", "tip", "token_keys", "step_strip", "step_player")),
     *(f"chat/{name}" for name in ("lane", "completion", "attachments", "messages", "store", "settings", "user_view")),
     *(f"chat/{name}" for name in ("measure", "thread", "history", "welcome", "main")),
 )

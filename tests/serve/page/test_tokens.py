@@ -76,6 +76,43 @@ def test_the_note_of_a_token_shows_what_was_rejected(answered):
     assert not answered.is_visible("#tip")
 
 
+def test_the_keyboard_moves_from_token_to_token(answered):
+    """Tab reaches one token of the text; its note follows the focus, and Enter chooses its step."""
+    token, focused = last(answered, "> .text .t").first, "document.activeElement.textContent"
+    assert last(answered, "> .text .t[tabindex='0']").count() == 1
+    token.focus()
+    assert answered.inner_text("#tip") == "token injected by a recovery, step 2"
+    answered.keyboard.press("ArrowRight")
+    answered.keyboard.press("ArrowRight")
+    assert answered.evaluate(focused) == " x"
+    assert answered.inner_text("#tip s") == "\u2423c d"
+    assert answered.evaluate("document.activeElement.getAttribute('aria-describedby')") == "tip"
+    answered.keyboard.press("Enter")
+    assert last(answered, ".scrub input").input_value() == "2"
+    answered.keyboard.press("End")
+    assert answered.evaluate(focused) == "two"
+    answered.keyboard.press("ArrowRight")
+    assert answered.evaluate(focused) == "two"
+    answered.keyboard.press("Tab")
+    assert not answered.is_visible("#tip")
+    answered.keyboard.press("Shift+Tab")
+    assert answered.evaluate(focused) == "two", "Tab comes back to the token that was left"
+    answered.keyboard.press("Alt+c")
+    assert last(answered, ".t[tabindex='0']").count() == 0
+    answered.keyboard.press("Alt+c")
+    assert last(answered, "> .text .t[tabindex='0']").inner_text() == "two"
+
+
+def test_an_answer_without_drafts_is_not_marked(answered, fake):
+    border = "node => getComputedStyle(node).borderBottomStyle + getComputedStyle(node).borderBottomColor"
+    assert "dotted" in last(answered, "> .text .t.bonus").evaluate(border)
+    fake.then(content("a b", **step(2, pieces=[["bonus", "a"], ["bonus", " b"]], draft=[], path=[])), delta("stop"))
+    ask(answered)
+    ended(answered, 2)
+    assert last(answered, "> .text .t.bonus").count() == 2
+    assert last(answered, "> .text .t.bonus").first.evaluate(border) == "solidrgba(0, 0, 0, 0)"
+
+
 def test_a_tap_chooses_the_step_of_a_token(answered):
     last(answered, ".t.corrected").click()
     assert last(answered, ".scrub input").input_value() == "2"

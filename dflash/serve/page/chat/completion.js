@@ -22,7 +22,10 @@ class CompletionView {
     this.markdown = new MarkdownView(this.text, tokenPainter(map, "content", origin));
     this.thoughtMarkdown = new MarkdownView(this.thought, tokenPainter(map, "reasoning", origin));
     this.sent = { content: 0, reasoning: 0, steps: 0 };
-    for (const element of [this.text, this.thought]) this.followPointer(element);
+    for (const element of [this.text, this.thought]) {
+      this.followPointer(element);
+      followKeys(element, (token) => this.tell(token), (token) => this.player.choose(Number(token.dataset.s)));
+    }
   }
 
   /** Add a chunk of the stream. */
@@ -49,6 +52,7 @@ class CompletionView {
     this.markdown.draw(whole);
     this.drawCalls();
     for (; sent.steps < lane.steps.length; sent.steps += 1) this.player.add(sent.steps);
+    this.root.classList.toggle("drafted", lane.steps.some((step) => step.drafted || step.injected));
     this.numbers.textContent = [...measured(lane), ...(this.over ? facts(lane) : [])].join(" · ");
     this.root.dispatchEvent(new CustomEvent("drawn", { bubbles: true }));
   }
@@ -66,6 +70,7 @@ class CompletionView {
     this.lane.finish = finish ?? this.lane.finish ?? "error";
     this.over = true;
     this.draw(true);
+    setTokenStops(this.root);
     this.player.end();
     for (const note of this.lane.notes) this.below.append(make("p", { class: "note" }, `Recovery: ${note}`));
     if (this.lane.problem) this.below.append(make("p", { class: "error", role: "alert" }, this.lane.problem));

@@ -11,7 +11,7 @@ const SHORTCUTS = [
   ["Alt+S", "Settings"],
   ["Alt+C", "Token colours"],
   ["Alt+T", "Theme"],
-  ["\u2190 \u2192", "Step by step, on the slider of an answer"],
+  ["\u2190 \u2192", "Step by step on the slider of an answer, token by token in its text"],
   ["?", "This list"],
 ];
 

@@ -37,5 +37,6 @@ function showOrigins(shown) {
   remembered.set("origins", shown ? "on" : "off");
   document.body.classList.toggle("origins", shown);
   byId("origins").checked = shown;
+  setTokenStops(document);
   tip.hide();
 }

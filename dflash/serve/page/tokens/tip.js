@@ -6,7 +6,8 @@ class Tip {
   constructor() {
     this.root = make("div", { id: "tip", role: "tooltip", hidden: "" });
     document.body.append(this.root);
-    document.addEventListener("scroll", () => this.hide(), true);
+    this.element = null;
+    document.addEventListener("scroll", () => (this.element === document.activeElement ? this.place() : this.hide()), true);
   }
 
   /** Show the note of a token of a step beside its element. */
@@ -18,6 +19,14 @@ class Tip {
     const title = make("p", {}, make("i", { class: origin }), `${ORIGINS[origin]}, step ${number + 1}`);
     this.root.replaceChildren(title, ...(texts.length ? [make("p", { class: "muted" }, "rejected here:"), make("ul", {}, ...texts)] : []));
     this.root.hidden = false;
+    this.element?.removeAttribute("aria-describedby");
+    this.element = element;
+    element.setAttribute("aria-describedby", "tip");
+    this.place();
+  }
+
+  place() {
+    const { element } = this;
     const box = element.getClientRects()[0] ?? element.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.root;
     const left = Math.max(8, Math.min(box.left, innerWidth - width - 8));
