@@ -26,9 +26,9 @@ def rotate(x: Tensor, positions: Tensor, rotation: tuple[Tensor, float]) -> Tens
 
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     """Return softmax attention (S, T, heads * size) of q (S, T, heads, size) over keys that `visible` (S, T, K) admits."""
-    k, v = (x.repeat_interleave(q.shape[-2] // x.shape[-2], -2).to(q.dtype) for x in (k, v))
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return fn.scaled_dot_product_attention(q, k, v, attn_mask=visible[:, None]).transpose(1, 2).flatten(2)
+    k, v = (x.repeat_interleave(q.shape[-2] // x.shape[-2], -2) for x in (k, v))
+    q, k, v = (x.transpose(1, 2).to(torch.bfloat16 if x.is_cuda else x.dtype) for x in (q, k, v))
+    return fn.scaled_dot_product_attention(q, k, v, attn_mask=visible[:, None]).transpose(1, 2).flatten(2).float()
 
 
 class Layer(nn.Module):

@@ -31,7 +31,7 @@ STARTS = (
 """Beginnings of texts: Python, which the demo writes best. `train_draft.prompts` has more."""
 
 AT_ONCE = 8
-"""Texts that are read in one forward."""
+"""Most texts that are read in one forward."""
 
 TEMPERATURES = 0.0, 0.7, 1.0
 """Of the rounds of `write_until`, in turn: a draft should know the texts of greedy and of sampled requests."""
@@ -109,16 +109,16 @@ def load_texts(path: Path) -> list[Written]:
 def record(lm: dflash.LM, texts: Iterable[Written], layers: tuple[int, ...]) -> list[Text]:
     """Read texts with the model, and return them with the outputs of `layers` and of the last norm."""
     found: list[Text] = []
-    for batch in _batches(texts, lm.model.prefill_chunk):
+    for batch in _batches(texts, lm.model.prefill_chunk, min(AT_ONCE, lm.model.pools.free_slots)):
         found += lm.call(lambda batch=batch: _read(lm.model, batch, layers))
     return found
 
 
-def _batches(texts: Iterable[Written], rows: int) -> Iterator[list[Written]]:
-    """Yield texts that fit a forward of so many rows together; a longer text comes alone."""
+def _batches(texts: Iterable[Written], rows: int, most: int) -> Iterator[list[Written]]:
+    """Yield at most `most` texts that fit a forward of so many rows together; a longer text comes alone."""
     batch: list[Written] = []
     for text in texts:
-        if batch and (len(batch) == AT_ONCE or sum(len(each.tokens) for each in [*batch, text]) > rows):
+        if batch and (len(batch) == most or sum(len(each.tokens) for each in [*batch, text]) > rows):
             yield batch
             batch = []
         batch.append(text)
