@@ -33,6 +33,8 @@ STARTS = (
 AT_ONCE = 8
 """Most texts that are read in one forward."""
 
+MOST = float(np.finfo(np.float16).max)
+
 TEMPERATURES = 0.0, 0.7, 1.0
 """Of the rounds of `write_until`, in turn: a draft should know the texts of greedy and of sampled requests."""
 
@@ -148,8 +150,8 @@ def _read(model: Any, texts: Sequence[Written], layers: tuple[int, ...]) -> list
 
 
 def _host(rows: Any) -> NDArray[np.float16]:
-    """Return an array of the host; a model on a GPU returns arrays of the device."""
-    halves = rows.astype(np.float16)
+    """Return an array of the host, clipped to halves, since first tokens have huge features in some models."""
+    halves = rows.clip(-MOST, MOST).astype(np.float16)  # of a model on a GPU: an array of the device
     return halves.get() if hasattr(halves, "get") else halves
 
 

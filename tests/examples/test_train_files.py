@@ -127,3 +127,8 @@ def test_the_demos_head_in_a_file_of_its_own(lm, tmp_path, pools):
     own, other = (lm.generate("import os\n", strategy=dflash.Strategy(head, Chain(3)), max_tokens=24) for head in heads)
     assert other.tokens == own.tokens
     assert sum(step.accepted for step in other.steps) >= sum(step.accepted for step in own.steps) - 2 > 0
+
+
+def test_huge_features_stay_finite():
+    """Some models have activations beyond the largest half at their first token."""
+    assert recording._host(np.array([[1e6, -1e6, 2]], np.float32)).tolist() == [[recording.MOST, -recording.MOST, 2]]
