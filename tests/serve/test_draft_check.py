@@ -123,7 +123,7 @@ def test_the_kind_of_a_file_selects_the_strategies():
 def test_the_draft_of_the_default_strategy_is_not_loaded_twice():
     engine_thread = FakeWorker()
     prepare_draft(engine_thread, Defaults())
-    prepare_draft(engine_thread, Defaults(Strategy("adaptive(lookup, dflash)"), draft="demo-draft"))
+    prepare_draft(engine_thread, Defaults(Strategy.named("adaptive(lookup, dflash)", "demo-draft"), draft="demo-draft"))
     assert not engine_thread.asked
 
 

@@ -20,6 +20,7 @@ from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
+from dflash.model.loading.published_drafts import AT_HAND
 from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class DFlash(ModelDrafter["_DFlashState"]):
     draft : str or path
         A GGUF file or a folder as published; ``demo-draft``, which comes with dflash; or ``hf:org/repo`` of the Hugging Face
         hub. It must have been trained for the target. ``auto`` finds it: beside the target's file, or in a table of
-        published drafts (`dflash.model.loading.published_drafts`).
+        published drafts (`dflash.model.loading.published_drafts`), which are downloaded. The default is the draft that
+        ``auto`` finds, if that needs no download.
     draft_device : str, optional
         Device of the draft model: ``"cpu"``, ``"cuda"``, or a GPU as ``"cuda:1"``; that of the target if None.
     context : int, optional
@@ -79,7 +81,7 @@ class DFlash(ModelDrafter["_DFlashState"]):
     DFlash, arXiv 2602.06036. Draft vocabulary: FR-Spec, arXiv 2502.14856; EAGLE-3, arXiv 2503.01840.
     """
 
-    draft: str | os.PathLike[str] = "demo-draft"
+    draft: str | os.PathLike[str] = AT_HAND
     draft_device: str | None = None
     context: int | None = None
     trim_block: bool = True

@@ -15,7 +15,7 @@ from dflash.model.draft.model import BlockDraft, Tables
 from dflash.model.draft.state import DEFAULT_CONTEXT, places
 from dflash.model.draft.vocabulary import Vocabulary, common, vocabulary
 from dflash.model.loading.hub import resolve
-from dflash.model.loading.published_drafts import AUTO, draft_of
+from dflash.model.loading.published_drafts import AT_HAND, AUTO, draft_of
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import Model
 from dflash.model.split.names import device_kind, device_number
@@ -86,9 +86,9 @@ def load_draft(
         raise Unsupported(f"draft: device {device!r} must be cpu, cuda, or a GPU as cuda:1")
     if kind == "cuda" and target.device == "cpu":
         raise Unsupported(f"draft: device {device!r} needs a model on a GPU, this one runs on the CPU")
-    if os.fspath(name) == AUTO:
+    if os.fspath(name) in (AUTO, AT_HAND):
         weights = target.weights if target.device == "cpu" else target.weights.host
-        name = draft_of(weights.metadata, weights.path)
+        name = draft_of(weights.metadata, weights.path, at_hand=os.fspath(name) == AT_HAND)
         log.info("draft model: %s", name)
     with memory_errors(name, "use another strategy"):
         config, source = open_draft(resolve(name, folders=True))

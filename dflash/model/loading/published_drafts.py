@@ -11,8 +11,8 @@ from dflash.errors import NotFound, RequestError
 from dflash.model.gguf.choose import choose_files, is_draft
 from dflash.model.loading.hub import PACKAGED, origin_of
 
-AUTO = "auto"
-"""Name of a draft model that is to be found."""
+AUTO, AT_HAND = "auto", "at-hand"
+"""Names of a draft model that is to be found: also on the hub, or only where that needs no download."""
 
 PUBLISHED: Mapping[str, str] = {
     "dflash-demo": "demo-draft",
@@ -34,7 +34,7 @@ OWN_TABLE = "DFLASH_DRAFTS"
 """Environment variable: a JSON file like `PUBLISHED`, whose entries come first."""
 
 
-def draft_of(metadata: Mapping[str, Any], path: Path) -> str:
+def draft_of(metadata: Mapping[str, Any], path: Path, *, at_hand: bool = False) -> str:
     """Return the name of the draft model of a target.
 
     A draft in the repository or folder of the target comes first, then the table.
@@ -45,27 +45,37 @@ def draft_of(metadata: Mapping[str, Any], path: Path) -> str:
         Metadata of the target's file.
     path : Path
         The target's file.
+    at_hand : bool
+        Whether drafts on the hub are left out, since a gigabyte should not be downloaded for a name.
 
     Raises
     ------
     NotFound
-        If no draft is known.
+        If no draft is known, or at hand.
     RequestError
         If the user's own table can't be read.
     """
     names = list(_names(metadata, path))
-    beside = _beside(path, names)
-    if beside is not None:
-        return beside
+    found = _beside(path, names) or _listed(names)
+    if found is None:
+        how = "" if at_hand else " auto"
+        raise NotFound(
+            f"draft{how}: no draft model is known for {names[0]!r}; give its file or repository, or decode without one "
+            "(lookup, adaptive)"
+        )
+    if at_hand and found.startswith("hf:"):
+        raise NotFound(f"draft: no draft model is beside {path.name}; auto is {found}, downloaded once")
+    return found
+
+
+def _listed(names: Iterable[str]) -> str | None:
+    """Return the draft of the first table and name that have one."""
     for table in (_own_table(), PUBLISHED):
         for name in names:
             found = [key for key in table if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", name)]
             if found:
                 return table[max(found, key=len)]
-    raise NotFound(
-        f"draft auto: no draft model is known for {names[0]!r}; give its file or repository, or decode without one "
-        "(lookup, adaptive)"
-    )
+    return None
 
 
 def _names(metadata: Mapping[str, Any], path: Path) -> Iterator[str]:

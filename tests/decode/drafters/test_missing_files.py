@@ -28,5 +28,8 @@ def test_a_model_without_drafts(monkeypatch, tmp_path):
         table = tmp_path / "drafts.json"
         table.write_text(json.dumps({"llama-tiny": "hf:me/draft"}))
         monkeypatch.setenv(OWN_TABLE, str(table))
-        assert known_draft(file) == "hf:me/draft"
+        assert (known_draft(file), known_draft(file, at_hand=True)) == ("hf:me/draft", None)
+        assert set(BLOCK_DRAFTS) < set(strategies_without_files(file)), "nothing is downloaded for a name"
+        table.write_text(json.dumps({"llama-tiny": "draft.gguf"}))
+        assert known_draft(file, at_hand=True) == "draft.gguf"
         assert not set(BLOCK_DRAFTS) & set(strategies_without_files(file))

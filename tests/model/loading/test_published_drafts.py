@@ -2,10 +2,13 @@ import json
 from functools import partial
 
 import pytest
+from golden import load
 from hub_stand_in import serve_hub
 
 import dflash
+from dflash import DFlash
 from dflash.errors import NotFound, RequestError
+from dflash.model.loading import published_drafts
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.published_drafts import OWN_TABLE, PUBLISHED, draft_of
 
@@ -37,6 +40,17 @@ def test_a_target_is_known_by_what_its_file_says(metadata, name, key, tmp_path):
 def test_another_model_has_none(name, tmp_path):
     with pytest.raises(NotFound, match=f"draft auto: no draft model is known for '{name.lower()}'"):
         draft_of({"general.name": name}, tmp_path / "model.gguf")
+
+
+def test_a_strategy_by_name_downloads_nothing(monkeypatch):
+    """A block draft without a file is the demo's or one beside the target: never another model's, never a download."""
+    model = load("llama-tiny-Q8_0")
+    with pytest.raises(NotFound, match=r"^draft: no draft model is known for '.*'; give its file"):
+        DFlash().load(model)
+    monkeypatch.setattr(published_drafts, "PUBLISHED", {"llama-tiny": "hf:org/draft"})
+    with pytest.raises(NotFound, match=r"^draft: no draft model is beside .*\.gguf; auto is hf:org/draft, downloaded once"):
+        DFlash().load(model)
+    assert dflash.DDTree().drafter == DFlash()
 
 
 def test_a_draft_beside_the_file_comes_first(tmp_path):
