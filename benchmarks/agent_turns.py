@@ -115,7 +115,6 @@ def answered(lm, turn, setting, temperature, max_tokens):
             tools=tools,
             tool_choice="required" if setting == "required" else None,
             recover="" if setting in MODES else setting,
-            strategy="lookup" if setting == "empty" else "plain",  # `empty` acts on drafted outputs alone
             temperature=temperature,
             seed=SEED,
             max_tokens=max_tokens,

@@ -44,7 +44,7 @@ def _answers(judged):
 
 
 def _recoveries(judged):
-    yield "| recovery | temp. | turns | target | acted | on target | on right ones | right after | tokens | became |"
+    yield "| recovery | temp. | turns | target | changed | on target | on right ones | right after | tokens | became |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
     for setting, temperature in dict.fromkeys(key[:2] for key in judged if key[0] not in MODES):
         pairs = [
@@ -53,7 +53,7 @@ def _recoveries(judged):
             if key[:2] == (setting, temperature) and ("free", temperature, key[2]) in judged
         ]
         target = TARGETS.get(setting, "")
-        acted = [(before, after) for before, after in pairs if after["actions"]]
+        acted = [(before, after) for before, after in pairs if after["actions"] and before["tokens"] != after["tokens"]]
         changes = Counter(f"{before['kind']} to {after['kind']}" for before, after in acted)
         yield _row(
             f"`{setting}`",

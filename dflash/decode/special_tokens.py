@@ -10,7 +10,9 @@ class SpecialTokens:
     Parameters
     ----------
     silent : frozenset of int
-        Tokens that a reader does not see: reasoning tags, white space. End tokens need not be included.
+        Tokens that a reader does not see: reasoning tags, white space, `control`. End tokens need not be included.
+    control : frozenset of int
+        Control tokens that texts leave out, and that belong neither to reasoning nor to calls.
     call : (int, int), optional
         Tokens that open and close a tool call.
     think : (int, int), optional
@@ -18,5 +20,6 @@ class SpecialTokens:
     """
 
     silent: frozenset[int] = frozenset()
+    control: frozenset[int] = frozenset()
     call: tuple[int, int] | None = None
     think: tuple[int, int] | None = None

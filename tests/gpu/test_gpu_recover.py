@@ -93,6 +93,7 @@ def test_a_second_try_begins_where_the_prompt_ends(lm):
 
         def start(self, session):
             session.stop_ids |= {want.tokens[8]}
+            session.eos |= {want.tokens[8]}
             watch = super().start(session)
             watch._silent = frozenset(range(lm.model.n_vocab))
             return watch

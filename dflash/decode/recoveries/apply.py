@@ -49,7 +49,8 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
         if isinstance(verdict, Restart):
             if session.has_emitted:
                 raise DFlashError(f"{recovery_state.name}: cannot restart after tokens were emitted")
-            session.recovery_states.remove(recovery_state)
+            at = session.recovery_states.index(recovery_state)
+            session.recovery_states[at : at + 1] = [] if verdict.then is None else [verdict.then]
             session.interventions.append(intervention)
             return Decision(accepted.cut(0), restart=True)
         done.append(intervention)

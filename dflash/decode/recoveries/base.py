@@ -40,9 +40,13 @@ class Inject(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Drop all output tokens and decode again with plain decoding. Allowed only if no token was emitted."""
+    """Drop all output tokens and decode again with plain decoding. Allowed only if no token was emitted.
+
+    The state `then` takes the place of the one that returned this verdict, which is removed.
+    """
 
     reason: str
+    then: RecoveryState | None = None
 
 
 Verdict = Signal | Cut | Inject | Restart

@@ -74,6 +74,9 @@ class OutputFormat:
 
     def with_calls(self, special_tokens: SpecialTokens, tokenizer: Tokenizer) -> SpecialTokens:
         """Return special tokens with the one that opens a call, where the format has others than ``<tool_call>``."""
+        shown = self.tokens(tokenizer)
+        silent, control = special_tokens.silent - shown, special_tokens.control - shown
+        special_tokens = replace(special_tokens, silent=silent, control=control)
         opened = None if self.tools is None or not self.tools.tokens else tokenizer.id_of(self.tools.tokens[0])
         if special_tokens.call is not None or opened is None:
             return special_tokens

@@ -19,12 +19,11 @@ def opening_token(tokenizer: Tokenizer, template: ChatTemplate | None) -> int | 
 
 def special_tokens_of(tokenizer: Tokenizer) -> SpecialTokens:
     """Return the special tokens that recoveries need."""
-    silent = (tokenizer.id_of(text) for text in (*_BLANK, *THINK))
-    return SpecialTokens(
-        silent=frozenset(token for token in silent if token is not None),
-        call=_pair(tokenizer, *CALL),
-        think=_pair(tokenizer, *THINK),
-    )
+    call, think = _pair(tokenizer, *CALL), _pair(tokenizer, *THINK)
+    control = tokenizer.control_ids.difference(call or (), think or ())
+    blank = (tokenizer.id_of(text) for text in (*_BLANK, *THINK))
+    silent = control.union(token for token in blank if token is not None)
+    return SpecialTokens(silent, control, call, think)
 
 
 def _pair(tokenizer: Tokenizer, opens: str, closes: str) -> tuple[int, int] | None:

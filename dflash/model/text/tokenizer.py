@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
@@ -212,6 +213,11 @@ class Tokenizer:
     def is_special(self, token: int) -> bool:
         """Return True if a token is a control token."""
         return self._kind(token) == CONTROL
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Control tokens, end tokens among them."""
+        return frozenset(token for token, kind in enumerate(self._types) if kind == CONTROL)
 
     def is_added(self, token: int) -> bool:
         """Return True if a token is no piece of ordinary text: a control token, or one as ``<think>``."""

@@ -1,10 +1,10 @@
-"""A text that ends before anything is to be seen, though plain decoding would have gone on."""
+"""A text that ends before anything is to be seen: it is written once more, and can't end before a visible token."""
 
 import numpy as np
 import pytest
 from oracles import Remembers, naive
 from toy import Toy
-from watching import script, way, written
+from watching import WAYS, script, way, written
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
@@ -15,7 +15,7 @@ from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import PoolExhausted
 from dflash.model.loading.target import load_model
 
-END, BLANK, PROMPT = 0, 1, [3, 8, 5, 2]
+END, BLANK, WORD, CONTROL, PROMPT = 0, 1, 6, 7, [3, 8, 5, 2]
 KNOWN = {"eos": [END], "special_tokens": SpecialTokens(silent=frozenset([BLANK]))}
 
 
@@ -87,17 +87,34 @@ def test_a_prompt_of_one_token():
     assert session.output_ids == [3, 3, 3]
 
 
-def test_plain_decoding_is_not_tried_again():
-    toy = Toy(law=lambda text: [text[-1] == token for token in range(13)])
-    for strategy in (way("plain", ()), way("right", [4, 0], size=0)):
-        session = written(toy, [4, 0], strategy | EmptyRetry(), eos=[0])
-        assert (session.output_ids, session.interventions) == ([0], [])
+@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("n_blank", [0, 2])
+def test_an_end_that_the_model_itself_wants_is_masked_up_to_a_visible_token(kind, n_blank):
+    """Likeliest is the end, then a control token, then blanks and at last a word."""
+
+    def law(text):
+        logits = dict.fromkeys(range(13), 0.0) | {wanted[min(len(text) - len(PROMPT), 3)]: 7.0, CONTROL: 8.0, END: 9.0}
+        return list(logits.values())
+
+    wanted = [*[BLANK] * n_blank, *[WORD] * 4]
+    known = {**KNOWN, "special_tokens": SpecialTokens(silent=frozenset([BLANK, CONTROL]), control=frozenset([CONTROL]))}
+    assert written(Toy(law=law), PROMPT, way(kind, [*PROMPT, END]), **known).output_ids == [END]
+    session = written(Toy(law=law), PROMPT, way(kind, [*PROMPT, END]) | EmptyRetry(), **known)
+    assert session.output_ids == [*wanted[: n_blank + 1], END]
+    assert [each.action for each in session.interventions] == ["restart"]
+    assert (session.sampler.processors, len(session.recovery_states)) == ((), 0)
+
+
+def test_a_token_of_the_caller_that_ends_an_output_is_no_fault():
+    toy = Toy(law=script(4, [BLANK, WORD]))
+    session = written(toy, PROMPT, way("plain", ()) | EmptyRetry(), stop_ids=[BLANK], **KNOWN)
+    assert (session.output_ids, session.interventions) == ([BLANK], [])
 
 
 def test_only_once():
     toy = Toy(law=lambda text: [9] + [0] * 12)
     session = written(toy, PROMPT, way("right", [*PROMPT, 0]) | EmptyRetry() | EmptyRetry(), eos=[0])
-    assert session.output_ids == [0]
+    assert session.output_ids == [1, 0], "the first visible token, and then the end that is likeliest"
     assert len(session.interventions) == 1
 
 

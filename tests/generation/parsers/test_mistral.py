@@ -1,8 +1,12 @@
 """Calls of Mistral: an array of objects, or a name and its arguments, after a token."""
 
 import pytest
-from parsing import MISTRAL, calls_of, events, parser
+from parsing import MISTRAL, TOOLS, calls_of, events, parser
 from parsing import parsed as parsed_as
+
+from dflash.generation.parsers import OutputFormat
+from dflash.generation.recovery.special_tokens import special_tokens_of
+from dflash.model.text.chat_template import ChatTemplate
 
 LISTED = '{"name": "get_weather", "arguments": {"city": "Oslo"}}', '{"name": "get_time", "arguments": {}, "id": "abcdefghi"}'
 BOTH = [("get_weather", '{"city": "Oslo"}'), ("get_time", "{}")]
@@ -10,6 +14,25 @@ BOTH = [("get_weather", '{"city": "Oslo"}'), ("get_time", "{}")]
 
 def parsed(text, *args, **settings):
     return parsed_as(text, *args, calls=MISTRAL, reasoning="none", **settings)
+
+
+class Vocabulary:
+    """Control tokens, of which two belong to calls."""
+
+    control_ids = frozenset([2, 5, 6, 7])
+
+    def id_of(self, text):
+        return {"</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[IMG]": 7}.get(text)
+
+
+def test_control_tokens_of_calls_are_visible():
+    """`EmptyRetry` masks the others."""
+    output_format = OutputFormat.of(ChatTemplate("", tokens={}), TOOLS, reasoning="none", tool=MISTRAL)
+    found = output_format.with_calls(special_tokens_of(Vocabulary()), Vocabulary())
+    assert found.call == (5, 5)
+    assert found.control == found.silent == Vocabulary.control_ids - output_format.tokens(Vocabulary())
+    assert {2, 7} <= found.control
+    assert 5 not in found.control
 
 
 @pytest.mark.parametrize(

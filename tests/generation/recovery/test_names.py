@@ -171,7 +171,9 @@ def test_special_tokens(lm):
     assert marks.call == (one("<tool_call>"), one("</tool_call>"))
     assert marks.think == (one("<think>"), one("</think>"))
     assert {one("\n\n"), *marks.think} <= marks.silent
-    assert not any(lm.tokenizer.decode([token]).strip() for token in marks.silent - set(marks.think))
+    assert {*lm.tokenizer.eos_ids, one("<|im_start|>")} <= marks.control <= marks.silent
+    assert marks.control.isdisjoint(marks.call + marks.think)
+    assert not any(lm.tokenizer.decode([token], skip_special=True).strip() for token in marks.silent - set(marks.think))
 
 
 @pytest.fixture
