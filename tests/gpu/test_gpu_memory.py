@@ -3,6 +3,7 @@
 import gc
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from dflash.model.loading.hub import resolve
 cupy = pytest.importorskip("cupy")
 ScratchArena = pytest.importorskip("dflash.model.cuda.scratch_arena").ScratchArena
 load = pytest.importorskip("dflash.model.cuda.load")
+Gather = pytest.importorskip("dflash.model.cuda.gather_outputs").Gather
 work_bytes = load.work_bytes
 
 MIB = 1 << 20
@@ -59,6 +61,13 @@ def test_what_is_said_of_a_large_model(large):
 def test_chunks_of_prompts_are_larger_where_memory_is_plentiful(large):
     more = work_bytes(large, "f16", chunk=load.LARGE_CHUNK) - work_bytes(large, "f16", chunk=load.CHUNK)
     assert [load.chunk_for(large, "f16", room) for room in (31 * more, 33 * more)] == [load.CHUNK, load.LARGE_CHUNK]
+
+
+def test_gathered_outputs_that_grow_row_by_row_take_twice_their_size_at_most():
+    """CuPy keeps the memory of outgrown arrays."""
+    gather = Gather(SimpleNamespace(width=64, n_vocab=5000), None)
+    sizes = {len(gather._room("logits", n, 5000)) for n in range(1, 200)}
+    assert sum(sizes) <= 2 * max(sizes) <= 2 * 2 * 199
 
 
 def test_lent():

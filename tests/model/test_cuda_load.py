@@ -156,6 +156,13 @@ def test_pages_of_a_gpu(file):
     assert 1 <= fewer < pages
 
 
+def test_a_given_context_leaves_room_for_the_prefix_cache(file):
+    config, page = config_of(file), Need.of(config_of(file), "f16").page
+    settings = {"sequences": 64, "kv": "f16", "room": 40 * page}
+    assert n_pages(config, context=2048, **settings) == (30, 2048)
+    assert n_pages(config, context=39 * 256, **settings) == (39, 39 * 256)  # one full context comes before that
+
+
 def test_quantized_pages_of_a_gpu_have_room_to_be_unpacked(file):
     config = config_of(file)
     need = Need.of(config, "q8_0")

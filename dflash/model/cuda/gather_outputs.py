@@ -83,6 +83,8 @@ class Gather:
     def _room(self, name: str | int, n: int, width: int) -> Any:
         array = self._rows.get(name)
         if array is None or len(array) < n:
-            self._rows.pop(name, None)
+            # at least twice the size: what CuPy keeps of outgrown arrays is never large enough for the next one
+            n = max(n, 2 * len(self._rows.pop(name, ())))
+            array = None
             array = self._rows[name] = device.empty(n, width)
         return array

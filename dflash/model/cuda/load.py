@@ -25,6 +25,9 @@ LARGE_CHUNK = 2 * CHUNK
 _FEWER_PENDING = 16, 8, 1
 """Pending rows that an error suggests: for a chain of 15 draft tokens, for one of 7, and for plain decoding."""
 
+GATHERED_ROWS = 16
+"""Rows of a sequence whose outputs are gathered from several passes of a forward, the logits too; drafts may have more."""
+
 WIDE_BYTES = 1 << 19
 """Bytes a row for partial sums and arranged tokens of multiplies with one read of the weights (0.4 MB for the 27B)."""
 
@@ -105,13 +108,15 @@ def chunk_for(config: Config, kv: str, room: int) -> int:
 def work_bytes(config: Config, kv: str, sequences: int = 1, chunk: int = CHUNK) -> int:
     """Return the bytes of device memory that passes take, prefill passes with up to `chunk` rows.
 
-    Logits and partial sums of attention lie in the memory of prefill passes and are not counted.
+    Logits and partial sums of attention lie in the memory of prefill passes and are not counted, but those that are gathered
+    from several passes.
     """
     rows = rows_of(config, sequences)
     passes = sum(workspace_bytes(config, n, kv) for n in (chunk, rows))
     inner, slots = max(config.expert_ffn, config.shared_ffn), config.experts_used + (config.shared_ffn > 0)
     experts = cuda_prefill.scratch_bytes(chunk, config.width, inner, slots) if config.experts else 0
-    return passes + experts + scratch_bytes(config, chunk, PROMPTS) + WIDE_BYTES * rows
+    gathered = 4 * (config.width * chunk + (config.width + config.n_vocab) * GATHERED_ROWS * sequences)
+    return passes + experts + scratch_bytes(config, chunk, PROMPTS) + WIDE_BYTES * rows + gathered
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:

@@ -81,7 +81,8 @@ def n_pages(
     Notes
     -----
     Host memory of pages that no sequence reaches is never touched, so that it costs nothing. GPU memory is allocated at
-    once. There, without a given `context`, all pages together take a quarter of `room`, or one full context if that is more.
+    once. There all pages together take three quarters of `room`, or a quarter without a given `context`, or one full context
+    if that is more; states of the prefix cache take the rest.
     """
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
@@ -102,8 +103,8 @@ def n_pages(
         )
     wanted = max(min(wanted, fit), 1)
     pages = min(wanted * sequences, max(fit, wanted))
-    if room is not None and context is None:
-        pages = max(wanted, min(pages, fit // 4))
+    if room is not None:
+        pages = max(wanted, min(pages, fit // 4 if context is None else fit * 3 // 4))
     return pages, min(context or config.context, wanted * PAGE)
 
 
