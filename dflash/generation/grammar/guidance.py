@@ -21,7 +21,7 @@ from dflash.generation.grammar.checking.checker import GrammarChecker
 from dflash.generation.grammar.compilation import compile_source, guidance, guidance_tokenizer, reason_of, with_stack
 from dflash.generation.grammar.gbnf import lark_of
 from dflash.generation.grammar.limits import COMPILE_STACK, MAX_GENERATED_PARTS, MAX_GRAMMAR_PARTS
-from dflash.generation.grammar.mask_budget import MaskBudget
+from dflash.generation.grammar.mask_budget import MaskBudget, SharedMaskBudget
 from dflash.model.text.tokenizer import Tokenizer
 
 _SPLIT = "\ue000"
@@ -40,7 +40,8 @@ class GuidanceVocabulary:
         Tokens that end an output.
     n_words : int
         Words of a mask.
-
+    mask_budget : SharedMaskBudget
+        CPU time of the masks of all requests.
     checker : GrammarChecker or None
         Compiles each grammar in a process of its own first; None without `isolate`.
 
@@ -54,6 +55,7 @@ class GuidanceVocabulary:
         self._added = [token for token in range(tokenizer.n_tokens) if tokenizer.is_added(token)]
         self.ends, self.n_words = frozenset(tokenizer.eos_ids), -(-tokenizer.n_vocab // 32)
         self.checker: GrammarChecker | None = None
+        self.mask_budget = SharedMaskBudget()
         self._encoder, self._making = _Encoder(tokenizer, self._texts, self._added), threading.Lock()
         self._inner: Any = None
 
@@ -115,7 +117,7 @@ class GuidanceGrammar:
     def __init__(
         self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False, is_generated: bool = False
     ) -> None:
-        self.vocabulary, self._budget = vocabulary, MaskBudget()
+        self.vocabulary, self._budget = vocabulary, MaskBudget(vocabulary.mask_budget)
         guidance()
         try:
             if not gbnf:

@@ -53,6 +53,16 @@ FREE_MASK_SECONDS = 0.005
 MASK_SECONDS = 0.06
 """CPU seconds of a request's masks and moves beyond the free ones; then the request ends with an error."""
 
+SHARED_MASK_SECONDS = 0.1
+"""CPU seconds that the masks of all requests may take together beyond the free ones. While they have taken more, a request
+ends with an error if it has a part of `LEAST_MASK_SECONDS` in it."""
+
+SHARED_MASK_REFILL = 0.1
+"""Part of `SHARED_MASK_SECONDS` that comes back: seconds in each second."""
+
+LEAST_MASK_SECONDS = 0.01
+"""CPU seconds of its masks and moves beyond the free ones that a request may take whatever others do."""
+
 CHECK_SECONDS = 0.25
 """CPU seconds of the checking process for one grammar; those of real tools take up to 0.02 s."""
 

@@ -17,6 +17,7 @@ from dflash.errors import DFlashError, RequestError
 from dflash.generation.grammar import compilation, guidance
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary
+from dflash.generation.grammar.mask_budget import SharedMaskBudget
 from dflash.generation.grammar.params import GrammarParams
 from dflash.model.text.chat_template import ChatTemplate
 
@@ -223,8 +224,9 @@ def test_too_much_work_for_a_mask_ends_the_output_with_an_error(monkeypatch):
 
 @pytest.fixture
 def work(monkeypatch):
-    """CPU seconds of each piece of work of a matcher, which the test sets."""
+    """CPU seconds of each piece of work of a matcher, which the test sets. Requests of other tests have taken nothing."""
     clock = SimpleNamespace(now=0.0, each=0.0)
+    monkeypatch.setattr(GuidanceVocabulary.of(demo_tokenizer()), "mask_budget", SharedMaskBudget())
 
     def thread_time():
         clock.now += clock.each / 2
