@@ -179,7 +179,7 @@ class LM:
         check_no_draft_options(sampling)
         self._engine_thread.check_caller()
         several, is_list = prompts.split(prompt)
-        options = Sampling(**sampling)
+        options = Sampling.of_keywords(sampling, self.generate)
         language = Language(self.tokenizer, self.template, tools or (), tool_choice)
         chosen = with_recoveries(Strategy.of(strategy), recover, language)
         constraints = GrammarParams(
@@ -307,7 +307,7 @@ class LM:
             return scoring.logits(self._engine_thread, self.model, self._ids(tokens))
 
     def hidden_states(
-        self, tokens: str | Sequence[int], layers: Sequence[int] | None = None
+        self, tokens: str | Sequence[int], layers: int | Sequence[int] | None = None
     ) -> dict[int, NDArray[np.float32]]:
         """Return the residual stream after some layers, at each token of a given text.
 
@@ -315,7 +315,7 @@ class LM:
         ----------
         tokens : sequence of int or str
             T token ids, or text of T tokens.
-        layers : sequence of int, optional
+        layers : int or sequence of int, optional
             Layers, 0 to L - 1; None is all. Layer i is ``hidden_states[i + 1]`` of Transformers, without its final norm.
 
         Returns
@@ -481,6 +481,8 @@ class LM:
 
     def _ids(self, tokens: str | Sequence[int]) -> Sequence[int]:
         ids = self.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
+        if not hasattr(ids, "__len__"):
+            raise RequestError(f"tokens: must be a text or token ids, got {ids!r:.80}")
         if len(ids) > self.context:
             raise ContextOverflow(f"the text has {len(ids)} tokens, the context holds {self.context}")
         return ids

@@ -1,5 +1,6 @@
 """Result of comparing strategies: a table, a plot, numbers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from itertools import cycle
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli.terminal import table
 from dflash.distribution import needed
+from dflash.errors import RequestError, did_you_mean
 from dflash.evaluation.row import PARTS, Row
 from dflash.evaluation.tables import KINDS, check_kind
 from dflash.generation.display import framed, position_bars, theme
@@ -116,7 +118,14 @@ class Comparison:
         return pandas.DataFrame(list(KINDS[rows](self.rows, self.prompts)))
 
     def __getitem__(self, name: str) -> Row:
-        return next(row for row in self.rows if row.name == name)
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            near = did_you_mean(str(name), rows)
+            raise RequestError(f"comparison: has no strategy {name!r:.80}{near}; it has {', '.join(rows)}")
+        return rows[name]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
 
     def __repr__(self) -> str:
         lines = [table(self._cells(), right=range(1, len(_HEAD)))]

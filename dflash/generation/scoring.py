@@ -1,6 +1,6 @@
 """Logits, log-probabilities and hidden states of a given text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,13 +64,14 @@ def log_probabilities(engine_thread: EngineThread, model: TargetModel, tokens: S
 
 
 def hidden_states(
-    engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int], layers: Sequence[int]
+    engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int], layers: int | Sequence[int]
 ) -> dict[int, NDArray[np.float32]]:
     """Return the residual stream after some layers, float32 (T, D) each; see `dflash.lm.LM.hidden_states`.
 
     Raises the errors of `logits`, and `RequestError` for a layer that the model does not have.
     """
     n_layers = model.config.n_layers
+    layers = layers if isinstance(layers, Iterable) else (layers,)
     for layer in layers:
         check_whole("layers: a layer", layer, 0, n_layers - 1)
     ids, capture = _checked(model, tokens, 1), tuple(dict.fromkeys(map(int, layers)))

@@ -90,6 +90,12 @@ def test_it_shows_itself(comparison, monkeypatch, tmp_path):
     assert json.loads(json.dumps(comparison.as_dict()))["strategies"][1]["name"] == "lookup"
 
 
+def test_a_row_by_its_name(comparison):
+    assert [comparison[row.name] for row in comparison] == comparison.rows
+    with pytest.raises(RequestError, match=r"comparison: has no strategy 'plan' \(did you mean plain\?\); it has plain, "):
+        comparison["plan"]
+
+
 def test_a_row_a_strategy_for_pandas(comparison, monkeypatch):
     class DataFrame(list):
         def set_index(self, name):

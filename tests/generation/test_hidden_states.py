@@ -37,6 +37,13 @@ def test_any_chunk_gives_the_same_bits(lm, pools, monkeypatch):
     assert lm.logits(ids).shape == (len(ids), lm.model.n_vocab)
 
 
+def test_one_layer_may_be_named_alone(lm):
+    assert list(lm.hidden_states("a b", 3)) == [3]
+    for wrong in (3, None):
+        with pytest.raises(RequestError, match=f"tokens: must be a text or token ids, got {wrong}"):
+            lm.hidden_states(wrong, 3)
+
+
 @pytest.mark.parametrize("layer", [-1, 8, 1.5, "0", True])
 def test_a_layer_that_there_is_not_is_named(lm, pools, layer):
     with pytest.raises(RequestError, match=rf"layers: .*0 to 7.*{layer}"):

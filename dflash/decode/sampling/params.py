@@ -1,12 +1,13 @@
 """Sampling parameters of a request."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any
 
 from dflash.decode.sampling.processors import Bias, LogitsProcessor, MinP, Penalties, Temperature, TopK, TopP
-from dflash.errors import RequestError
+from dflash.errors import RequestError, did_you_mean
 
 GREEDY = 1e-5
 """Temperatures below this count as 0: greedy."""
@@ -67,6 +68,22 @@ class Sampling:
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     logprobs: int | None = None
+
+    @classmethod
+    def of_keywords(cls, given: Mapping[str, Any], function: Callable[..., Any]) -> "Sampling":
+        """Return the parameters that a function got as ``**sampling``.
+
+        Raises
+        ------
+        TypeError
+            If one is no parameter; the message names the function's argument or the parameter that is most like it.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = did_you_mean(name, (*known, *signature(function).parameters))
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{near}")
+        return cls(**given)
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, 100)

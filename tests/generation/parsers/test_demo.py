@@ -104,6 +104,14 @@ def test_a_string_is_streamed_before_its_end(lm):
     assert at[ContentDelta] < at[CallStart] <= at[ArgumentsDelta] < at[CallEnd]
 
 
+@pytest.mark.parametrize(("given", "meant"), [("max_token", "max_tokens"), ("temprature", "temperature")])
+def test_a_misspelt_argument(lm, given, meant):
+    with pytest.raises(
+        TypeError, match=rf"generate\(\) got an unexpected keyword argument '{given}' \(did you mean {meant}\?\)"
+    ):
+        lm.generate("a", **{given: 1})
+
+
 def test_a_case_is_no_prompt(lm):
     """Its settings would be lost."""
     cases = dflash.load_prompts("copy")[:2]
