@@ -35,7 +35,9 @@ def test_drafts_are_cut_to_the_rows(lm, few, strategy):
     want = lm.generate(TEXT, max_tokens=40).tokens
     got = few.generate([TEXT, "import os", TEXT], max_tokens=40, strategy=chosen)
     assert got[0].tokens == got[2].tokens == want
-    assert 2 < max(step.drafted for step in got[0].steps) <= 5
+    most = max(step.drafted for step in got[0].steps)
+    assert most <= 5
+    assert most > 2 or strategy == "adaptive", "which may find that drafts do not pay, beside other work"
 
 
 def test_a_tree_and_forced_tokens_are_cut(lm, few):
