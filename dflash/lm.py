@@ -266,9 +266,9 @@ class LM:
         Returns
         -------
         Stream
-            Iterator of `Delta`: ``content`` and ``reasoning`` are new text, ``text`` both with their tags; ``events`` also hold
-            tool calls (`dflash.generation.parsers.events`), ``step`` and ``logprobs`` the record. Prompt chunks are steps
-            without text. ``close()`` cancels the request, ``generation`` is the result so far.
+            Iterator of `Delta`: ``content`` and ``reasoning`` are new text, ``text`` is both with their tags; ``events``
+            also hold tool calls (`dflash.generation.parsers.events`), ``step`` and ``logprobs`` the record. Prompt chunks
+            are steps without text. ``close()`` cancels the request, ``generation`` is the result so far.
 
         Raises
         ------
