@@ -29,11 +29,7 @@ CHUNK = 512
 """Default number of prompt tokens in a forward."""
 
 MAX_FAILURES = 3
-"""Number of consecutive failed forwards that end the engine.
-
-One or two may fail because of their sessions. Three without a successful one in between indicate a fault of the model or
-its device.
-"""
+"""Failed forwards in a row that end the engine: one or two may be the fault of their sessions."""
 
 _N_TRIED = 64
 """Most waiting sessions that are tried in one step if those before them do not fit memory. Bounds the time of a step."""
@@ -50,11 +46,10 @@ class Engine:
     """Advances sessions together: propose, one forward for all, verify each, commit, let the drafters observe.
 
     Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps.
-    The groups of waiting sessions take turns; within a group the oldest session comes first, before all of them those of a
-    lower priority number. A session that does not fit
-    memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
-    may call the methods, except `add` and `add_all`.
-    Sessions take KV pages as they grow; if none is left, the youngest is preempted: see `dflash.decode.scheduling.memory`.
+    Sessions of the lowest priority number start first; of these, groups take turns. A session that does not fit memory waits
+    for others to end, and a bounded number of later sessions may start before it. Only one thread at a time may call the
+    methods, except `add` and `add_all`. Sessions take KV pages as they grow; if none is left, the youngest is preempted: see
+    `dflash.decode.scheduling.memory`.
 
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
@@ -86,6 +81,8 @@ class Engine:
         Other work that uses the model; one piece runs before each step.
     n_preempted : int
         Number of preemptions so far.
+    prompt_share : PromptShare or None
+        See there; None without `max_step`.
     """
 
     def __init__(
@@ -105,7 +102,7 @@ class Engine:
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
-        self._prompt_share = None if max_step is None else PromptShare(max_step, model.chunk_alignment)
+        self.prompt_share = None if max_step is None else PromptShare(max_step, model.chunk_alignment)
         self._added: deque[Session] = deque()
         self._waiting = WaitingQueue()
         self._active: list[Session] = []
@@ -324,8 +321,8 @@ class Engine:
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
-        if self._prompt_share is not None:
-            self._prompt_share.observe(parts, perf_counter() - started)
+        if self.prompt_share is not None:
+            self.prompt_share.observe(parts, perf_counter() - started)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -341,9 +338,8 @@ class Engine:
 
     def _chunk(self, n_decoding: int) -> int:
         """Return the most prompt tokens of a forward in which `n_decoding` sessions decode."""
-        if self._prompt_share is None or not n_decoding:
-            return self.chunk
-        return self._prompt_share.tokens(self.chunk, n_decoding)
+        share = self.prompt_share
+        return self.chunk if share is None or not n_decoding else share.tokens(self.chunk, n_decoding)
 
     def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
         """Run the forward unless it was launched before, sample its rows and launch the next step where that is possible.

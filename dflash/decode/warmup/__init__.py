@@ -61,6 +61,7 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     if engine.model.device == "cuda":
         tell("graphs")
         engine.model.warm()
+        _learn_costs(engine)
         return
     if warm_marker.is_known(kind):
         return
@@ -101,6 +102,17 @@ def _compile_drafts() -> None:
     ids, edges = np.array([[1, 2], [3, 4]], np.int32), np.repeat(scores[:, None], 2, axis=1)
     for found in (Candidates(ids, scores), Candidates(ids, scores, edges)):
         Tree(3).draft(found, 3)
+
+
+def _learn_costs(engine: Engine) -> None:
+    """Read a prompt beside a text that is written: else the first prompts beside others would be read in small pieces."""
+    most = engine.model.config.context - 2
+    if engine.prompt_share is None or engine.max_active < 2:
+        return
+    writing = Session([0], max_tokens=min(16, most), use_prefix_cache=False)
+    reading = Session([0] * min(3 * engine.chunk // 2, most), max_tokens=1, use_prefix_cache=False)
+    for _ in engine.run([writing, reading]):
+        pass
 
 
 def _write(engine: Engine, n_prompt: int, sampling: Sampling) -> None:

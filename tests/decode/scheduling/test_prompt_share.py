@@ -11,6 +11,8 @@ from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.scheduling.prompt_share import PromptShare
 from dflash.decode.session import Session
+from dflash.decode.warmup import warm
+from dflash.kernels.cpu import warm_marker
 
 N_VOCAB = 13
 
@@ -52,6 +54,17 @@ def test_a_long_prompt_delays_no_step_beyond_the_limit(costed, alignment):
     assert long.output_ids == naive(toy, prompt, Sampling(), 3)
     for i, session in enumerate(short):
         assert session.output_ids == naive(toy, [1 + i, 2], Sampling(), 60, seed=i)
+
+
+def test_on_a_gpu_the_start_learns_what_prompts_cost(costed, monkeypatch):
+    toy, _ = costed
+    toy.device, toy.warm = "cuda", lambda: None
+    monkeypatch.setattr(warm_marker, "is_known", lambda _: True)
+    engine = Engine(toy, chunk=400, max_step=0.05)
+    assert engine.prompt_share.tokens(400, 1) == 16
+    warm(engine, "a kind", lambda _: None)
+    assert 60 <= engine.prompt_share.tokens(400, 1) <= 82  # nine tenths of their rate; 45 ms
+    assert (engine.busy, toy.leaked) == (False, (0, 0, 0))
 
 
 def test_alone_a_prompt_takes_whole_chunks(costed):
