@@ -5,7 +5,9 @@ python -m train_draft.measure --model FILE [--draft FILE] [--head FILE] [--devic
 
 import argparse
 import json
+import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,44 @@ def measure(
                 lines.write(json.dumps({"set": name, "temperature": temperature} | found.as_dict()) + "\n")
 
 
+def cpu_time(
+    lm: dflash.LM, strategies: Mapping[str, Any], cases: Sequence[Any], *, max_tokens: int = 128, **sampling: Any
+) -> None:
+    """Print the CPU time of a token beside plain decoding, in turns: on a machine with other work it says more than rates.
+
+    Waiting threads use CPU time, too, so load the model with ``threads=1``.
+    """
+    strategies = {"plain": dflash.Strategy.of("plain")} | dict(strategies)
+    for strategy in strategies.values():
+        lm.generate("import os", strategy=strategy, max_tokens=8)
+    sums = {name: [0, 0, 0.0] for name in strategies}
+    for i, case in enumerate(cases):
+        names = list(strategies)
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            settings = {
+                "strategy": strategies[name],
+                "recover": (),
+                "prefix_cache": False,
+                "seed": 0,
+                **sampling,
+                **case.options,
+            }
+            marks = [time.process_time()]
+            for n in (1, max_tokens):  # the first token is for the prompt
+                done = lm.generate(case.prompt, max_tokens=n, **settings)
+                marks.append(time.process_time())
+            seconds = marks[2] - 2 * marks[1] + marks[0]
+            steps = sum(bool(step.tokens) for step in done.steps)
+            sums[name] = [a + b for a, b in zip(sums[name], (len(done.tokens) - 1, steps - 1, seconds), strict=True)]
+    plain = sums["plain"][2] / sums["plain"][0]
+    for name, (tokens, steps, seconds) in sums.items():
+        each = seconds / tokens
+        print(
+            f"{name:8} {tokens / steps:.2f} tokens per step, {1e3 * each:6.2f} ms of CPU a token, {plain / each:.2f} x",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Measure the files that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,11 +106,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, metavar="N", help="most tokens of an answer (128)")
     parser.add_argument("--temperatures", default="0,1")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--cpu-time", action="store_true", help="print CPU times instead of rates; use --threads 1")
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
     a = parser.parse_args()
     strategies = chains(a.draft, a.head, depths=[int(n) for n in a.depths.split(",")], vocab=a.vocab)
     temperatures = [float(each) for each in a.temperatures.split(",")]
     with dflash.load(a.model, device=a.device, threads=a.threads, context=4096) as lm:
+        if a.cpu_time:
+            for name, temperature in product(a.sets.split(","), temperatures):
+                print(f"{name}, temperature {temperature:g}")
+                cases = dflash.load_prompts(name)[: a.prompts]
+                cpu_time(lm, strategies, cases, max_tokens=a.tokens, temperature=temperature)
+            return
         settings = {"prompts": a.prompts, "max_tokens": a.tokens, "temperatures": temperatures, "repeat": a.repeat}
         measure(lm, strategies, a.out, sets=a.sets.split(","), **settings)
 

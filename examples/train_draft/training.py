@@ -28,7 +28,7 @@ PASSES = 3
 AT_ONCE, ANCHORS = {"cpu": 4, "cuda": 64}, {"cpu": 8, "cuda": 32}
 """Texts of a step, and blocks of each, by device."""
 
-ROWS = 16_384
+ROWS = {"cpu": 512, "cuda": 16_384}
 """Most rows of a step whose distributions are compared; a random part of the rows if there are more."""
 
 HELD_OUT = 32
@@ -98,8 +98,7 @@ class Teacher:
     def loss(self, student: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted divergence of a student's distributions from the model's; both as hidden states (..., D)."""
         chosen = weights.flatten().nonzero()[:, 0]
-        if len(chosen) > ROWS:
-            chosen = chosen[torch.randperm(len(chosen), device=self.device)[:ROWS]]
+        chosen = chosen[torch.randperm(len(chosen), device=self.device)[: ROWS[self.device.type]]]
         weights = weights.flatten()[chosen]
         got, wanted = (fn.log_softmax(fn.linear(x.flatten(0, -2)[chosen], self.head).float(), -1) for x in (student, hidden))
         return (fn.kl_div(got, wanted, reduction="none", log_target=True).sum(-1) * weights).sum() / weights.sum()

@@ -26,7 +26,10 @@ def commands_above_tables(text):
 
 def what_runs(command):
     """Return the scripts, tests and modules that a command names, as paths or importable names."""
-    return re.findall(r"(?:benchmarks|tests|tools)/[\w/.-]*\w", command) + re.findall(r"-m (dflash\S*)(?: (\w+))?", command)
+    examples = [name.replace(".", "/") for name in re.findall(r"-m (train_draft[\w.]*)", command)]
+    files = re.findall(r"(?:benchmarks|tests|tools)/[\w/.-]*\w", command)
+    files += [f"examples/{name}" + (".py" if "/" in name else "") for name in examples]
+    return files + re.findall(r"-m (dflash\S*)(?: (\w+))?", command)
 
 
 def exists(named):

@@ -1,11 +1,12 @@
 """Recording a model's texts, and the files of drafts; needs no torch."""
 
+import json
 from itertools import islice
 
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
-from train_draft import gguf_files, recording
+from train_draft import gguf_files, measure, recording
 from train_draft.prompts import mixed
 
 import dflash
@@ -132,3 +133,24 @@ def test_the_demos_head_in_a_file_of_its_own(lm, tmp_path, pools):
 def test_huge_features_stay_finite():
     """Some models have activations beyond the largest half at their first token."""
     assert recording._host(np.array([[1e6, -1e6, 2]], np.float32)).tolist() == [[recording.MOST, -recording.MOST, 2]]
+
+
+def test_cpu_times_of_strategies(lm, capsys, pools):
+    """One line for each; plain decoding is the unit and has one token a step."""
+    measure.cpu_time(lm, {"copy": dflash.Strategy.of("lookup")}, dflash.load_prompts("copy")[:2], max_tokens=12)
+    plain, copied = capsys.readouterr().out.splitlines()
+    assert plain.startswith("plain    1.00 tokens per step,")
+    assert plain.endswith(" 1.00 x")
+    assert copied.startswith("copy ")
+
+
+def test_measured_numbers_are_written(lm, tmp_path, pools):
+    file = tmp_path / "measured.jsonl"
+    settings = {"sets": ["code"], "prompts": 1, "max_tokens": 6, "temperatures": (0.0, 1.0)}
+    measure.measure(lm, {"copy": dflash.Strategy.of("lookup")}, file, **settings)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["set"], line["temperature"], line["same_text"]) for line in lines] == [
+        ("code", 0, True),
+        ("code", 1, True),
+    ]
+    assert [row["name"] for row in lines[0]["strategies"]] == ["plain", "copy"]
