@@ -47,7 +47,8 @@ def changed(file, **metadata):
 def read(file):
     """Read everything that loading and `info` read from metadata."""
     overview(file)
-    _template(file, Tokenizer.from_gguf(file.metadata))
+    tokenizer = Tokenizer.from_gguf(file.metadata)
+    _template(file, tokenizer, tokenizer.spelled_tokens())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
