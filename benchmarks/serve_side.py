@@ -3,7 +3,7 @@
 python -m dflash.serve MODEL -np 64 --context 2048 --no-access-log --port 18302 &
 python benchmarks/serve_side.py http://127.0.0.1:18302 [--streams 1,8,32,64] [--prompt 1000] [--output 128] [--json FILE]
 
-Each stream is a request of ``/v1/completions`` with random token ids, new ones each time, and exactly so many output tokens.
+Each stream is a request of ``/v1/completions`` with new random token ids, and has exactly ``--output`` output tokens.
 A gap is the time between two chunks that bring tokens, whether or not these are text yet; ``text`` are gaps between chunks
 with text, which a tokenizer holds back in the middle of a character. With ``--long N`` a prompt of N tokens arrives beside
 the streams, one second after them; its first token is compared with that of the same length alone.

@@ -49,13 +49,13 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.repeat is not None and arguments.repeat < 1:
         raise RequestError(f"--repeat is {arguments.repeat}, must be at least 1")
     if arguments.replay is not None:
-        _refuse(arguments, ("prompt", "depth", "prompts"), "--replay")
+        _refuse(arguments, ("prompt", "depth", "prompts", "synthetic_acceptance"), "--replay")
         return replay.main(arguments)
     _refuse(arguments, ("plot",), "measurements without --replay")
     if arguments.strategies is not None:
         _refuse(arguments, ("prompt", "depth"), "--strategies")
         return strategies.main(arguments)
-    _refuse(arguments, ("prompts", "temperature", "seed"), "measurements without --strategies")
+    _refuse(arguments, ("prompts", "temperature", "seed", "synthetic_acceptance"), "measurements without --strategies")
     check_draft(arguments, [])
     from dflash.cli.rates.measure import Bench
     from dflash.decode.warmup.compile_ahead import compile_ahead
@@ -188,7 +188,7 @@ def _refuse(arguments: argparse.Namespace, names: Sequence[str], by: str) -> Non
     """Raise RequestError for arguments that this mode does not use."""
     for name in names:
         if getattr(arguments, name) is not None:
-            raise RequestError(f"--{name}: not used by {by}")
+            raise RequestError(f"--{name.replace('_', '-')}: not used by {by}")
 
 
 def _sizes(text: str) -> list[int]:

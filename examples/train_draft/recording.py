@@ -117,7 +117,7 @@ def record(lm: dflash.LM, texts: Iterable[Written], layers: tuple[int, ...]) -> 
 
 
 def _batches(texts: Iterable[Written], rows: int, most: int) -> Iterator[list[Written]]:
-    """Yield at most `most` texts that fit a forward of so many rows together; a longer text comes alone."""
+    """Yield at most `most` texts that fit a forward of `rows` rows together; a longer text comes alone."""
     batch: list[Written] = []
     for text in texts:
         if batch and (len(batch) == most or sum(len(each.tokens) for each in [*batch, text]) > rows):

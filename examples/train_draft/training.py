@@ -32,7 +32,7 @@ ROWS = {"cpu": 512, "cuda": 16_384}
 """Most rows of a step whose distributions are compared; a random part of the rows if there are more."""
 
 HELD_OUT = 32
-"""One text of so many is not trained with."""
+"""Every n-th text is held out from training."""
 
 Floats = NDArray[np.float32]
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -72,10 +72,10 @@ def parse(text: str) -> SyntheticAcceptance:
     parts = rest.split(":")
     if kind == "golden" and len(parts) in (3, 4) and parts[2].isdecimal() and parts[3:] in ([], ["thinking"]):
         return golden(parts[0], parts[1], k=int(parts[2][:9]), thinking=len(parts) == 4)
+    method, _, numbers = text.rpartition(":")
     try:
-        if kind == "multinomial":
-            return SyntheticAcceptance(float(rest), kind)
-        return SyntheticAcceptance(tuple(map(float, text.split(","))) if "," in text else float(text))
+        values = tuple(map(float, numbers.split(",")))
     except ValueError:
         wanted = "2.52, multinomial:2.52, 0.9,0.7,0.4 or golden:qwen3.8-27b:mtp:3:thinking"
         raise RequestError(f"acceptance: wanted {wanted}, got {text!r:.80}") from None
+    return SyntheticAcceptance(values if len(values) > 1 else values[0], method or "match-expected")

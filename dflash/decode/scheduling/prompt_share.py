@@ -17,6 +17,7 @@ _FULL = 2048
 """Prompt tokens of a step, beyond which their rate hardly rises."""
 
 _GROWTH = 4
+"""Most prompt tokens of a step over those of any measured one."""
 
 _KEPT = 0.7
 """Weight of the steps before, for each new one: after three steps under another load, two thirds of it are known."""

@@ -7,6 +7,7 @@ import pytest
 from toy import Toy
 
 import dflash
+from dflash.__main__ import main
 from dflash.decode.acceptance import AcceptanceSchedule, SyntheticAcceptance, golden, parse
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
@@ -146,6 +147,19 @@ def test_spelled(text, meant):
 def test_misspelled(text):
     with pytest.raises(RequestError, match=r"^acceptance: "):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("0", "at least 1"), ("0.5,0.9", "must fall"), ("uniform:2", "method must be")]
+)
+def test_numbers_out_of_range_say_so(text, reason):
+    with pytest.raises(RequestError, match=f"^acceptance: .*{reason}"):
+        parse(text)
+
+
+def test_measurements_without_strategies_refuse_it(capsys):
+    assert main(["bench", "demo", "--synthetic-acceptance", "2"]) == 1
+    assert "--synthetic-acceptance: not used by measurements without --strategies" in capsys.readouterr().err
 
 
 def test_compare_marks_it_and_judges_no_text(lm):
