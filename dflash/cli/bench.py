@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay, strategies
 from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
+from dflash.cli.rates import traces
 from dflash.cli.terminal import has_terminal, put, size, table, wrapped
 from dflash.errors import RequestError
 
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from dflash.cli.rates.measure import Bench
     from dflash.model.loading.target import Loaded
 
-HELP = "measure a model, compare strategies, or replay a session"
+HELP = "measure a model, compare strategies, replay a session or the load of agents"
 USAGE = "[options] [MODEL]"
 EXAMPLES = (
     ("demo -p 512 -n 128", "prefill and decode rates, and the cost of wider forwards"),
     ("demo --strategies plain,dflash,mtp:3,lookup --prompts code,prose -n 64", "strategies on the same prompts"),
     ("demo --replay session.jsonl", "an agent's session, without and with the prefix cache"),
+    ("demo --traces FOLDER --scale 16 --clients 1,2,4", "sessions of agents, several at once"),
+    ("--traces FOLDER --url http://127.0.0.1:8000 --clients 8", "the same against a server"),
 )
 
 PROMPTS = {"cpu": [512], "cuda": [512, 2048, 8192, 32768]}
@@ -42,16 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     strategies.add_arguments(parser)
     replay.add_arguments(parser)
+    traces.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     if arguments.repeat is not None and arguments.repeat < 1:
         raise RequestError(f"--repeat is {arguments.repeat}, must be at least 1")
+    if arguments.traces is not None:
+        _refuse(arguments, ("prompt", "depth", "prompts", "replay", "repeat"), "--traces")
+        return traces.main(arguments)
+    _refuse(arguments, traces.OPTIONS, "measurements without --traces")
     if arguments.replay is not None:
         _refuse(arguments, ("prompt", "depth", "prompts", "synthetic_acceptance"), "--replay")
         return replay.main(arguments)
-    _refuse(arguments, ("plot",), "measurements without --replay")
+    _refuse(arguments, ("plot",), "measurements without --replay or --traces")
     if arguments.strategies is not None:
         _refuse(arguments, ("prompt", "depth"), "--strategies")
         return strategies.main(arguments)

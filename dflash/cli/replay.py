@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
-from dflash.cli.model_arguments import check_draft, draft_settings
+from dflash.cli.strategies import named_strategies
 from dflash.cli.terminal import has_terminal, put
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.figure import Figure
+
+    from dflash.decode.drafters import Strategy
     from dflash.evaluation.replay import Turn
 
 SYNTHETIC = "synthetic"
@@ -31,20 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SESSION",
         help=f"JSONL: a transcript of Claude Code, messages, or request bodies; or {SYNTHETIC}[:TURNS]",
     )
-    group.add_argument("--plot", type=Path, metavar="FILE", help="save the plot of the replay")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="save the plot of the replay, or of --traces")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Replay the session and print a table. Return the number of failures, at most `MAX_STATUS`."""
-    from dflash.decode.registry import parts
-    from dflash.evaluation.compare import named
     from dflash.evaluation.replay import replay
 
-    names = [name.strip() for name in parts(arguments.strategies or "plain")]
-    if len(names) != 1:
-        raise RequestError(f"--strategies {arguments.strategies}: a replay takes one strategy, got {len(names)}")
-    check_draft(arguments, names)
-    (strategy,) = named(names, arguments.draft, draft_settings(arguments)).values()
+    strategy = one_strategy(arguments)
     turns = session(arguments.replay)
     given = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -59,17 +58,31 @@ def main(arguments: argparse.Namespace) -> int:
             **settings,
         )
         device = lm.info()["device"]
-    if arguments.plot is not None:
-        try:
-            found.plot().savefig(arguments.plot)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DFlashError(f"--plot {arguments.plot}: {reason}") from error
+    save_plot(arguments, found.plot)
     if arguments.json:
         put(json.dumps({"device": device, **found.as_dict()}, ensure_ascii=False, indent=2))
     else:
         put(repr(found))
     return min(len(found.failures), MAX_STATUS)
+
+
+def one_strategy(arguments: argparse.Namespace) -> "Strategy":
+    """Return the strategy of ``--strategies``; raise RequestError if it names several."""
+    chosen = named_strategies(arguments)
+    if len(chosen) != 1:
+        raise RequestError(f"--strategies {arguments.strategies}: a replay takes one strategy, got {len(chosen)}")
+    return next(iter(chosen.values()))
+
+
+def save_plot(arguments: argparse.Namespace, plot: "Callable[[], Figure]") -> None:
+    """Save what `plot` draws in the file of ``--plot``, if one is given."""
+    if arguments.plot is None:
+        return
+    try:
+        plot().savefig(arguments.plot)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DFlashError(f"--plot {arguments.plot}: {reason}") from error
 
 
 def session(name: str) -> "list[Turn]":

@@ -3,10 +3,14 @@
 import argparse
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
 from dflash.cli.model_arguments import add_draft, add_synthetic_acceptance, check_draft, draft_settings
 from dflash.cli.terminal import has_terminal, put
+
+if TYPE_CHECKING:
+    from dflash.decode.drafters import Strategy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,18 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run every set with every strategy and print a table for each set."""
-    from dflash.decode import acceptance as synthetic
-    from dflash.decode.drafting.drafter import Nothing
-    from dflash.decode.registry import parts
-    from dflash.evaluation.compare import compare, named
+    from dflash.evaluation.compare import compare
     from dflash.evaluation.prompt_sets import load_prompts
 
-    names = [name.strip() for name in parts(arguments.strategies)]
-    check_draft(arguments, names)
-    chosen = named(names, arguments.draft, draft_settings(arguments))
-    if arguments.synthetic_acceptance is not None:
-        acceptance = synthetic.parse(arguments.synthetic_acceptance)
-        chosen |= {name: replace(one, acceptance=acceptance) for name, one in chosen.items() if one.drafter != Nothing()}
+    chosen = named_strategies(arguments)
     sets = {name: load_prompts(name) for name in (arguments.prompts or "agent,code,copy,prose").split(",")}
     given = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {
@@ -55,3 +51,25 @@ def main(arguments: argparse.Namespace) -> int:
         results = {name: comparison.as_dict() for name, comparison in found.items()}
         put(json.dumps({"device": device, "sets": results}, ensure_ascii=False, indent=2))
     return 0 if all(comparison.same_text for comparison in found.values()) else 1
+
+
+def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
+    """Return the strategies of ``--strategies``, plain if it is not given, by name.
+
+    Raises
+    ------
+    RequestError
+        If there is no such strategy, or none of them takes a given draft option.
+    """
+    from dflash.decode import acceptance as synthetic
+    from dflash.decode.drafting.drafter import Nothing
+    from dflash.decode.registry import parts
+    from dflash.evaluation.compare import named
+
+    names = [name.strip() for name in parts("plain" if arguments.strategies is None else arguments.strategies)]
+    check_draft(arguments, names)
+    chosen = named(names, arguments.draft, draft_settings(arguments))
+    if arguments.synthetic_acceptance is not None:
+        acceptance = synthetic.parse(arguments.synthetic_acceptance)
+        chosen |= {name: replace(one, acceptance=acceptance) for name, one in chosen.items() if one.drafter != Nothing()}
+    return chosen

@@ -14,7 +14,7 @@ def n_warm_up(lm: "LM", max_tokens: int) -> int:
     return max_tokens if lm.model.device == "cuda" else min(WARM_UP, max_tokens)
 
 
-def bar(shown: bool, total: int, what: str) -> Any:
+def bar(shown: bool, total: int | None, what: str) -> Any:
     """Return a progress bar on stderr, which draws nothing unless `shown`."""
     from tqdm import tqdm
 

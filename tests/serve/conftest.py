@@ -53,7 +53,7 @@ def listening(app):
         thread.join()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serving():
     """Serves an app in a thread: a context manager that yields its address."""
     return listening
