@@ -12,6 +12,7 @@ from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import admit, check, check_queue, readmit, save_prompt_snapshot
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
+from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
@@ -74,6 +75,8 @@ class Engine:
     max_swap : int, optional
         KV pages of running sessions, without those of the oldest, beyond which no other session starts: a preemption of all
         would copy them to the host. Pages that sessions share count for each. Unbounded if None.
+    draft_budget : bool
+        Draft only tokens that pay; see `DraftBudget`. How many come in a step then depends on measured times.
 
     Attributes
     ----------
@@ -82,7 +85,8 @@ class Engine:
     n_preempted : int
         Number of preemptions so far.
     prompt_share : PromptShare or None
-        See there; None without `max_step`.
+    draft_budget : DraftBudget or None
+        See there; None without `max_step`, or `draft_budget`.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Engine:
         prefix_cache: PrefixCache | None = None,
         headroom: int | None = HEADROOM,
         max_swap: int | None = None,
+        draft_budget: bool = False,
     ) -> None:
         self.model, self.prefix_cache, self.headroom, self.max_swap = model, prefix_cache, headroom, max_swap
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
@@ -103,6 +108,10 @@ class Engine:
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
         self.prompt_share = None if max_step is None else PromptShare(max_step, model.chunk_alignment)
+        share = self.prompt_share
+        self._chunk = (lambda _: self.chunk) if share is None else (lambda n: share.tokens(self.chunk, n))
+        self.draft_budget = DraftBudget(on_gpu=model.device != "cpu") if draft_budget else None
+        self._limits = None if self.draft_budget is None else self.draft_budget.limits
         self._added: deque[Session] = deque()
         self._waiting = WaitingQueue()
         self._active: list[Session] = []
@@ -316,13 +325,16 @@ class Engine:
                 verified = perf_counter()
                 step = part.step(decision.accepted, shared, verified - began)
                 self._commit(part.session, decision)
+                if self.draft_budget is not None:
+                    self.draft_budget.learn(part.session, step)
                 self._observe(part, step, out, restart=decision.restart)
                 self._finish(part, decision, step, n_before, perf_counter() - verified)
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
-        if self.prompt_share is not None:
-            self.prompt_share.observe(parts, perf_counter() - started)
+        for learner in (self.prompt_share, self.draft_budget):
+            if learner is not None:
+                learner.observe(parts, perf_counter() - started)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -331,33 +343,20 @@ class Engine:
             if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
             reserve_step(self._active, self.prefix_cache, self._preempt, self._fail)
-            return plan(self.model, self._active, self._chunk, self._fail), None
+            return plan(self.model, self._active, self._chunk, self._fail, self._limits), None
         except Exception as error:
             self._fail_forward(list(self._active), error, counted=False)
             return [], None
 
-    def _chunk(self, n_decoding: int) -> int:
-        """Return the most prompt tokens of a forward in which `n_decoding` sessions decode."""
-        share = self.prompt_share
-        return self.chunk if share is None or not n_decoding else share.tokens(self.chunk, n_decoding)
-
     def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
-        """Run the forward unless it was launched before, sample its rows and launch the next step where that is possible.
-
-        Returns
-        -------
-        out : Forward or None
-            None if the forward failed; its sessions have ended then.
-        samples : iterator of Samples or None
-            One for each part that decodes.
-        """
+        """Run the forward unless it was launched before, sample its rows, launch the next step; None if it failed."""
         in_forward = True
         try:
             out = out or self.model.forward([part.span for part in parts], capture=capture_of(parts))
             requests = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
             samples = sample_rows(out.logits, requests)
             in_forward = False  # a drafter that fails in `plan_next` is no failure of the model
-            self._overlapped = launch_next(self.model, parts, self._active, out)
+            self._overlapped = launch_next(self.model, parts, self._active, out, self.draft_budget)
             in_forward = True
             wait(samples)
         except Exception as error:
@@ -415,7 +414,7 @@ class Engine:
         """Emit the step of a session, hold it back, or end the session with it."""
         session = part.session
         note = " ".join(map(str, session.interventions[n_before:])) if len(session.interventions) > n_before else ""
-        step = step._replace(commit=commit, note=note, by=getattr(session.drafter_state, "by", ""))
+        step = step._replace(commit=commit, note=note, by=getattr(session.drafter_state, "by", "") * bool(step.drafted))
         if step.finish is not None and self._saves(session):
             self._to_save.append(session)
             self._to_end.append((session, step))

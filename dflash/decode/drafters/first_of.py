@@ -61,6 +61,7 @@ class FirstOf(Drafter[CompositeState]):
             raise RequestError("FirstOf: needs at least one drafter")
         self.drafters = self.parts = tuple(map(_alone, drafters))
         self.instant = all(drafter.instant for drafter in self.drafters)
+        self.chooses_size = any(drafter.chooses_size for drafter in self.drafters)
 
     def prepare(self, model: TargetModel) -> None:
         """Prepare all drafters."""

@@ -121,9 +121,12 @@ class Drafter(Protocol[D]):
         Drafters that this one consists of. They are prepared before it.
     needs_all : bool
         True if the drafter cannot be used without all of its parts.
+    chooses_size : bool
+        True if the drafter itself weighs the gain of each draft token against its cost.
     """
 
     instant: bool = False
+    chooses_size: bool = False
     parts: tuple[Drafter, ...] = ()
     needs_all: bool = True
 

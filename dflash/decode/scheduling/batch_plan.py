@@ -1,6 +1,6 @@
 """The rows of the next forward: drafts of sessions that decode, and chunks of prompts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from dflash.model.batch import Span
 from dflash.model.protocols.target import TargetModel
 
 Fail = Callable[[Session, Exception], None]
+Limits = Callable[[Sequence[Session], int], Mapping[Session, int]]
 
 
 class BatchPart(NamedTuple):
@@ -48,7 +49,13 @@ class BatchPart(NamedTuple):
         )
 
 
-def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int], int], fail: Fail) -> list[BatchPart]:
+def plan(
+    model: TargetModel,
+    sessions: Sequence[Session],
+    chunk: Callable[[int], int],
+    fail: Fail,
+    limits: Limits | None = None,
+) -> list[BatchPart]:
     """Lay out a forward: every session that decodes gets its rows, then prompts share the tokens of a chunk.
 
     The oldest prompt gets at least half of the chunk, so that it makes progress; the rest goes to the prompts with the
@@ -66,6 +73,9 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int],
         ``chunk(n)`` is the most prompt tokens in a forward with `n` sessions that decode.
     fail : callable
         ``fail(session, error)`` is called for each session whose drafter failed.
+    limits : callable, optional
+        ``limits(sessions, n)`` returns the most draft tokens of some of the sessions that decode, of which each has room for
+        `n`; the drafter of a session with none is not asked.
 
     Returns
     -------
@@ -77,7 +87,7 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int],
     parts: list[BatchPart] = []
     start = 0
     most = chunk(len(decoding)) if prefilling else 0
-    for session, draft in _drafts(model, decoding, model.max_rows - most, fail):
+    for session, draft in _drafts(model, decoding, model.max_rows - most, fail, limits):
         stop = start + 1 + len(draft)
         assert session.state is not None, "the session runs"
         parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
@@ -128,25 +138,31 @@ def drafter_states_of(sessions: Iterable[Session]) -> list[DrafterState]:
     return [state for session in sessions if (state := session.drafter_state) is not None]
 
 
-def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
+def _drafts(
+    model: TargetModel, decoding: list[Session], rows: int, fail: Fail, limits: Limits | None
+) -> list[tuple[Session, Draft]]:
     """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft; grammars trim the others."""
     groups: dict[Drafter, list[Session]] = {}
+    alone: list[Session] = []
+    share = max_draft(model, len(decoding), rows)
+    limited = {} if limits is None else limits(decoding, share)
     for session in decoding:
-        if type(session.drafter) is not Nothing:
+        if type(session.drafter) is not Nothing and limited.get(session, 1):
             groups.setdefault(session.drafter, []).append(session)
+        elif session.grammar is not None:
+            alone.append(session)
     forced = [session for session in decoding if session.forced_ids]
-    alone = [session for session in decoding if session.grammar is not None and type(session.drafter) is Nothing]
     if not groups and not forced and not alone:
         return [(session, EMPTY) for session in decoding]
-    share = max(min(model.config.pending, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
     failed: set[Session] = set()
 
     def take(group: list[Session], propose: Callable[[list[int]], Sequence[Draft]]) -> None:
         rooms = [min(share, session.max_length - len(session.token_ids) - 1) for session in group]
+        asked = [min(room, limited.get(session, room)) for session, room in zip(group, rooms, strict=True)]
         try:
-            for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
-                draft = _checked(draft, room, model.n_vocab)
+            for session, draft, most, room in zip(group, propose(asked), asked, rooms, strict=True):
+                draft = _checked(draft, room if session.forced_ids else most, model.n_vocab)
                 if session.grammar is not None and not session.forced_ids:
                     draft = session.grammar.fit(draft, room)
                 drafts[session] = draft
@@ -162,6 +178,11 @@ def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) 
     for drafter, group in groups.items():
         take(group, partial(drafter.propose, drafter_states_of(group)))
     return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
+
+
+def max_draft(model: TargetModel, n: int, rows: int) -> int:
+    """Return the most draft tokens of each of `n` sessions that share `rows` rows of a forward."""
+    return max(min(model.config.pending, rows // max(n, 1)) - 1, 0)
 
 
 def _no_draft(_: list[int]) -> list[Draft]:

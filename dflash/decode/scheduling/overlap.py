@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.device_draft import can_defer
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
-from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_states_of
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_states_of, max_draft
+from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.memory import reserve
 from dflash.decode.step import Step
 from dflash.errors import PoolExhausted
@@ -52,7 +53,11 @@ class OverlappedStep:
 
 
 def launch_next(
-    model: TargetModel, parts: list[BatchPart], active: Sequence[Session], out: Forward
+    model: TargetModel,
+    parts: list[BatchPart],
+    active: Sequence[Session],
+    out: Forward,
+    draft_budget: DraftBudget | None = None,
 ) -> OverlappedStep | None:
     """Launch the next step as far as it can be planned: its forward if no session drafts, else the drafts.
 
@@ -64,6 +69,8 @@ def launch_next(
         All running sessions.
     out : Forward
         The last forward.
+    draft_budget : DraftBudget, optional
+        Chooses the drafts of the next step now.
 
     Returns
     -------
@@ -77,7 +84,11 @@ def launch_next(
         return None
     if len(parts) > model.most_overlapped:
         return None
-    found = _planned_next(parts)
+    limits: Mapping[Session, int] = {}
+    if draft_budget is not None:
+        sessions = [part.session for part in parts]
+        limits = draft_budget.plan(sessions, max_draft(model, len(sessions), model.max_rows))
+    found = _planned_next(parts, limits)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
         return OverlappedStep(model, parts, out) if _reserved_ahead(parts) else None
     requests: dict[DeviceDrafter, dict[int, DeviceDraftRequest[Any]]] = {}
@@ -89,12 +100,13 @@ def launch_next(
     return None
 
 
-def _planned_next(parts: Sequence[BatchPart]) -> list[NextStep]:
-    """Return the plan of each part; each drafter is asked once for all of its sessions."""
+def _planned_next(parts: Sequence[BatchPart], limits: Mapping[Session, int]) -> list[NextStep]:
+    """Return the plan of each part; each drafter is asked once for all of its sessions that may draft."""
     groups: dict[Drafter, list[int]] = {}
+    found: list[NextStep] = [NO_DRAFT] * len(parts)
     for i, part in enumerate(parts):
-        groups.setdefault(part.session.drafter, []).append(i)
-    found: list[NextStep] = [None] * len(parts)
+        if limits.get(part.session, 1):
+            groups.setdefault(part.session.drafter, []).append(i)
     for drafter, group in groups.items():
         drafter_states = drafter_states_of(parts[i].session for i in group)
         plans = planned_next(drafter, drafter_states, [parts[i].draft for i in group])

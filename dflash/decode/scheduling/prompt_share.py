@@ -50,6 +50,8 @@ class PromptShare:
 
     def tokens(self, chunk: int, n_decoding: int) -> int:
         """Return the most prompt tokens of a step in which `n_decoding` sessions decode, at most `chunk`."""
+        if not n_decoding:
+            return chunk
         if not self._most:
             return min(chunk, self._least)
         fixed, each = self._fixed, self._each()

@@ -4,28 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toy import Toy
+from costed_toy import CostedToy
 
 from dflash.decode import engine as engine_module
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.generation.load import MAX_STEP_MS
-from dflash.model.batch import Forward
-
-
-class Costed(Toy):
-    """A toy that reads and predicts nothing, so that long prompts take no time here."""
-
-    def forward(self, spans, *, capture=()):
-        self.before_forward(spans)
-        for span in spans:
-            span.state.pending = [(token, b"", parent) for token, parent in zip(span.tokens, span.parents, strict=True)]
-            if span.prefill:
-                span.state.text.extend(span.tokens)
-                span.state.pending = None
-        n = sum(len(span.tokens) for span in spans if span.logits)
-        return Forward(np.zeros((n, self.n_vocab), np.float32), np.zeros((n, 2), np.float32), {}, tuple(spans))
-
 
 ROWS, STEP_MS = [1, 8, 16, 32, 64, 128], [5.1, 6.0, 7.0, 9.5, 18.6, 30.0]
 TOKENS, PROMPT_MS = [0, 1, 512, 2048, 4096], [0.0, 30.5, 71.0, 193.0, 395.0]
@@ -37,7 +21,7 @@ def simulated(monkeypatch):
 
     def make(sequences):
         toy, clock = (
-            Costed(pages=400 + 16 * sequences, slots=sequences, rows=4096 + 64, context=40_000),
+            CostedToy(pages=400 + 16 * sequences, slots=sequences, rows=4096 + 64, context=40_000),
             SimpleNamespace(now=0.0),
         )
 

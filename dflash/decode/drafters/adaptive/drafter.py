@@ -57,6 +57,8 @@ class Adaptive(Drafter[AdaptiveState]):
         If a strategy has recoveries; these belong around `Adaptive`.
     """
 
+    chooses_size = True
+
     def __init__(self, *strategies: Strategy | Drafter) -> None:
         self.strategies = tuple(Strategy.of(each) for each in strategies)
         self.needs_all = bool(strategies)

@@ -4,8 +4,9 @@ from itertools import accumulate
 from math import inf
 from operator import mul
 
-from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, PRIOR_WEIGHT, CostModel, ObservedRatio, Variant, best_size
+from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, CostModel, Variant, best_size
 from dflash.decode.drafters.composite import CompositeState, set_shape
+from dflash.decode.drafting.acceptance_rates import PRIOR_WEIGHT, ObservedRatio
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, DrafterState, NextStep, Rows, planned_next
 from dflash.decode.shared_prefix import n_shared

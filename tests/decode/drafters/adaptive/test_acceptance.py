@@ -6,7 +6,8 @@ from operator import mul
 import numpy as np
 import pytest
 
-from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, AcceptanceRates, ObservedRatio, best_size
+from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, best_size
+from dflash.decode.drafting.acceptance_rates import AcceptanceRates, ObservedRatio
 
 
 def outcomes(rng, given):

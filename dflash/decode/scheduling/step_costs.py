@@ -1,0 +1,151 @@
+"""Seconds of steps that decode, by their rows and drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.model.attachments import Recent
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_BUCKETS = np.array([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128])
+"""Rows that a GPU rounds up to, and that fill a tile of a CPU's kernels; beyond them multiples of 64, the rows of a pass."""
+
+_NOISE = 0.1
+"""Standard deviation of a step's time, relative to it."""
+
+_DRIFT = 0.01
+"""Growth of an estimate's standard deviation with each step without a measurement, relative to the step."""
+
+_MOST_DRIFT = 0.3
+"""Largest standard deviation that an estimate reaches in this way: contexts grow, other work comes and goes."""
+
+_OUTLIER = 3.0
+"""Standard deviations beyond which a difference counts no more: a graph was captured, or other work took the processor."""
+
+
+_NEW_DRAFT = 0.2
+"""Standard deviation of a drafter's unknown seconds, relative to a forward's; that of an unknown forward is 1."""
+
+_N_NEW = 3
+"""Steps with a new part of which the fastest counts."""
+
+_MOST_NEW = 64
+"""New combinations of parts that are remembered."""
+
+_MOST_DRAFTERS = 64
+"""Drafters whose seconds are remembered: requests may name many."""
+
+
+class StepCosts:
+    """Learns the seconds of a step as the sum of a forward, by its rows, and of drafting, by drafter, sessions and depth.
+
+    Only whole steps are measured, since drafting and forward overlap on a GPU. The difference between measured and expected
+    seconds is divided among the parts of the step by their variances: a Kalman filter without correlations. Of steps with a
+    part that is new, the fastest of three counts: on a GPU the first one captures a graph. Seconds that were never measured
+    are interpolated, and beyond the largest measured rows or depth they are assumed not to grow: so larger drafts are tried.
+
+    Attributes
+    ----------
+    is_unsure : bool
+        True if the last step has a part that was not measured three times.
+    most_rows : int
+        Most rows of a step.
+    """
+
+    def __init__(self) -> None:
+        self._forwards: dict[int, _Estimate] = {}  # by bucket of rows
+        self._drafting = Recent[Hashable, dict[int, dict[int, _Estimate]]](_MOST_DRAFTERS)  # by bits of sessions, depth
+        self._new = Recent[Hashable, list[float]](_MOST_NEW)
+        self._n_steps, self.most_rows, self.is_unsure = 0, 0, True
+
+    def observe(self, rows: int, drafted: Sequence[tuple[Hashable, int, int]], seconds: float) -> None:
+        """Learn from a step of `rows` rows; `drafted` holds drafter, number of sessions and depth of its drafts."""
+        self._n_steps += 1
+        self.most_rows = max(self.most_rows, rows)
+        self.is_unsure = not self._is_measured(rows, drafted)
+        if self.is_unsure:
+            key = int(bucket_of(rows)), *((drafter, n.bit_length(), depth) for drafter, n, depth in drafted)
+            first = [*(self._new.recall(key) or ()), seconds]
+            self._new.keep(key, first)
+            if len(first) < _N_NEW:
+                return
+            seconds, self.is_unsure = min(first), False
+            del self._new[key]
+        parts = [self._forward(rows, seconds), *(self._draft(*each) for each in drafted)]
+        expected = sum(part.mean for part in parts)
+        for part in parts:
+            drift = _DRIFT * (self._n_steps - part.step)
+            part.variance = max(part.variance, min(part.variance + (drift * expected) ** 2, (_MOST_DRIFT * expected) ** 2))
+            part.step = self._n_steps
+        variance = sum(part.variance for part in parts) + (_NOISE * max(expected, 1e-9)) ** 2
+        limit = _OUTLIER * sqrt(variance)
+        error = min(max(seconds - expected, -limit), limit)
+        for part in parts:
+            gain = part.variance / variance
+            part.mean += gain * error
+            part.variance *= 1.0 - gain
+
+    @property
+    def is_known(self) -> bool:
+        """True once any step was measured three times."""
+        return bool(self._forwards)
+
+    def _is_measured(self, rows: int, drafted: Sequence[tuple[Hashable, int, int]]) -> bool:
+        tables = (self._drafting.get(drafter, {}).get(n.bit_length(), {}) for drafter, n, _ in drafted)
+        depths = (depth for _, _, depth in drafted)
+        return int(bucket_of(rows)) in self._forwards and all(map(dict.__contains__, tables, depths))
+
+    def forwards(self, rows: Ints) -> Floats:
+        """Return the seconds of forwards by their rows."""
+        known = sorted(self._forwards)
+        return np.interp(bucket_of(rows), known, [self._forwards[bucket].mean for bucket in known])
+
+    def drafting(self, drafter: Hashable, sessions: int, depths: Ints) -> Floats:
+        """Return the seconds in which a drafter drafts for some sessions, by depth; 0 at depth 0.
+
+        Those of one depth alone say little, since part of them may be counted as the forward's; differences are right.
+        """
+        tables = self._drafting.recall(drafter)
+        if tables is None:
+            return np.zeros(len(depths))
+        table = tables[min(tables, key=lambda bits: abs(bits - sessions.bit_length()))]
+        known = sorted(table)
+        return np.interp(depths, [0, *known], [0.0, *(table[depth].mean for depth in known)])
+
+    def _forward(self, rows: int, first: float) -> _Estimate:
+        bucket = int(bucket_of(rows))
+        if bucket not in self._forwards:
+            seconds = float(self.forwards(np.array([rows]))[0]) if self._forwards else first
+            self._forwards[bucket] = _Estimate(seconds, seconds**2, self._n_steps)
+        return self._forwards[bucket]
+
+    def _draft(self, drafter: Hashable, sessions: int, depth: int) -> _Estimate:
+        found = float(self.drafting(drafter, sessions, np.array([depth]))[0])
+        tables = self._drafting.recall(drafter) or {}
+        table = tables.setdefault(sessions.bit_length(), {})
+        if depth not in table:
+            scale = max(found, next(iter(self._forwards.values())).mean)
+            table[depth] = _Estimate(found, (_NEW_DRAFT * scale) ** 2, self._n_steps)
+            self._drafting.keep(drafter, tables)
+        return table[depth]
+
+
+class _Estimate:
+    """Seconds of a part of a step, their variance, and the step that measured them last."""
+
+    __slots__ = ("mean", "step", "variance")
+
+    def __init__(self, mean: float, variance: float, step: int) -> None:
+        self.mean, self.variance, self.step = mean, variance, step
+
+
+def bucket_of(rows: int | Ints) -> Ints:
+    """Return the number of rows that a forward of `rows` rows is rounded up to."""
+    few = _BUCKETS[np.searchsorted(_BUCKETS[:-1], rows)]
+    return np.where(np.less_equal(rows, _BUCKETS[-1]), few, -(-rows // 64) * 64)

@@ -1,0 +1,157 @@
+"""Drafts under load: never slower than plain, near the best fixed depth, and never another token."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from costed_toy import CostedToy
+from oracles import Guessing
+
+from dflash.decode import engine as engine_module
+from dflash.decode.acceptance import AcceptanceSchedule, SyntheticAcceptance
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter, Strategy
+from dflash.decode.drafting.shapes import Chain
+from dflash.decode.engine import Engine
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+
+ROWS, STEP_MS = [1, 4, 8, 16, 32, 64, 128, 2048], [5.08, 5.4, 5.9, 6.5, 9.5, 16.6, 30.0, 480.0]
+"""Forwards of a 27B on an H200 by rows; beyond 128 in proportion."""
+
+
+@dataclass(frozen=True)
+class Timed(Drafter):
+    """Drafts zeros in a time of its own: `each` ms for a position, or `once` ms for all of them."""
+
+    most: int
+    each: float = 0.0
+    once: float = 0.0
+
+    def start(self, session, model, snapshot=None):
+        return Guessing(self, session)
+
+    def propose(self, drafter_states, max_drafts):
+        sizes = [min(self.most, n) for n in max_drafts]
+        CLOCK.asked += 1
+        CLOCK.now += 1e-3 * (self.each * max(sizes) + self.once * (max(sizes) > 0))
+        return [Draft([0] * n) for n in sizes]
+
+
+class Simulated:
+    """An engine whose clock advances by what steps of a 27B take; times of steps have a spread of 3 %."""
+
+    def __init__(self, n, *, slower=1.0):
+        self.rng, self.slower = np.random.default_rng(n), slower
+        self.toy = CostedToy(pages=4000, slots=n, rows=4096, context=40_000)
+        self.toy.before_forward = self.advance
+        self.engine, self.sessions = Engine(self.toy, draft_budget=True), []
+
+    def advance(self, spans):
+        ms = np.interp(sum(len(span.tokens) for span in spans), ROWS, STEP_MS)
+        CLOCK.now += 1e-3 * self.slower * ms * (1 + 0.03 * self.rng.standard_normal())
+
+    def add(self, n, drafter, acceptance):
+        strategy = Strategy(drafter, Chain(drafter.most), acceptance=acceptance)
+        new = [Session([1], strategy=strategy, max_tokens=30_000, sampling=Sampling(seed=i)) for i in range(n)]
+        self.engine.add_all(new)
+        self.sessions += new
+        return new
+
+    def rate(self, n_steps):
+        """Return tokens a second over some steps."""
+        began, before = CLOCK.now, sum(session.n_tokens for session in self.sessions)
+        for _ in range(n_steps):
+            self.engine.step()
+        return (sum(session.n_tokens for session in self.sessions) - before) / (CLOCK.now - began)
+
+
+def fixed_rates(n, acceptance, drafter):
+    """Return tokens a second by fixed depth, from 0."""
+    depths, shares = np.arange(drafter.most + 1), acceptance.shares(drafter.most)
+    ms = np.interp(n * (1 + depths), ROWS, STEP_MS) + drafter.each * depths + drafter.once * (depths > 0)
+    return 1e3 * n * np.cumsum([1.0, *shares, *[0.0] * (drafter.most - len(shares))]) / ms
+
+
+def falling(length):
+    """Return an acceptance of equal rates at all positions, for drafts of 15 tokens."""
+    rates = np.linspace(0, 1, 10_001)
+    rate = rates[np.searchsorted(sum(rates**k for k in range(16)), length)]
+    return SyntheticAcceptance(tuple(float(rate**k) for k in range(1, 16)))
+
+
+CLOCK = SimpleNamespace(now=0.0, asked=0)
+MTP = Timed(3, each=0.28)
+BLOCK = Timed(15, once=1.5)
+GOLDEN = SyntheticAcceptance((0.73, 0.48, 0.31))
+"""MTP of a 27B that thinks: 1.73, 2.21 and 2.52 tokens a step."""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(engine_module, "perf_counter", lambda: CLOCK.now)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "acceptance", "streams"),
+    [
+        (MTP, GOLDEN, (1, 2, 4, 8, 16, 32, 64, 128)),
+        (MTP, SyntheticAcceptance(2.52), (1, 32)),
+        (BLOCK, falling(4), (1, 4, 16)),
+        (BLOCK, falling(6), (2, 8, 32)),
+    ],
+    ids=["golden", "one or two", "block, 4", "block, 6"],
+)
+def test_near_the_best_fixed_depth_and_never_slower_than_plain(drafter, acceptance, streams):
+    for n in streams:
+        simulated = Simulated(n)
+        simulated.add(n, drafter, acceptance)
+        simulated.rate(30 + 120 // n)
+        found, fixed = simulated.rate(30 + 120 // n), fixed_rates(n, acceptance, drafter)
+        assert found >= (0.97 * max(fixed) if n <= 16 else 0.98 * fixed[0]), n
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_it_follows_the_acceptance(n):
+    good, bad = falling(6), SyntheticAcceptance((0.1, 0.01))
+    simulated = Simulated(n)
+    simulated.add(n, BLOCK, good)
+    simulated.rate(60)
+    for acceptance in (bad, good):
+        for session in simulated.sessions:
+            session.acceptance = AcceptanceSchedule(acceptance, session.seed)
+        simulated.rate(100 + 300 // n)
+        found, fixed = simulated.rate(60), max(fixed_rates(n, acceptance, BLOCK))
+        assert found >= 0.95 * fixed
+
+
+def test_it_follows_the_load():
+    simulated = Simulated(48)
+    for n in (1, 12, 47):
+        new = simulated.add(n, MTP, GOLDEN)
+        simulated.rate(60)
+        found, fixed = simulated.rate(60), fixed_rates(n, GOLDEN, MTP)
+        assert found >= 0.96 * max(fixed), n
+        for session in new:
+            session.cancel()
+
+
+def test_sessions_that_accept_more_draft_more():
+    simulated, bad, good = Simulated(16), (0.1, 0.01, 0.001), (0.95, 0.9, 0.85)
+    few, many = (simulated.add(8, MTP, SyntheticAcceptance(shares)) for shares in (bad, good))
+    simulated.rate(120)
+    before = [sum(session.n_drafted for session in group) for group in (few, many)]
+    found, fixed = simulated.rate(60), fixed_rates(16, SyntheticAcceptance((0.525, 0.455, 0.4255)), MTP)
+    n_few, n_many = (sum(each.n_drafted for each in group) - n for group, n in zip((few, many), before, strict=True))
+    assert n_many > 10 * n_few
+    assert found > 1.1 * max(fixed), "no depth for all is as good"
+
+
+def test_where_drafts_do_not_pay_no_drafter_is_asked():
+    simulated = Simulated(64)
+    simulated.add(64, MTP, GOLDEN)
+    simulated.rate(40)
+    CLOCK.asked = 0
+    simulated.rate(60)
+    assert CLOCK.asked <= 3, "trials alone"
