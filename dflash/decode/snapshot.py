@@ -91,15 +91,21 @@ class SessionSnapshot:
         ids: NDArray[np.int32],
         n_prompt: int,
         state: SequenceSnapshot,
-        drafter: Drafter,
-        drafter_state: DrafterSnapshot | None,
+        drafter: Drafter | None = None,
+        drafter_state: DrafterSnapshot | None = None,
     ) -> Self:
         """Return a snapshot of given parts, which it owns from now on; `ids` are those in the state, int32 (length,)."""
         found = cls.__new__(cls)
         found.length, found.token_ids, found.n_prompt = state.length, ids.tolist(), n_prompt
         found._prompt = ids[:n_prompt]
-        found.state, found.drafter_states = state, {} if drafter_state is None else {drafter: drafter_state}
+        found.state = state
+        found.drafter_states = {} if drafter is None or drafter_state is None else {drafter: drafter_state}
         return found
+
+    def cut(self, length: int) -> Self | None:
+        """Return a snapshot of the first tokens without a drafter's state; None if the target's state can't be cut back."""
+        state = self.state.cut(length)
+        return None if state is None else self.restored(self.ids[:length], self.n_prompt, state)
 
     def of(self, drafter: Drafter) -> DrafterSnapshot | None:
         """Return the snapshot for `Drafter.start` of `drafter`; None if there is none."""

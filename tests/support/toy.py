@@ -4,7 +4,9 @@ So whatever mixes up a history shows. The state is folded from token to token an
 tokens in place of keys and values: a page that was freed, shared or not copied when it should have been shows, too.
 """
 
+import functools
 import hashlib
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,7 +53,7 @@ class ToyPools(Pools):
 class Snapshot:
     def __init__(self, state):
         self.text, self.memory, self.length = list(state.text), state.memory, state.length
-        self.pools, self.n_bytes = state.pools, 8
+        self.pools, self.n_bytes, self.recurrent = state.pools, 8, state.recurrent
         whole, rest = divmod(self.length, PAGE)
         self.pages = state.pages[:whole] + self.pools.take_pages(bool(rest))
         self.pools.share_pages(state.pages[:whole])
@@ -63,6 +65,16 @@ class Snapshot:
     def closed(self):
         return self.pools is None
 
+    def cut(self, length):
+        if self.recurrent:
+            return None
+        found = copy(self)
+        found.text, found.length, found.memory = self.text[:length], length, functools.reduce(fold, self.text[:length], b"")
+        found.pages = self.pages[: -(-length // PAGE)]
+        self.pools.share_pages(found.pages)
+        self.pools.snapshots += 1
+        return found
+
     def close(self):
         if self.pools is not None:
             self.pools.snapshots -= 1
@@ -71,8 +83,8 @@ class Snapshot:
 
 
 class State:
-    def __init__(self, pools):
-        self.slot = pools.take_slot()
+    def __init__(self, pools, recurrent=True):
+        self.slot, self.recurrent = pools.take_slot(), recurrent
         self.pools, self.text, self.memory, self.pages, self.pending = pools, [], b"", [], None
 
     @property
@@ -136,15 +148,18 @@ class State:
 class Toy:
     """`law(text)`, if given, makes the logits of a path instead of the hash; `sharp` is the spread of hashed logits.
 
-    With `rounds`, prefilled tokens leave another memory than decoded ones, as they do on a GPU.
+    With `rounds`, prefilled tokens leave another memory than decoded ones, as they do on a GPU. Snapshots of one that is not
+    `recurrent` can be cut back.
     """
 
     device = "cpu"
 
     def __init__(
-        self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, pending=None, sharp=2.0, law=None, rounds=False
-    ):
+        self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, pending=None, sharp=2.0, law=None, rounds=False,
+        recurrent=True,
+    ):  # fmt: skip
         self.n_vocab, self.max_rows, self.sharp, self.law, self.rounds = n_vocab, rows, sharp, law, rounds
+        self.recurrent = recurrent
         self.chunk_alignment, self.can_overlap = 1, False
         self.attachments = Attachments()
         self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2, n_layers=1, pending=pending or PENDING)
@@ -158,7 +173,7 @@ class Toy:
         return (p.pages - p.free_pages, p.slots - p.free_slots, p.snapshots)
 
     def state(self) -> State:
-        return State(self.pools)
+        return State(self.pools, self.recurrent)
 
     def finish(self):
         pass

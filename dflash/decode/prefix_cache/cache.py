@@ -70,7 +70,8 @@ class PrefixCache:
 
     A session takes snapshots at its boundaries: where a role begins, at the end of its prompt, and when it ends. Until its
     first visible output they are reserved only; a session that fails or is cancelled before leaves the cache as it was.
-    A new session begins with the longest snapshot whose tokens its prompt starts with, and what follows is prefilled.
+    A new session begins with the longest snapshot whose tokens its prompt starts with, and what follows is prefilled. Of a
+    model without recurrent state, a snapshot that goes on differently is cut back to what the two share.
     Sessions of another `cache_salt` neither find a snapshot nor learn whether there is one.
     Snapshots share KV pages with each other and with sessions. Running sessions come first: if pages are short, snapshots
     are evicted. Used in the engine's thread only, except for `stats`.
@@ -148,6 +149,8 @@ class PrefixCache:
         """
         alignment, ids = model.chunk_alignment, session.prompt_array[: session.n_prompt - 1]
         nodes, session.n_drafter_miss = self._usable_prefixes(model, session, ids)
+        if self._cut(model, session, ids, nodes[-1].length if nodes else 0):
+            nodes, session.n_drafter_miss = self._usable_prefixes(model, session, ids)
         if self.disk is not None and session not in self._disk_lookups:
             self._disk_lookups.add(session)  # a session that finds no memory looks for a snapshot again
             self._load(self.disk, model, session, nodes[-1].length if nodes else 0)
@@ -325,6 +328,20 @@ class PrefixCache:
                 disk.count(name)
         except FormatError as error:
             disk.discard(name, error)
+
+    def _cut(self, model: TargetModel, session: Session, ids: np.ndarray, above: int) -> bool:
+        """Store what a prompt shares with a snapshot that goes on differently; return False if that gains nothing."""
+        tree = self._trees.get(session.cache_salt)
+        if tree is None:
+            return False
+        node, n = tree.nearest(ids)
+        assert node.value is not None, "trees without a value are removed"
+        if self.exact and model.chunk_alignment > 1:
+            n = min(n, node.value.snapshot.n_prompt - 1) // model.chunk_alignment * model.chunk_alignment
+        if n < above + max(1, self.min_gain) or not can_start_at(session.drafter, model, session.n_prompt, n, None):
+            return False
+        snapshot = node.value.snapshot.cut(n)
+        return snapshot is not None and self.store(snapshot, salt=session.cache_salt)
 
     def _saved_bytes(self, entry: CacheEntry) -> int:
         return entry.n_bytes + self._page_bytes * entry.snapshot.length // PAGE

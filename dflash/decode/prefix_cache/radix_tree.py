@@ -52,6 +52,19 @@ class RadixTree(Generic[V]):
                 return
             node, at = child, child.length
 
+    def nearest(self, ids: np.ndarray) -> tuple[Node[V], int]:
+        """Return a node with a value that begins with the most leading ids of ids (n,), and their number.
+
+        An empty tree returns its root.
+        """
+        node, at = self.root, 0
+        while at == node.length and at < len(ids) and int(ids[at]) in node.children:
+            node = node.children[int(ids[at])]
+            at += _n_common(node.edge, ids[at:])
+        while node.value is None and node.children:
+            node = next(iter(node.children.values()))
+        return node, at
+
     def add(self, ids: np.ndarray, value: V) -> Node[V]:
         """Store a value for ids (n,) in place of an earlier one; return its node."""
         node, at = self.root, 0

@@ -37,6 +37,13 @@ class SequenceSnapshot(Protocol):
         """True once `close` was called. Read when a session is started again, whose prefix may be gone."""
         ...
 
+    def cut(self, length: int) -> SequenceSnapshot | None:
+        """Return a snapshot of the first `length` tokens that shares this one's pages; None if the state can't be cut back.
+
+        Called by the prefix cache, between two forwards, before `close`. Takes no memory.
+        """
+        ...
+
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
 

@@ -53,6 +53,14 @@ class Snapshot:
         """Bytes of the copied recurrent state; the pages count apart, since other snapshots may share them."""
         return sum(array.nbytes for array in self.recurrent)
 
+    def cut(self, length: int) -> "Snapshot | None":
+        """Return a snapshot of the first tokens, None for a model with a recurrent state; see `SequenceSnapshot.cut`."""
+        if self._pools is None or self.recurrent:
+            return None
+        pages = self.pages[: -(-length // PAGE)]
+        self._pools.share_pages(pages)
+        return Snapshot(self._pools, length, pages, [])
+
     def host_arrays(self) -> HostArrays:
         """Copy the snapshot to the host; on a CPU the recurrent state is not copied, since nothing writes to it.
 

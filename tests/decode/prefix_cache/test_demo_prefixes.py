@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from golden import load
 
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafters.dflash import DFlash
@@ -14,6 +15,7 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.generation.role_boundaries import role_boundaries
+from dflash.kernels.ragged import PAGE
 from dflash.model.loading.target import load_model
 
 STRATEGIES = ["plain", "dflash", "mtp:2", "ddtree:8", "lookup", "first(lookup,mtp:2)"]
@@ -207,3 +209,20 @@ def test_salts_share_no_states(loaded, text, tmp_path):
         cache.close()
         assert (len(cache), cache.stats.n_bytes, loaded.model.pools.free_pages) == (0, 0, free)
     assert len(list(tmp_path.glob("*.safetensors"))) == 6  # of each salt the end of the prompt and that of the session
+
+
+@pytest.mark.parametrize("name", ["qwen2-tiny-Q8_0", "gemma4-tiny-Q8_0"])
+def test_a_state_is_cut_back_where_nothing_is_recurrent(name):
+    """Prompts that leave the first one anywhere, inside a page and beyond one, give the tokens of a cold start."""
+    model, rng = load(name), np.random.default_rng(1)
+    cache = PrefixCache(1 << 30, model.pools.page_bytes)
+    engine, cold = Engine(model, prefix_cache=cache), Engine(model)
+    base = rng.integers(0, model.n_vocab, 300).tolist()
+    outputs(engine, [Session(base, max_tokens=2)])
+    for n in (40, PAGE + 9, 20):
+        prompt = [*base[:n], (base[n] + 1) % model.n_vocab, *base[n + 1 : n + 20]]
+        want = outputs(cold, [Session(prompt, max_tokens=6)])
+        session = Session(prompt, max_tokens=6)
+        assert outputs(engine, [session]) == want
+        assert session.n_cached == n
+    engine.close()

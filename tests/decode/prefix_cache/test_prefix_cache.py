@@ -146,6 +146,26 @@ def test_boundaries_are_rounded_down_to_where_chunks_may_end():
         assert session.n_cached == (n - 1) // 4 * 4
 
 
+@pytest.mark.parametrize(("alignment", "cached"), [(1, [13, 6, 0, 3]), (4, [12, 4, 0, 0])])
+def test_without_a_recurrent_state_any_common_beginning_is_read_once(alignment, cached):
+    toy = Toy(N_VOCAB, recurrent=False)
+    toy.chunk_alignment = alignment
+    engine, cache = engine_of(toy, min_gain=3, chunk=8, exact=True)
+    base = [*range(11), 3, 3, 3, 3, 3]
+    run(engine, Session(base, max_tokens=4))
+    found = []
+    for n in (13, 6, 2, 3):
+        session = Session([*base[:n], 11, 11, 11, 11], max_tokens=2)
+        assert run(engine, session) == [naive(toy, session.token_ids[: n + 4], Sampling(), 2)]
+        found.append(session.n_cached)
+    assert found == cached
+    needs_state = Session([*base[:10], 11, 11], strategy=Strategy(Follower()), max_tokens=1)
+    run(engine, needs_state)
+    assert (needs_state.n_cached, cache.stats.drafter_misses) == (0, 1)
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
 def test_a_session_that_fails_before_its_output_leaves_the_cache_as_it_was():
     toy = Toy(N_VOCAB)
     engine, cache = engine_of(toy)
@@ -210,13 +230,13 @@ def test_requests_may_go_without():
         PrefixCache(-1, 1)
 
 
-@given(st.integers(0, 10**6))
-@example(427678)
+@given(st.integers(0, 10**6), st.booleans())
+@example(427678, True)
 @settings(max_examples=120, deadline=None)
-def test_warm_is_cold(number):
+def test_warm_is_cold(number, recurrent):
     """Random prompts with common prefixes, drafters, samplings, boundaries, sizes, cancels and failures."""
     rng = np.random.default_rng(number)
-    toy = Toy(N_VOCAB, slots=int(rng.integers(1, 4)), rows=int(rng.integers(16, 80)))
+    toy = Toy(N_VOCAB, slots=int(rng.integers(1, 4)), rows=int(rng.integers(16, 80)), recurrent=recurrent)
     toy.chunk_alignment = int(rng.choice([1, 1, 4]))
     capacity = int(rng.choice([0, 8, 40, 200, MUCH]))
     engine, cache = engine_of(toy, capacity, min_gain=int(rng.integers(1, 6)), chunk=int(rng.integers(4, 32)))

@@ -29,6 +29,16 @@ def test_it_finds_what_a_dictionary_finds(number):
         found = list(tree.prefixes(query))
         want = [key for key in sorted(known, key=len) if tuple(query[: len(key)].tolist()) == key]
         assert [(node.length, node) for node in found] == [(len(key), known[key]) for key in want]
+        nearest, n = tree.nearest(query)
+        shares = {
+            key: next(
+                (i for i, pair in enumerate(zip(key, query, strict=False)) if pair[0] != pair[1]),
+                min(map(len, (key, query))),
+            )
+            for key in known
+        }
+        assert n == max(shares.values(), default=0)
+        assert not known or (nearest.value is not None and shares[next(k for k, v in known.items() if v is nearest)] == n)
         below = list(nodes_below(tree.root))
         assert all(node.value is not None or len(node.children) > 1 for node in below)
         assert sum(node.value is not None for node in (tree.root, *below)) == len(known)
