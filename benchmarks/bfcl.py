@@ -124,7 +124,7 @@ def main():
     parser.add_argument("--skip", type=int, default=0, help="number of cases before them")
     parser.add_argument("--modes", default=",".join(MODES), help="modes, separated by commas")
     parser.add_argument("--model", default="local", help="name of the model in requests")
-    parser.add_argument("--out", type=Path, help="file for a line of JSON for each answer")
+    parser.add_argument("--out", type=Path, help="file for a line of JSON for each answer; what it has is not asked again")
     arguments = parser.parse_args()
     cases = lines_of(arguments.cases, arguments.first, arguments.skip)
     answers = lines_of(arguments.cases.parent / "possible_answer" / arguments.cases.name, arguments.first, arguments.skip)
@@ -135,8 +135,12 @@ def main():
 
 def run(client, mode, pairs, arguments):
     """Send all cases in one mode and print the result."""
-    faults, seconds = collections.Counter(), 0.0
+    lines = arguments.out.read_text("utf-8").splitlines() if arguments.out and arguments.out.exists() else []
+    known = {each["id"]: each["fault"] for each in map(json.loads, lines) if each["mode"] == mode}
+    faults, seconds = collections.Counter(known[case["id"]] for case, _ in pairs if case["id"] in known), 0.0
     for case, answer in pairs:
+        if case["id"] in known:
+            continue
         began = time.perf_counter()
         reply = client.post("/v1/chat/completions", json=body_of(case, mode, arguments.model))
         seconds += time.perf_counter() - began
