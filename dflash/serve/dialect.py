@@ -15,13 +15,13 @@ class ServerEvent(NamedTuple):
 
     Parameters
     ----------
-    data : mapping or str
-        JSON object, or a literal such as ``"[DONE]"``.
+    data : mapping, str or None
+        JSON object, or a literal such as ``"[DONE]"``. None is an empty line, which readers of events skip.
     name : str, optional
         Value of ``event:``, if the API has one.
     """
 
-    data: Mapping[str, Any] | str
+    data: Mapping[str, Any] | str | None
     name: str | None = None
 
 

@@ -58,7 +58,8 @@ class EventStream(Response):
     async def _events(self) -> AsyncIterator[bytes]:
         """Yield events as they are sent. What grows with the request or with its whole output is made in another thread."""
         running, answer, now = self._running, self._answer, asyncio.get_running_loop().time
-        yield await _in_thread(answer.opening)
+        if opening := await _in_thread(answer.opening):
+            yield opening
         sent = now()
         while running.n_open:
             item = await running.next(max(sent + limits.HEARTBEAT_SECONDS - now(), 0))
@@ -95,6 +96,8 @@ _LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 def encoded(event: ServerEvent) -> bytes:
     """Return an event as it is sent."""
     data, name = event
+    if data is None:
+        return b"\n"
     text = (
         data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
     )

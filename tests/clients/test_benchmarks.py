@@ -133,6 +133,35 @@ def test_aiperf(kind, run, tokenizer, tmp_path):
     assert report["request_count"]["avg"] == N_REQUESTS
 
 
+def test_aiperf_replays_traces_of_agents(run, tokenizer, tmp_path):
+    """The scenario of AgentX on local traces, in a run that is too short for a submission: every request is served."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for i in range(2):
+        sizes = range(3, 7 + i)
+        rows = [
+            {"t": 1.0 * n, "type": "s", "model": "m", "in": 64 * n + 8, "out": N_OUTPUT, "hash_ids": list(range(n))}
+            for n in sizes
+        ]
+        shape = {"id": f"trace {i}", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": rows}
+        (folder / f"{i}.json").write_text(json.dumps(shape))
+    sessions, _ = run(
+        "aiperf",
+        [
+            *("profile", "--scenario", "inferencex-agentx-mvp", "--unsafe-override"),
+            *("--model", "local", "--url", "{url}", "--endpoint-type", "chat", "--streaming"),
+            *("--tokenizer", str(tokenizer), "--custom-dataset-type", "weka_trace", "--input-file", str(folder)),
+            *("--concurrency", "2", "--benchmark-duration", "5", "--random-seed", "1", "--extra-inputs", "ignore_eos:true"),
+            *("--artifact-dir", str(tmp_path / "artifacts"), "--ui", "none"),
+        ],
+    )
+    report = read_json(tmp_path / "artifacts", "profile_export_aiperf.json")
+    assert report["request_count"]["avg"] >= 1
+    assert report["request_error_rate"]["avg"] == 0
+    assert {session.finish_reason for session in sessions} <= {"length", "cancelled"}
+    assert {session.n_tokens for session in sessions if session.finish_reason == "length"} == {1, N_OUTPUT}  # 1: its warm-up
+
+
 def test_lm_eval(run, lm, tokenizer, tmp_path):
     """Log-likelihoods are those of the library; texts are generated up to a line break."""
     documents = tmp_path / "documents.jsonl"

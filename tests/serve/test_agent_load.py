@@ -3,6 +3,9 @@
 import json
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
 from traces import trace, write
 
 import dflash
@@ -79,6 +82,54 @@ def test_addresses_that_no_server_has(monkeypatch):
             ServerURL(wrong)
     with pytest.raises(DFlashError, match="refused"):
         ServerURL("http://127.0.0.1:1")
+
+
+def other_server(*chunks, tokens="prompt"):
+    """An app that answers as other servers do: with these chunks, and with one of the two forms of ``/tokenize``."""
+
+    async def tokenize(request):
+        body = await request.json()
+        return JSONResponse(
+            {"tokens": list(body[tokens].encode())} if tokens in body else {"error": "?"}, 200 if tokens in body else 400
+        )
+
+    async def completions(_):
+        return PlainTextResponse("".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n")
+
+    async def models(_):
+        return JSONResponse({"data": [{"id": "other", "meta": {"n_ctx": 99}}]})
+
+    routes = [("/tokenize", tokenize, "POST"), ("/v1/completions", completions, "POST"), ("/v1/models", models, "GET")]
+    return Starlette(routes=[Route(path, route, methods=[method]) for path, route, method in routes])
+
+
+def texts(*pieces, **last):
+    chunks = [{"choices": [{"index": 0, "text": piece, "finish_reason": None}]} for piece in pieces]
+    return [*chunks, {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], **last}]
+
+
+@pytest.mark.parametrize("form", ["prompt", "content"])
+def test_a_server_that_sends_text_without_ids(form, serving):
+    """As llama-server: its answers are encoded anew, and its timings say what was cached."""
+    chunks = texts("ab", "", "c", usage={"completion_tokens": 3, "prompt_tokens": 9}, timings={"cache_n": 7})
+    arrived = []
+    with serving(other_server(*chunks, tokens=form)) as url:
+        server = ServerURL(url)
+        assert (server.model, server.context) == ("other", 99)
+        assert server.send([1] * 9, 3, lambda: arrived.append(1)) == ([97, 98, 99], 7, False)
+    assert len(arrived) == 2
+
+
+@pytest.mark.parametrize(
+    ("chunks", "message"),
+    [
+        (texts("a", usage={"completion_tokens": 1}), "1 output tokens came, 3 were asked for"),
+        ([*texts("a")[:1], {"error": {"message": "no memory"}}], "no memory"),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_an_error(chunks, message, serving):
+    with serving(other_server(*chunks)) as url, pytest.raises(DFlashError, match=message):
+        ServerURL(url).send([1], 3, lambda: None)
 
 
 @pytest.fixture

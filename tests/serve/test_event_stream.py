@@ -41,21 +41,17 @@ class Gate:
 
 
 @BOTH_LOOPS
-@pytest.mark.parametrize(
-    ("path", "body", "silence"),
-    [(CHAT_PATH, CHAT, '"delta":{"content":""}'), ("/v1/completions", {"prompt": "a", "stream": True}, '"text":""')],
-)
-def test_a_stream_opens_at_once_and_is_never_silent(app_of, serving, monkeypatch, path, body, silence):
+def test_a_stream_opens_at_once_and_is_never_silent(app_of, serving, monkeypatch):
     """Heartbeats come while the prompt is read, and again inside the arguments of a call."""
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.01)
     prefill, middle = Gate(), Gate()
     lines, beats = [], []
     app = app_of(prefill, CALL + "a", middle, "b" + CLOSED)
-    with serving(app) as url, httpx.stream("POST", url + path, json=body, timeout=GUARD) as answer:
+    with serving(app) as url, httpx.stream("POST", url + CHAT_PATH, json=CHAT, timeout=GUARD) as answer:
         assert answer.status_code == 200
         for line in filter(None, answer.iter_lines()):
             lines.append(line)
-            beats.append(len(lines) > 1 and silence in line)
+            beats.append(len(lines) > 1 and '"delta":{"content":""}' in line)
             if not prefill.go.is_set() and sum(beats) == 3:
                 assert prefill.reached.wait(GUARD)
                 prefill.go.set()
@@ -63,11 +59,27 @@ def test_a_stream_opens_at_once_and_is_never_silent(app_of, serving, monkeypatch
             elif prefill.go.is_set() and sum(beats[before:]) == 3:
                 middle.go.set()
     assert beats[:4] == [False, True, True, True]
-    events = events_of("".join(f"{line}\n\n" for line in lines))
-    if path == CHAT_PATH:
-        message, reason = folded(events)
-        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"at": "ab"}
-        assert (message["content"], reason) == (None, "tool_calls")
+    message, reason = folded(events_of("".join(f"{line}\n\n" for line in lines)))
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"at": "ab"}
+    assert (message["content"], reason) == (None, "tool_calls")
+
+
+@BOTH_LOOPS
+def test_the_first_chunk_of_a_completion_has_its_first_token(app_of, serving, monkeypatch):
+    """Programs that measure servers take any chunk with a choice for a token. Empty lines come while the prompt is read."""
+    monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.01)
+    prefill, body = Gate(), {"prompt": "a", "stream": True}
+    with (
+        serving(app_of(prefill, "Hello")) as url,
+        httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=GUARD) as answer,
+    ):
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        assert [next(lines) for _ in range(3)] == ["", "", ""]
+        prefill.go.set()
+        first, *_, last = filter(None, lines)
+    assert json.loads(first.removeprefix("data: "))["choices"][0]["text"] == "Hello"
+    assert last == "data: [DONE]"
 
 
 def test_silence_is_counted_from_the_last_event(monkeypatch):

@@ -16,6 +16,9 @@ class CompletionFormat(ChunkFormat):
 
     Notes
     -----
+    A stream has no chunk before its first token, unless the request wants the prompt back: programs that measure servers
+    take the first chunk with a choice for the first token. Empty lines keep the connection meanwhile.
+
     With ``echo``, log-probabilities have an entry for each token of the prompt, null for the first one, and one for each
     output token, the end token included: evaluation programs count them.
     """
@@ -29,8 +32,8 @@ class CompletionFormat(ChunkFormat):
         self._n_reported: dict[int, int] = {}
 
     def opening(self) -> Iterator[ServerEvent]:
-        """Yield a chunk for each choice, with the prompt for ``echo``, else without text."""
-        for index in self._open:
+        """Yield a chunk with the prompt for each choice, if ``echo`` or token ids are wanted."""
+        for index in self._open if self._echoes or self._options.token_ids else ():
             choice = self._choice(index, self._echoes[index] if self._echoes else "", self._first_logprob(index))
             yield self._chunk({**choice, **self._ids(index, (), with_prompt=True)})
 
@@ -53,8 +56,8 @@ class CompletionFormat(ChunkFormat):
             yield self._chunk(ending, **remarks([self._completions[index]]))
 
     def heartbeat(self) -> ServerEvent:
-        """Return a chunk without text."""
-        return self._chunk(self._choice(next(iter(self._open), 0), ""))
+        """Return an empty line."""
+        return ServerEvent(None)
 
     def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
         text = self._echoes[index] + completion.text if self._echoes else completion.text
