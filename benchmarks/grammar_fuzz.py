@@ -13,9 +13,9 @@ import argparse
 import collections
 import os
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import httpx
@@ -44,31 +44,31 @@ def memory_of(pid):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Neighbour(threading.Thread):
-    """Streams answers one after the other; notes the server's CPU time between their events."""
+def neighbour(pid, url, ending, found):
+    """Stream answers one after the other; note the server's CPU time between their events.
 
-    def __init__(self, pid, url):
-        super().__init__(daemon=True)
-        self.pid, self.url, self.ending = pid, url, False
-        self.process, self.wall, self.took, self.total = [], [], [], collections.Counter()
-
-    def run(self):
-        with httpx.Client(timeout=600) as client:
-            while not self.ending:
-                body = {**SETTINGS, "max_tokens": 400, "stream": True, "logit_bias": {}, "seed": len(self.process)}
-                with client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as answer:
-                    before = None
-                    for line in answer.iter_lines():
-                        if not line.startswith("data: {"):
-                            continue
-                        now = time.monotonic(), cpu_of(self.pid)
-                        if before is not None:
-                            took = {name: seconds - before[1].get(name, 0.0) for name, seconds in now[1].items()}
-                            self.wall.append(now[0] - before[0])
-                            self.process.append(sum(took.values()))
-                            self.total.update(took)
-                            self.took.append({name: seconds for name, seconds in took.items() if seconds})
-                        before = now
+    In a process of its own: one that also makes the hostile requests reads late, and finds several steps between two events.
+    """
+    wall, process, took_of, total, seed = [], [], [], collections.Counter(), 0
+    with httpx.Client(timeout=600) as client:
+        while not ending.is_set():
+            body = {**SETTINGS, "max_tokens": 400, "stream": True, "logit_bias": {}, "seed": (seed := seed + 1)}
+            with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+                before = None
+                for line in answer.iter_lines():
+                    if not line.startswith("data: {"):
+                        continue
+                    now = time.monotonic(), cpu_of(pid)
+                    if before is not None:
+                        took = {name: seconds - before[1].get(name, 0.0) for name, seconds in now[1].items()}
+                        wall.append(now[0] - before[0])
+                        process.append(sum(took.values()))
+                        total.update(took)
+                        took_of.append({name: seconds for name, seconds in took.items() if seconds})
+                    before = now
+    engine = total.most_common(1)[0][0]  # the thread that works most
+    others = [max((seconds for name, seconds in took.items() if name != engine), default=0.0) for took in took_of]
+    found.put((wall, process, [took.get(engine, 0.0) for took in took_of], others))
 
 
 def shown(seconds):
@@ -108,8 +108,9 @@ def main():
     time.sleep(1)
     before = memory_of(arguments.pid)
     statuses.clear()
-    neighbour = Neighbour(arguments.pid, arguments.url)
-    neighbour.start()
+    spawn = get_context("spawn")
+    ending, found = spawn.Event(), spawn.SimpleQueue()
+    spawn.Process(target=neighbour, args=(arguments.pid, arguments.url, ending, found), daemon=True).start()
     began = time.monotonic()
     with ThreadPoolExecutor(arguments.threads) as threads:
         for n, _ in enumerate(threads.map(one, range(arguments.first, arguments.first + arguments.cases)), 1):
@@ -121,21 +122,18 @@ def main():
                     f"{memory_of(arguments.pid) >> 20} MB",
                     flush=True,
                 )
-    neighbour.ending = True
-    neighbour.join()
+    ending.set()
+    wall, process, its, others = found.get()
     time.sleep(2)
     grown = memory_of(arguments.pid) - before
     print(f"{sum(statuses.values())} cases: {dict(statuses)}")
     for message, n in messages.most_common(12):
         print(f"{n:6d} {message}")
-    engine = neighbour.total.most_common(1)[0][0]  # the thread that works most
-    its = [took.get(engine, 0.0) for took in neighbour.took]
-    others = [max((seconds for name, seconds in took.items() if name != engine), default=0.0) for took in neighbour.took]
     print(f"events of the neighbour: {len(its)}; median / 99 % / 99.9 % / maximum between two of them")
     print(f"CPU of the engine's thread:      {shown(its)}")
     print(f"CPU of the busiest other thread: {shown(others)}")
-    print(f"CPU of the process:              {shown(neighbour.process)}")
-    print(f"time:                            {shown(neighbour.wall)}")
+    print(f"CPU of the process:              {shown(process)}")
+    print(f"time:                            {shown(wall)}")
     print(f"memory: {before >> 20} MB before, {grown / 2**20:+.1f} MB after")
     fine = not any(status >= 500 for status in statuses) and max(its) < 0.3 and grown < 50 << 20
     sys.exit(not fine)

@@ -130,6 +130,7 @@ def load(
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
+    prefix_cache_reread: bool = False,
     swap_bytes: int | None = None,
     isolate: bool = True,
     chat_template: str | os.PathLike[str] | None = None,
@@ -178,6 +179,9 @@ def load(
     prefix_cache_exact : bool
         Use only states that change no bit of a later output. On a GPU False lets a prompt begin at any saved state, also
         after generated text, whose last bits differ from those of a prompt; on a CPU there is no such difference.
+    prefix_cache_reread : bool
+        On a GPU with exact states: prefill answers again while no prompt waits, so that the next turn of a conversation
+        begins after the last answer, not before it.
     swap_bytes : int, optional
         Bytes of the KV cache of running sequences, without the oldest one, beyond which no other sequence starts. If memory
         gets short, these sequences are preempted: their states move to host memory. None is the size of the KV cache; on a
@@ -224,6 +228,7 @@ def load(
             "prefix_cache_folder": prefix_cache_folder,
             "prefix_cache_disk": prefix_cache_disk,
             "prefix_cache_exact": prefix_cache_exact,
+            "prefix_cache_reread": prefix_cache_reread,
             "swap_bytes": swap_bytes,
             "isolate": isolate,
             "chat_template": chat_template,

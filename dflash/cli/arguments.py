@@ -81,7 +81,9 @@ def showing(arguments: argparse.Namespace, lm: "LM") -> dict[str, Any]:
     return {"reasoning": arguments.show_reasoning, "tokenizer": lm.tokenizer if arguments.show_tokens else None}
 
 
-def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: bool = False) -> "LM":
+def load(
+    arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: bool = False, prefix_cache_reread: bool = False
+) -> "LM":
     """Load the model that the arguments name; show on stderr that loading goes on."""
     import dflash
 
@@ -94,6 +96,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
         kv=kv_type(arguments),
         pending=arguments.pending,
         prefix_cache=prefix_cache,
+        prefix_cache_reread=prefix_cache_reread,
         isolate=False,  # the grammars are those of the user
         chat_template=getattr(arguments, "chat_template_file", None),
         trusted_messages=getattr(arguments, "trusted_messages", False),

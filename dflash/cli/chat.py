@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     strategy = common.strategy(arguments)
     # a second sequence has room for the saved states beside the one that is decoded
-    with common.load(arguments, sequences=2, prefix_cache=True) as lm:
+    with common.load(arguments, sequences=2, prefix_cache=True, prefix_cache_reread=True) as lm:
         if lm.template is None:
             raise TemplateError(f"{arguments.model} has no chat template: use run --raw")
         common.prepare(lm, strategy["strategy"])

@@ -186,6 +186,7 @@ def load_backend(
         prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
         prefix_cache_exact=not arguments.prefix_cache_inexact,
+        prefix_cache_reread=not arguments.no_prefix_cache_reread,
         chat_template=arguments.chat_template_file,
         trusted_messages=arguments.trusted_messages,
     )

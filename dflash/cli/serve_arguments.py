@@ -225,6 +225,11 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="use saved states at any boundary; on a GPU the last bits of logits may change",
     )
+    parser.add_argument(
+        "--no-prefix-cache-reread",
+        action="store_true",
+        help="on a GPU: do not prefill answers again while no prompt waits, from whose ends later turns begin",
+    )
 
 
 def _add_strategy(parser: argparse.ArgumentParser) -> None:

@@ -10,18 +10,20 @@ from typing import NamedTuple
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
-from dflash.decode.scheduling.admission import admit, check, check_queue, readmit, save_prompt_snapshot
-from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
+from dflash.decode.scheduling.admission import check, check_queue, readmit, save_prompt_snapshot
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, decodes, plan
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.prompt_scores import score
 from dflash.decode.scheduling.prompt_share import PromptShare
-from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, place
+from dflash.decode.scheduling.reread import Reread, RereadQueue
+from dflash.decode.scheduling.starter import Starter
+from dflash.decode.scheduling.waiting import WaitingQueue, place
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Samples, sample_rows, verify, wait
-from dflash.errors import EngineFailed, PoolExhausted, RequestError
+from dflash.errors import EngineFailed, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
 from dflash.model.protocols.target import TargetModel
@@ -31,9 +33,6 @@ CHUNK = 512
 
 MAX_FAILURES = 3
 """Failed forwards in a row that end the engine: one or two may be the fault of their sessions."""
-
-_N_TRIED = 64
-"""Most waiting sessions that are tried in one step if those before them do not fit memory. Bounds the time of a step."""
 
 
 class Event(NamedTuple):
@@ -87,6 +86,8 @@ class Engine:
     prompt_share : PromptShare or None
     draft_budget : DraftBudget or None
         See there; None without `max_step`, or `draft_budget`.
+    starter : Starter
+        Starts sessions; holds `headroom` and `max_swap`.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class Engine:
         max_swap: int | None = None,
         draft_budget: bool = False,
     ) -> None:
-        self.model, self.prefix_cache, self.headroom, self.max_swap = model, prefix_cache, headroom, max_swap
+        self.model, self.prefix_cache = model, prefix_cache
+        self.starter = Starter(model, prefix_cache, headroom, max_swap)
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
@@ -119,14 +121,14 @@ class Engine:
         self._overlapped: OverlappedStep | None = None
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
-        self.errands = Errands()
+        self.errands, self._rereads = Errands(), RereadQueue(prefix_cache, model.chunk_alignment)
         self._n_ended = self._n_failures = self.n_preempted = 0
         self._failure: str | None = None
 
     @property
     def active(self) -> int:
-        """Sessions that hold memory."""
-        return len(self._active)
+        """Sessions of requests that hold memory."""
+        return len(self._active) - (self._reread is not None)
 
     @property
     def waiting(self) -> int:
@@ -136,7 +138,13 @@ class Engine:
     @property
     def busy(self) -> bool:
         """True if `step` has work to do. A failed engine is always busy: its `step` raises the failure."""
-        return bool(self._active or self._added or self._waiting or self.errands or self._failure)
+        return bool(self._active or self._added or self._waiting or self._rereads or self.errands or self._failure)
+
+    @property
+    def _reread(self) -> Reread | None:
+        """The answer that is being prefilled again: the last of the active sessions, since its priority is the lowest."""
+        last = self._active[-1] if self._active else None
+        return last if isinstance(last, Reread) else None
 
     def add(self, session: Session) -> Session:
         """Queue a session. May be called from any thread. Raises the errors of `add_all`."""
@@ -244,6 +252,7 @@ class Engine:
             self.model.attachments.close()
 
     def _cancel_all(self) -> None:
+        self._rereads.clear()
         self._take_added()
         for session in (*self._active, *self._waiting):
             session.cancel()
@@ -265,44 +274,22 @@ class Engine:
             self._end(session, "cancelled")
 
     def _admit(self) -> None:
+        if self._waiting and (reread := self._reread) is not None:
+            self._rereads.put_back(reread)
+            self._to_save += [reread] * (reread.n_prefilled > reread.n_cached)
+            self._to_end.append((reread, Step([], finish="cancelled")))
+            self._save_states()
         while self._waiting and len(self._active) < self.max_active and self._failure is None:
-            if not self._admit_one():
+            tried = self.starter.first(self._waiting, self._active, self._n_ended)
+            if tried is None:
                 return
-
-    def _admit_one(self) -> bool:
-        """Start or end the first waiting session that can be; return False if none that was tried fits memory."""
-        overtaken: list[Ticket] = []
-        for ticket in self._waiting.in_turn(_N_TRIED):
-            session = ticket.session
-            if session.max_length == session.n_prompt and not session.unscored:
-                self._end(session, "length")
-                return True
-            pools = self.model.pools
-            memory = self._n_ended, pools.free_pages, pools.free_slots
-            if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
-                try:
-                    memory_limits = {"headroom": self.headroom, "max_swap": self.max_swap}
-                    admit(self.model, session, self.prefix_cache, active=self._active, **memory_limits)
-                except PoolExhausted as error:
-                    if not self._active:
-                        if self.prefix_cache is None or not self.prefix_cache.evict_oldest():
-                            self._end(session, "error", error)
-                        return True
-                    ticket.refused_at = memory
-                except Exception as error:
-                    self._end(session, "error", error)
-                    return True
-                else:
-                    self._waiting.start(session)
-                    session.started_at = session.started_at or perf_counter()
-                    insort(self._active, session, key=place)
-                    for other in overtaken:
-                        other.n_overtaken += 1
-                    return True
-            if ticket.overdue:
-                return False
-            overtaken.append(ticket)
-        return False
+            if tried.end is not None:
+                self._end(tried.session, tried.end, tried.error)
+            else:
+                insort(self._active, tried.session, key=place)
+                self._rereads.drop(tried.session)
+        if not self._waiting and len(self._active) < self.max_active and all(map(decodes, self._active)):
+            self._rereads.start_first(self.starter, self._active)
 
     def _advance(self) -> None:
         """Advance all active sessions by one step: propose, forward, verify, commit, observe."""
@@ -332,9 +319,13 @@ class Engine:
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
+        if len(parts) == 1 and parts[0].session.is_reread:
+            self.model.finish()  # else more pieces would be launched before a request arrives
+        seconds = perf_counter() - started
+        self._rereads.count(parts, seconds)
         for learner in (self.prompt_share, self.draft_budget):
             if learner is not None:
-                learner.observe(parts, perf_counter() - started)
+                learner.observe(parts, seconds)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -381,7 +372,10 @@ class Engine:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:
             self._to_save.append(session)
-        self._emit(session, step)
+        if session.is_reread and session.n_prefilled == session.n_prompt - 1:
+            self._to_end.append((session, step._replace(finish="length")))
+        else:
+            self._emit(session, step)
 
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
         """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
@@ -457,6 +451,9 @@ class Engine:
 
     def _preempt(self, session: Session) -> None:
         """Move a session's state to the host. It waits to be resumed before any other session starts."""
+        if session.is_reread:
+            self._end(session, "cancelled")
+            return
         self._active.remove(session)
         self._waiting.prepend(session)
         self.n_preempted += 1
@@ -475,7 +472,7 @@ class Engine:
             self.prefix_cache.confirm(session)
         steps, session.held_steps = [*session.held_steps, step], []
         session.steps += steps
-        self._events += [Event(session, each) for each in steps]
+        self._events += [Event(session, each) for each in steps if not session.is_reread]
 
     def _end(self, session: Session, reason: str, error: Exception | None = None, *, step: Step | None = None) -> None:
         """Release the session's memory, then emit its last step. Never raises, and never formats the session."""
@@ -485,7 +482,8 @@ class Engine:
         self._n_ended += 1
         try:
             session.release()
-            if self.prefix_cache is not None and not session.has_emitted and not (step and step.tokens):
+            emitted = session.has_emitted or bool(step and step.tokens) or session.is_reread
+            if self.prefix_cache is not None and not emitted:
                 self.prefix_cache.abort(session)
             session.record(step or Step([], finish=reason))
         except Exception as failure:
@@ -496,3 +494,4 @@ class Engine:
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason
+        self._rereads.add(session)

@@ -31,7 +31,7 @@ class PromptIds:
 
     __slots__ = ("array", "token_ids")
 
-    def __init__(self, prompt: Sequence[int]) -> None:
+    def __init__(self, prompt: Sequence[int] | NDArray[np.int32]) -> None:
         self.array = _checked(prompt)
         self.array.flags.writeable = False
         self.token_ids: list[int] = self.array.tolist()

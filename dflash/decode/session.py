@@ -146,6 +146,9 @@ class Session:
         least 0, or if `prefix` does not fit the prompt or comes with `prompt_logprobs`.
     """
 
+    is_reread = False
+    """True for `dflash.decode.scheduling.reread.Reread`."""
+
     def __init__(
         self,
         prompt: Sequence[int] | PromptIds,

@@ -35,6 +35,7 @@ def start(
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
+    prefix_cache_reread: bool = False,
     swap_bytes: int | None = None,
     isolate: bool = True,
     **settings: Any,
@@ -73,7 +74,8 @@ def start(
         start_check = partial(_start_check, stack) if isolate else None
         loaded = load_model(name, progress=progress, with_tokenizer=start_check, before_kernels=compile_ahead, **settings)
         with device.on(loaded.gpu):
-            cache = _prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
+            disk = _disk_tier(loaded, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
+            cache = _prefix_cache(loaded, prefix_cache, disk=disk, exact=prefix_cache_exact, reread=prefix_cache_reread)
             engine = Engine(
                 loaded.model,
                 chunk=loaded.model.prefill_chunk,
@@ -102,14 +104,17 @@ def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:
     return swap_bytes // max(pools.page_bytes, 1)
 
 
-def _prefix_cache(
-    loaded: Loaded, wanted: bool | int, folder: str | os.PathLike[str] | None, disk_capacity: int | None, *, exact: bool
-) -> PrefixCache | None:
+def _disk_tier(
+    loaded: Loaded, folder: str | os.PathLike[str] | None, capacity: int | None, *, exact: bool
+) -> DiskTier | None:
+    if folder is None:
+        return None
+    capacity = DEFAULT_CAPACITY if capacity is None else capacity
+    return DiskTier(Path(folder).expanduser().absolute(), capacity, identity_of(loaded, exact=exact))
+
+
+def _prefix_cache(loaded: Loaded, wanted: bool | int, **settings: Any) -> PrefixCache | None:
     if not wanted:
         return None
-    model, disk = loaded.model, None
-    if folder is not None:
-        capacity = DEFAULT_CAPACITY if disk_capacity is None else disk_capacity
-        disk = DiskTier(Path(folder).expanduser().absolute(), capacity, identity_of(loaded, exact=exact))
-    free = device.free_memory() if model.device == "cuda" else free_memory()
-    return PrefixCache(free // 8 if wanted is True else wanted, model.pools.page_bytes, exact=exact, disk=disk)
+    free = device.free_memory() if loaded.model.device == "cuda" else free_memory()
+    return PrefixCache(free // 8 if wanted is True else wanted, loaded.model.pools.page_bytes, **settings)

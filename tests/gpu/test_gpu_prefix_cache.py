@@ -35,11 +35,12 @@ def turn(engine, prompts, name, seed):
     return sessions
 
 
+@pytest.mark.parametrize("reread", [False, True])
 @pytest.mark.parametrize("name", ["plain", "dflash", "ddtree:12", "mtp:2"])
-def test_conversations_continue_with_the_bits_of_a_cold_start(loaded, name):
+def test_conversations_continue_with_the_bits_of_a_cold_start(loaded, name, reread):
     model, free = loaded.model, loaded.model.pools.free_pages
-    warm = Engine(model, prefix_cache=PrefixCache(1 << 30, model.pools.page_bytes))
-    cold = Engine(model)
+    warm = Engine(model, prefix_cache=PrefixCache(1 << 30, model.pools.page_bytes, reread=reread))
+    cold, ends = Engine(model), []
     prompts = [loaded.tokenizer.encode(text)[: 500 + 70 * i] for i, text in enumerate(TEXTS)]
     for number in range(4):
         got, want = (turn(engine, prompts, name, number) for engine in (warm, cold))
@@ -48,6 +49,11 @@ def test_conversations_continue_with_the_bits_of_a_cold_start(loaded, name):
             assert mine.logprobs == other.logprobs
             assert mine.n_cached % model.chunk_alignment == 0
             assert (mine.n_cached > 0) == (number > 0)
+        if reread and number:
+            assert [session.n_cached for session in got] == ends
+        while warm.busy:
+            warm.step()
+        ends = [(len(session.token_ids) - 1) // model.chunk_alignment * model.chunk_alignment for session in got]
         prompts = [session.token_ids + loaded.tokenizer.encode("Go on with the next one, please. ") for session in got]
     assert min(session.n_cached for session in got) > 300
     warm.prefix_cache.clear()

@@ -60,7 +60,7 @@ def test_a_model_is_loaded_with_them(config, swap_pages, max_swap):
     try:
         assert (loaded.model.pools.pages, loaded.model.pools.page_bytes) == (2, page)
         assert loaded.model.config.context == min(config.context, 2 * PAGE)
-        assert engine_thread.engine.max_swap == max_swap
+        assert engine_thread.engine.starter.max_swap == max_swap
     finally:
         engine_thread.close()
         loaded.file.close()

@@ -18,11 +18,12 @@ def ask(tab, text="Hello"):
 
 
 def ended(tab, n=1):
-    """Wait until `n` completions have ended and another message can be sent."""
+    """Wait until `n` completions have ended, another message can be sent, and the conversation is saved."""
     until(
         tab,
         f"document.querySelectorAll('article[aria-busy=false]').length === {n} && !document.getElementById('send').hidden",
     )
+    tab.evaluate("thread.saving?.then(() => null)")
 
 
 def choose(tab, **values):

@@ -47,6 +47,9 @@ class PrefixCacheStats(NamedTuple):
         Snapshots removed for others or for running sessions.
     aborts : int
         Snapshots discarded because their session ended without visible output.
+    reread_tokens, reread_seconds : int, float
+        Tokens of answers that were prefilled again while no prompt waited; the time of these steps, shared by rows with
+        sessions that decoded in them.
     """
 
     entries: int
@@ -60,6 +63,8 @@ class PrefixCacheStats(NamedTuple):
     drafter_miss_tokens: int
     evictions: int
     aborts: int
+    reread_tokens: int
+    reread_seconds: float
 
 
 class PrefixCache:
@@ -89,6 +94,8 @@ class PrefixCache:
         Fewest tokens between a boundary and the next stored one above it.
     disk : DiskTier, optional
         Saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
+    reread : bool
+        The engine prefills answers again while no prompt waits; see `dflash.decode.scheduling.reread.RereadQueue`.
 
     Raises
     ------
@@ -102,17 +109,25 @@ class PrefixCache:
     """
 
     def __init__(
-        self, capacity: int, page_bytes: int, *, exact: bool = True, min_gain: int = MIN_GAIN, disk: DiskTier | None = None
+        self,
+        capacity: int,
+        page_bytes: int,
+        *,
+        exact: bool = True,
+        min_gain: int = MIN_GAIN,
+        disk: DiskTier | None = None,
+        reread: bool = False,
     ) -> None:
         if capacity < 0:
             raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
-        self.capacity, self.exact, self.min_gain = capacity, exact, min_gain
+        self.capacity, self.exact, self.min_gain, self.reread = capacity, exact, min_gain, reread
         self._trees: defaultdict[str, RadixTree[CacheEntry]] = defaultdict(RadixTree)
         self._nodes: set[Node[CacheEntry]] = set()
         self._page_users: Counter[int] = Counter()
         self._reserved: dict[Session, list[SessionSnapshot]] = {}
         self._page_bytes = page_bytes
         self._n_bytes = self._clock = 0
+        self.reread_seconds = 0.0
         self._counts: Counter[str] = Counter()
         # requests and snapshots of each conversation that has snapshots
         self._turns: Counter[str] = Counter()
@@ -126,8 +141,8 @@ class PrefixCache:
     @property
     def stats(self) -> PrefixCacheStats:
         """Size and counts; may be read in any thread."""
-        names = PrefixCacheStats._fields[3:]
-        return PrefixCacheStats(len(self), self._n_bytes, self.capacity, *(self._counts[name] for name in names))
+        counts = {name: self._counts[name] for name in PrefixCacheStats._fields[3:-1]}
+        return PrefixCacheStats(len(self), self._n_bytes, self.capacity, **counts, reread_seconds=self.reread_seconds)
 
     @property
     def n_conversations(self) -> int:
@@ -164,6 +179,8 @@ class PrefixCache:
 
     def count(self, session: Session) -> None:
         """Count a session that has started after `find`."""
+        if session.is_reread:
+            return
         self._counts.update(
             queries=1,
             query_tokens=session.n_prompt,
@@ -174,6 +191,11 @@ class PrefixCache:
         )
         if session.conversation is not None and self._n_of[session.conversation]:
             self._turns[session.conversation] += 1
+
+    def count_reread(self, n: int, seconds: float) -> None:
+        """Count `n` tokens of an answer that were prefilled again, in `seconds`."""
+        self._counts["reread_tokens"] += n
+        self.reread_seconds += seconds
 
     def evict_oldest(self, spared: object = None) -> bool:
         """Evict the snapshot that is least likely to be used again; see `dflash.decode.prefix_cache.eviction.victim`.

@@ -23,8 +23,8 @@ PAGE_BYTES = 0  # so that few bytes are few snapshots
 MUCH = 10**9
 
 
-def engine_of(toy, capacity=MUCH, *, min_gain=1, exact=False, **settings):
-    cache = PrefixCache(capacity, PAGE_BYTES, min_gain=min_gain, exact=exact)
+def engine_of(toy, capacity=MUCH, *, min_gain=1, exact=False, reread=False, **settings):
+    cache = PrefixCache(capacity, PAGE_BYTES, min_gain=min_gain, exact=exact, reread=reread)
     return Engine(toy, prefix_cache=cache, **settings), cache
 
 
@@ -239,7 +239,14 @@ def test_warm_is_cold(number, recurrent):
     toy = Toy(N_VOCAB, slots=int(rng.integers(1, 4)), rows=int(rng.integers(16, 80)), recurrent=recurrent)
     toy.chunk_alignment = int(rng.choice([1, 1, 4]))
     capacity = int(rng.choice([0, 8, 40, 200, MUCH]))
-    engine, cache = engine_of(toy, capacity, min_gain=int(rng.integers(1, 6)), chunk=int(rng.integers(4, 32)))
+    engine, cache = engine_of(
+        toy,
+        capacity,
+        min_gain=int(rng.integers(1, 6)),
+        chunk=int(rng.integers(4, 32)),
+        exact=bool(rng.random() < 0.3),
+        reread=bool(rng.random() < 0.5),
+    )
     texts, fails, in_a_row = [[]], False, 0
 
     def before(spans):

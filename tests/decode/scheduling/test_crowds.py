@@ -77,9 +77,12 @@ def crowd(number):
     rng = np.random.default_rng(number)
     ahead, n_pages, slots, context = bool(rng.random() < 0.3), int(rng.integers(3, 9)), int(rng.integers(2, 6)), 60
     cache = PrefixCache(int(rng.choice([100, 800, 10**6])), 100, min_gain=1) if rng.random() < 0.5 else None
-    rounds = cache is None  # with a cache, a prompt may begin with the output of another session
+    rereads = cache is not None and not ahead and rng.random() < 0.5
+    rounds = cache is None or rereads  # else a prompt may begin with the output of another session
     sizes = {"pages": n_pages, "slots": slots, "context": context, "rows": int(rng.integers(24, 80)), "rounds": rounds}
     toy = AheadToy(**sizes) if ahead else Toy(**sizes)
+    if rereads:
+        toy.chunk_alignment, cache.reread = 4, True
     headroom = [0, 0, 0, 1, None][rng.integers(5)]
     engine = Engine(toy, chunk=int(rng.integers(2, 32)), prefix_cache=cache, headroom=headroom)
     known, texts = {}, [[]]

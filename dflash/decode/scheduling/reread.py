@@ -1,0 +1,129 @@
+"""Finished answers, prefilled again while no prompt waits, so that the next turn of an agent begins after them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.prompt_ids import PromptIds
+from dflash.decode.scheduling.batch_plan import BatchPart
+from dflash.decode.scheduling.starter import Starter
+from dflash.decode.session import Session
+from dflash.errors import PoolExhausted
+
+log = logging.getLogger(__name__)
+
+_MAX_WAITING = 32
+"""Answers that wait. The oldest is dropped for one more: its next turn has probably come."""
+
+_PRIORITY = 1 << 62
+"""Behind every request."""
+
+
+class Reread(Session):
+    """A finished sequence as a prompt. Its only use is the snapshot at its end: nothing is decoded, and no step is emitted.
+
+    Parameters
+    ----------
+    token_ids : int32 (N,)
+        Tokens to prefill, and one more.
+    session : Session
+        The session that produced them; its drafter prefills them, too.
+    answered : int32 (M,)
+        Prompt of the answer.
+    """
+
+    is_reread = True
+
+    def __init__(self, token_ids: NDArray[np.int32], session: Session, answered: NDArray[np.int32]) -> None:
+        super().__init__(
+            PromptIds(token_ids),
+            strategy=replace(session.strategy, recoveries=(), acceptance=None),
+            max_tokens=1,
+            conversation=session.conversation,
+            cache_salt=session.cache_salt,
+            priority=_PRIORITY,
+        )
+        self.max_length, self.answered = self.n_prompt + 1, answered
+
+
+class RereadQueue:
+    """Answers to prefill again, the oldest first.
+
+    On a GPU the bits of a state depend on whether its tokens were decoded or prefilled. So an exact next turn can't begin
+    with the state at the end of the answer; it has to prefill the answer first. This is done here while the agent's tool
+    runs: one answer at a time, in steps in which no prompt of a request is prefilled. A request that arrives ends it; what
+    was prefilled is saved. The next turn would prefill the same tokens, so work is lost only on answers that no turn
+    follows, or that the client returns changed.
+
+    Parameters
+    ----------
+    cache : PrefixCache
+        Where the states are saved; takes part if its `reread` is true and it is exact.
+    alignment : int
+        See `TargetModel.chunk_alignment`. With 1, states at the ends of answers are exact as they are.
+    """
+
+    def __init__(self, cache: PrefixCache | None, alignment: int) -> None:
+        self._cache = cache if cache is not None and cache.reread and cache.exact and alignment > 1 else None
+        self._alignment = alignment
+        self._waiting: deque[Reread] = deque(maxlen=_MAX_WAITING)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, session: Session) -> None:
+        """Queue the answer of a session that has ended, if it is long enough for a snapshot."""
+        if session.is_reread and session.error is not None:
+            log.warning("an answer could not be prefilled again: %s", session.error)
+        usual = session.use_prefix_cache and session.prefix is None and not session.is_reread
+        if self._cache is None or not usual or session.finish_reason not in ("stop", "length"):
+            return
+        end = (len(session.token_ids) - 1) // self._alignment * self._alignment
+        saved = session.snapshot_at[-1] if session.snapshot_at else session.n_cached
+        if end - saved >= self._cache.min_gain:
+            token_ids = np.concatenate([session.prompt_array, np.array(session.output_ids, np.int32)])[: end + 1]
+            self._waiting.append(Reread(token_ids, session, session.prompt_array))
+
+    def put_back(self, reread: Reread) -> None:
+        """Queue an answer again of which only a part was prefilled."""
+        self._waiting.appendleft(Reread(reread.prompt_array, reread, reread.answered))
+
+    def start_first(self, starter: Starter, active: list[Session]) -> None:
+        """Start the first answer as the last of the active sessions; drop it if there is no memory for it."""
+        if not self._waiting:
+            return
+        reread = self._waiting.popleft()
+        try:
+            starter.start(reread, active)
+        except PoolExhausted:
+            return
+        except Exception as error:
+            log.warning("an answer can't be prefilled again: %s", error)
+        else:
+            active.append(reread)
+
+    def drop(self, session: Session) -> None:
+        """Drop the answer that a session continues, since it prefills the answer itself."""
+        for waiting in [each for each in self._waiting if _continues(session, each.answered)]:
+            self._waiting.remove(waiting)
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._waiting.clear()
+
+    def count(self, parts: Sequence[BatchPart], seconds: float) -> None:
+        """Count the tokens of a step that were prefilled again, and their share of its time by rows."""
+        if parts and parts[-1].session.is_reread and self._cache is not None:
+            n = parts[-1].n_prefill
+            self._cache.count_reread(n, seconds * n / parts[-1].stop)
+
+
+def _continues(session: Session, prompt: NDArray[np.int32]) -> bool:
+    return session.n_prompt > len(prompt) and np.array_equal(session.prompt_array[: len(prompt)], prompt)

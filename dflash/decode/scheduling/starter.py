@@ -1,0 +1,83 @@
+"""Starts waiting sessions in turn, as memory allows."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.scheduling.admission import admit
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
+from dflash.decode.session import Session
+from dflash.errors import PoolExhausted
+from dflash.model.protocols.target import TargetModel
+
+_N_TRIED = 64
+"""Most waiting sessions that are tried in one step if those before them do not fit memory. Bounds the time of a step."""
+
+
+class Tried(NamedTuple):
+    """A session that has started; one that is to end instead has an `end`, and maybe an `error`."""
+
+    session: Session
+    end: str | None = None
+    error: Exception | None = None
+
+
+class Starter:
+    """Starts sessions; see `admit` for the parameters."""
+
+    def __init__(self, model: TargetModel, cache: PrefixCache | None, headroom: int | None, max_swap: int | None) -> None:
+        self._model, self._cache, self.headroom, self.max_swap = model, cache, headroom, max_swap
+
+    def start(self, session: Session, active: Sequence[Session]) -> None:
+        """Start or resume a session beside the active ones. Raises the errors of `admit`."""
+        admit(self._model, session, self._cache, active=active, headroom=self.headroom, max_swap=self.max_swap)
+        session.started_at = session.started_at or perf_counter()
+
+    def first(self, waiting: WaitingQueue, active: Sequence[Session], n_ended: int) -> Tried | None:
+        """Start the first waiting session that can be, or return one that is to end; None if none fits memory.
+
+        Parameters
+        ----------
+        waiting : WaitingQueue
+            A session that starts leaves it.
+        active : sequence of Session
+            The running sessions.
+        n_ended : int
+            Sessions that have ended so far: what did not fit memory before is tried again if there is more of it.
+        """
+        overtaken: list[Ticket] = []
+        pools = self._model.pools
+        for ticket in waiting.in_turn(_N_TRIED):
+            session = ticket.session
+            if session.max_length == session.n_prompt and not session.unscored:
+                return Tried(session, "length")
+            memory = n_ended, pools.free_pages, pools.free_slots
+            if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
+                try:
+                    self._start_evicting(session, active)
+                except PoolExhausted as error:
+                    if not active:
+                        return Tried(session, "error", error)
+                    ticket.refused_at = memory
+                except Exception as error:
+                    return Tried(session, "error", error)
+                else:
+                    waiting.start(session)
+                    for other in overtaken:
+                        other.n_overtaken += 1
+                    return Tried(session)
+            if ticket.overdue:
+                return None
+            overtaken.append(ticket)
+        return None
+
+    def _start_evicting(self, session: Session, active: Sequence[Session]) -> None:
+        """Start a session. If no other runs, every snapshot gives way to it."""
+        while True:
+            try:
+                self.start(session, active)
+                return
+            except PoolExhausted:
+                if active or self._cache is None or not self._cache.evict_oldest():
+                    raise
