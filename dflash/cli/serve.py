@@ -182,6 +182,7 @@ def load_backend(
         swap_bytes=arguments.swap_bytes,
         max_waiting=MAX_WAITING,
         max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
+        draft_budget=not arguments.fixed_drafts,
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
         prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,

@@ -237,6 +237,12 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
     add_draft(parser)
     add_synthetic_acceptance(parser)
     parser.add_argument(
+        "--fixed-drafts",
+        action="store_true",
+        help="always draft as many tokens as the strategy says (default: fewer, down to none, where more would make answers "
+        "slower, as with many requests at once; the tokens are the same)",
+    )
+    parser.add_argument(
         "--allow-strategies",
         metavar="NAME,...",
         help="strategies that requests may name, as plain,lookup,dflash; none: requests may not choose (default: all)",

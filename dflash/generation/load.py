@@ -31,6 +31,7 @@ def start(
     progress: Callable[[str], None] | None = None,
     max_waiting: int | None = None,
     max_step_ms: bool | float = False,
+    draft_budget: bool = False,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
@@ -51,6 +52,8 @@ def start(
     max_step_ms : bool or float
         Most milliseconds of a step in which prompts delay sequences that decode; True is `MAX_STEP_MS` of the device, False
         is unlimited.
+    draft_budget : bool
+        Draft fewer tokens where more would make answers slower; see `DraftBudget`.
     **settings
         Keyword arguments of `load_model`.
 
@@ -84,6 +87,7 @@ def start(
                 max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
                 prefix_cache=cache,
                 max_swap=_max_swap(loaded, swap_bytes),
+                draft_budget=draft_budget,
             )
             warm(engine, loaded.kind, progress or (lambda _: None))
         return loaded, EngineThread(engine, at_end=stack.pop_all().close, gpu=loaded.gpu)

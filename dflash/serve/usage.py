@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dflash.decode.drafting.drafter import Nothing
+from dflash.decode.session import Session
 from dflash.generation.completion import Completion
 
 
@@ -22,6 +24,8 @@ class TokenCounts:
         Output tokens of reasoning, with the one that closes it. The tokens of a call that ends reasoning do not count.
     drafted, accepted : int
         Draft tokens, and those that became output.
+    rows : float, optional
+        Mean rows of the forwards that gave output tokens, those of other requests included; None if no strategy drafts.
     """
 
     prompt: int
@@ -30,6 +34,7 @@ class TokenCounts:
     reasoning: int
     drafted: int
     accepted: int
+    rows: float | None
 
     @classmethod
     def of(cls, completions: Sequence[Completion], n: int = 1) -> "TokenCounts":
@@ -42,7 +47,15 @@ class TokenCounts:
             reasoning=sum(map(_n_reasoning, completions)),
             drafted=sum(session.n_drafted for session in sessions),
             accepted=sum(session.n_accepted for session in sessions),
+            rows=_rows(sessions),
         )
+
+
+def _rows(sessions: Sequence[Session]) -> float | None:
+    if all(type(session.strategy.drafter) is Nothing for session in sessions):
+        return None
+    rows = [step.batch for session in sessions for step in session.steps if step.tokens]
+    return round(sum(rows) / max(len(rows), 1), 2)
 
 
 def _n_reasoning(completion: Completion) -> int:

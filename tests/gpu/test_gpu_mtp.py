@@ -8,12 +8,14 @@ from compare import assert_close
 from draft_oracle import log_softmax
 from golden import load, recorded
 from mtp_text import NAME, reading, text
-from written import come_and_go, tokens, written
+from written import come_and_go, run, tokens, written
 
+from dflash.decode import engine as engine_module
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.mtp import MtpRequest
 
@@ -98,3 +100,29 @@ def test_texts_are_those_of_plain_decoding(model, shape, sampling):
 def test_texts_that_come_and_go(model, shape):
     want = tokens(written(model, prompts(), Plain(), SAMPLINGS[1]))
     assert tokens(come_and_go(model, prompts(), Strategy(MTP(), shape), SAMPLINGS[1])) == want
+
+
+@pytest.mark.parametrize("shape", [Chain(3), Tree(8, depth=3)], ids=repr)
+def test_a_draft_budget_changes_no_text_and_makes_the_head_draft_less(model, shape, monkeypatch):
+    """Times of steps are made up, so that every size is chosen; what is launched ahead has the size that is chosen."""
+    head, rng, now, asked, used = model.attachments[MTP()], np.random.default_rng(1), [0.0], set(), []
+
+    def clock():
+        now[0] += float(rng.exponential() ** 3)
+        return now[0]
+
+    def ready(requests, anchors, function=head.ready):
+        asked.add(requests[0].positions)
+        used.append(function(requests, anchors))
+        return used[-1]
+
+    monkeypatch.setattr(engine_module, "perf_counter", clock)
+    monkeypatch.setattr(head, "ready", ready)
+    sessions = [
+        Session(prompt, max_tokens=60, strategy=Strategy(MTP(), shape), sampling=SAMPLINGS[1]) for prompt in prompts()[:3]
+    ]
+    want = [Session(prompt, max_tokens=60, sampling=SAMPLINGS[1]) for prompt in prompts()[:3]]
+    assert run(model, *sessions, draft_budget=True) == run(model, *want)
+    assert len({step.drafted for session in sessions for step in session.steps}) > 2
+    assert asked == ({1, 3} if isinstance(shape, Chain) else {3})
+    assert sum(one is not None for one in used) > len(used) // 2

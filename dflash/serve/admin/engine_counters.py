@@ -14,6 +14,9 @@ _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 """Seconds of a request: an agent's prompt on a CPU takes minutes."""
 
+_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
+"""Rows of a forward: those that a GPU rounds up to, then chunks of prompts."""
+
 _BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Sequences that a step advances."""
 
@@ -58,8 +61,8 @@ class EngineCounters:
         Ended sequences by finish reason.
     recoveries : Counter of (str, str)
         Interventions by recovery and action, counted when the sequence ends.
-    step_seconds, batch : BucketCounts
-        Duration of a step, and the number of sequences that emitted tokens in it.
+    step_seconds, batch, rows : BucketCounts
+        Duration of a step, the number of sequences that emitted tokens in it, and the rows of its forward.
     first_token_seconds, between_seconds, queue_seconds, request_seconds : BucketCounts
         Time from submission to the first token, between two steps of a sequence that emit tokens, from submission to
         the start of the prefill, and from submission to the end.
@@ -70,7 +73,7 @@ class EngineCounters:
         self.accepted: Counter[int] = Counter()
         self.finished: Counter[str] = Counter()
         self.recoveries: Counter[tuple[str, str]] = Counter()
-        self.step_seconds, self.batch = BucketCounts(_SHORT), BucketCounts(_BATCH)
+        self.step_seconds, self.batch, self.rows = BucketCounts(_SHORT), BucketCounts(_BATCH), BucketCounts(_ROWS)
         self.between_seconds = BucketCounts(_SHORT)
         self.first_token_seconds, self.queue_seconds, self.request_seconds = (BucketCounts(_LONG) for _ in range(3))
         self._emitted_at: dict[Session, float] = {}
@@ -97,6 +100,8 @@ class EngineCounters:
                 self._end(session, step.finish, now)
         self.step_seconds.add(seconds)
         self.batch.add(n_emitting)
+        if rows := max((step.batch for _, step in events), default=0):
+            self.rows.add(rows)
 
     def _begin(self, session: Session, now: float) -> None:
         self.prompt_tokens += session.n_prompt

@@ -69,6 +69,7 @@ class ServerMetrics(Collector):
             ("e2e_request_latency_seconds", counters.request_seconds, "From submission to the end of a sequence."),
             ("step_seconds", counters.step_seconds, "Duration of a step of the engine."),
             ("step_sequences", counters.batch, "Sequences that emitted tokens in a step."),
+            ("step_rows", counters.rows, "Rows of a step's forward: tokens of prompts, last tokens and draft tokens."),
         ):
             yield self._histogram(name, text, buckets)
 

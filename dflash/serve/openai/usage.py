@@ -8,10 +8,14 @@ from dflash.serve.usage import TokenCounts
 
 
 def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
-    """Return token counts of all choices, grouped by prompt, `n` for each; draft tokens are OpenAI's prediction tokens."""
+    """Return token counts of all choices, grouped by prompt, `n` for each; draft tokens are OpenAI's prediction tokens.
+
+    With a strategy that drafts, ``rows_per_step`` is the mean number of rows of its forwards, which other requests share.
+    """
     counts = TokenCounts.of(completions, n)
     details = {"reasoning_tokens": counts.reasoning} if counts.reasoning else {}
-    if counts.drafted:
+    rows = {} if counts.rows is None else {"rows_per_step": counts.rows}
+    if rows:
         rejected = counts.drafted - counts.accepted
         details |= {"accepted_prediction_tokens": counts.accepted, "rejected_prediction_tokens": rejected}
     found = {
@@ -19,6 +23,7 @@ def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
         "completion_tokens": counts.output,
         "total_tokens": counts.prompt + counts.output,
         "prompt_tokens_details": {"cached_tokens": counts.cached},
+        **rows,
     }
     return {**found, "completion_tokens_details": details} if details else found
 

@@ -68,7 +68,8 @@ def test_counts_agree_with_the_usage_of_requests(http, server):
     for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
         assert change(after, before, f"{name}_seconds_count") == 2
     n_steps = change(after, before, "step_seconds_count")
-    assert change(after, before, "step_sequences_count") == n_steps
+    assert change(after, before, "step_sequences_count") == change(after, before, "step_rows_count") == n_steps
+    assert 1 <= usage["rows_per_step"] <= change(after, before, "step_rows_sum")
     emitted = change(after, before, "inter_token_latency_seconds_count") + 2
     assert change(after, before, "step_sequences_sum") == emitted
     route = {"route": "/v1/completions", "method": "POST", "status": "200"}
