@@ -125,7 +125,7 @@ def load(
     sequences: int = 8,
     kv: str = "f16",
     kv_bytes: int | None = None,
-    pending: int = 64,
+    pending: int | None = None,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
@@ -164,10 +164,11 @@ def load(
     kv_bytes : int, optional
         Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
         not fit at the same time wait or are preempted.
-    pending : int
+    pending : int, optional
         Maximum rows of a sequence in a step, 1 to 64: its last token and draft tokens, so that drafts have at most one
         fewer. Every sequence has memory for that many in each gated DeltaNet layer (64 rows: three quarters of the memory
-        of a 27B's sequence beside its KV cache). 1 is for plain decoding only. Prompts are not limited.
+        of a 27B's sequence beside its KV cache). 1 is for plain decoding only. Prompts are not limited. None is 64; on one
+        GPU 16 or 8 where more would take over a quarter of the memory beside the weights, as with many sequences.
     prefix_cache : bool or int
         Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
         an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.

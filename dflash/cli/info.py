@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the description. Reads no weights and compiles nothing."""
+    from dflash.kernels.ragged import PENDING
     from dflash.model.describe import overview
     from dflash.model.draft import is_draft
     from dflash.model.draft.describe import draft_overview
@@ -48,7 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         with GGUFFile.open(path) as file:
             device = "cuda" if arguments.devices else arguments.device
-            sizes = {"kv": kv_type(arguments), "pending": arguments.pending}
+            pending = PENDING if arguments.pending is None else arguments.pending
+            sizes: dict[str, Any] = {"kv": kv_type(arguments), "pending": pending}
             about = overview(file, **sizes, threads=arguments.threads, device=device)
             about |= _names(file) | _parsers(file.metadata)
             if arguments.devices:

@@ -35,9 +35,9 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     parser.add_argument(
         "--pending",
         type=int,
-        default=64,
         metavar="N",
-        help="most rows of a sequence in a step, its last token and draft tokens, 1 to 64; fewer take less memory (64)",
+        help="most rows of a sequence in a step, its last token and draft tokens, 1 to 64; fewer take less memory "
+        "(64; on a GPU 16 or 8 if the memory is short)",
     )
     for option, part in (("k", "keys"), ("v", "values")):
         names = f"-ct{option}", f"--cache-type-{option}"

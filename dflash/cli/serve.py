@@ -114,6 +114,7 @@ def _load_and_run(
     from dflash.serve.health import MAX_CLOSING
     from dflash.serve.server import Server
     from dflash.serve.startup.loading import LoadingServer
+    from dflash.serve.startup.memory_line import memory_line
     from dflash.serve.startup.ready_line import ready_line
     from dflash.serve.startup.sockets import url_of
 
@@ -141,6 +142,7 @@ def _load_and_run(
             has_key=key is not None,
             has_template=backend.template is not None,
         )
+        print(memory_line(engine_thread.engine), file=sys.stderr)
         if not arguments.no_access_log:
             stack.enter_context(_access_log())
         gc.collect()

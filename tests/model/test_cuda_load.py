@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_answer(monkeypatch):
     [
         (3 * GIB // 4, 1, None, OutOfMemory, "its weights take 33 MiB, 1 sequences"),
         (7 * GIB // 4, 60, None, OutOfMemory, "60 sequences 1[0-9]{3} MiB"),
-        (7 * GIB // 4, 45, 32768, RequestError, "the memory left on the GPU is"),
+        (7 * GIB // 4, 39, 32768, RequestError, "the memory left on the GPU is"),
     ],
 )
 def test_too_little_memory(monkeypatch, file, free, sequences, context, error, words):
@@ -114,6 +114,17 @@ def advice(file, sequences, free, pending=64):
         patch.setattr(device, "free_memory", lambda: free)
         load_on_gpu(file, config, context=None, sequences=sequences, kv="f16", threads=1, tell=lambda _: None)
     return str(raised.value).rpartition("; ")[2]
+
+
+@pytest.mark.parametrize(("sequences", "gib", "pending"), [(8, 7, 16), (64, 62, 16), (64, 122, 64), (8, 62, 64), (64, 7, 8)])
+def test_many_sequences_have_fewer_pending_rows_where_memory_is_short(file, sequences, gib, pending):
+    """A 27B: 433 MiB for 64 pending rows of a sequence. 7 GiB are left on a card of 24, 62 and 122 on larger ones."""
+    pytest.importorskip("cupy")
+    from dflash.model.cuda.load import _pending_for
+
+    heads = {"delta_key_heads": 16, "delta_value_heads": 48, "delta_size": 128}
+    config = replace(config_of(file), recurrent=(True,) * 48, **heads)
+    assert _pending_for(config, "f16", sequences, gib * GIB) == pending
 
 
 def test_an_error_counts_the_sequences_that_fit(file, monkeypatch):

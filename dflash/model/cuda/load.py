@@ -25,6 +25,9 @@ LARGE_CHUNK = 2 * CHUNK
 _FEWER_PENDING = 16, 8, 1
 """Pending rows that an error suggests: for a chain of 15 draft tokens, for one of 7, and for plain decoding."""
 
+_PENDING_SHARE = 4
+"""Bytes beside the weights for each byte of pending rows, if their number is not given: the KV cache needs the rest."""
+
 GATHERED_ROWS = 16
 """Rows of a sequence whose outputs are gathered from several passes of a forward, the logits too; drafts may have more."""
 
@@ -42,6 +45,7 @@ def load_on_gpu(
     threads: int,
     tell: Callable[[str], None],
     kv_bytes: int | None = None,
+    fewer_pending: bool = False,
 ) -> DeviceModel:
     """Put a model on the current GPU.
 
@@ -51,6 +55,9 @@ def load_on_gpu(
         See `dflash.model.loading.target.load_model`.
     tell : callable
         Called with the name of each phase before it begins.
+    fewer_pending : bool
+        Sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft tokens at least, so that these
+        take no more than a quarter of the memory beside the weights.
 
     Raises
     ------
@@ -62,6 +69,8 @@ def load_on_gpu(
     tell("memory")
     free = device.free_memory()
     weights = weight_bytes(file, config)
+    if fewer_pending:
+        config = replace(config, pending=_pending_for(config, kv, sequences, free - weights))
     chunk = chunk_for(config, kv, free - weights)
     work = work_bytes(config, kv, sequences, chunk) + RESERVE
     need = Need.of(config, kv)
@@ -77,6 +86,13 @@ def load_on_gpu(
     tell("weights")
     config = replace(config, context=fits)
     return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, chunk=chunk)
+
+
+def _pending_for(config: Config, kv: str, sequences: int, room: int) -> int:
+    """Return the most pending rows that a load without a given number has in `room` bytes beside the weights."""
+    choices = [config.pending, *(n for n in _FEWER_PENDING if 1 < n < config.pending)]
+    fitting = (n for n in choices if _PENDING_SHARE * sequences * Need.of(replace(config, pending=n), kv).pending <= room)
+    return next(fitting, choices[-1])
 
 
 def _advice(config: Config, kv: str, sequences: int, chunk: int, room: int) -> str:

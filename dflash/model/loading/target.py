@@ -108,7 +108,7 @@ def load_model(
     sequences: int = 8,
     kv: str = "f16",
     kv_bytes: int | None = None,
-    pending: int = PENDING,
+    pending: int | None = None,
     progress: Tell | None = None,
     with_tokenizer: Callable[[Tokenizer], object] | None = None,
     before_kernels: Callable[[HostSettings], object] | None = None,
@@ -138,7 +138,8 @@ def load_model(
     """
     _check(device, threads, context, sequences, kv)
     check_fork()
-    check_pending(pending)
+    if pending is not None:
+        check_pending(pending)
     numbers = _numbers(device, devices, split)
     device = "cuda" if numbers else device
     trouble, tell = _trouble(device), progress or (lambda _: None)
@@ -150,7 +151,7 @@ def load_model(
         tell("header")
         file = GGUFFile.open(path)
         try:
-            config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
+            config = Config.from_gguf(file.metadata, file.tensors, pending=pending or PENDING)
             refuse_sizes(config, "cpu" if on_host else "cuda")
             for size in {config.head_size, *(size for _, size in config.kv_shapes.values())}:
                 check_kv(kv, size, "cpu" if on_host else "cuda")
@@ -167,7 +168,8 @@ def load_model(
             if on_host:
                 load = partial(_on_host, before_kernels=before_kernels or (lambda _: None))
             else:
-                load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
+                several = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0])
+                load = several if len(numbers) > 1 else partial(_on_gpu, fewer_pending=pending is None)
             with gpu.on(number):
                 model = load(file, config, tell=tell, **settings)
             return Loaded(file, model, tokenizer, template, sequences, trouble, number)

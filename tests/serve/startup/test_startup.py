@@ -165,6 +165,9 @@ def test_the_process_ends_its_start_with_a_command_that_works():
             body = json.load(answer)
             given_id = answer.headers["X-Request-Id"]
         assert (body["model"], body["object"]) == ("pet", "chat.completion")
+        (memory,) = (line for line in lines if "at a time" in line)
+        assert memory.startswith("dflash: 8 sequences at a time fit with 512 tokens each; KV cache of 4,096 tokens in all, ")
+        assert "drafts of at most 63 tokens" in memory
         assert about.startswith("dflash: http://127.0.0.1:") and about.endswith("serves pet, context 512, strategy plain")
         access = child.stderr.readline()
         assert f"POST /v1/chat/completions 200 id={given_id}" in access
@@ -200,7 +203,7 @@ def test_the_process_ends_its_start_with_a_command_that_works():
         (["--kv-bytes", "1.5 MiB"], "kv_bytes", 3 << 19),
         (["--kv-bytes", "1048576"], "kv_bytes", 1 << 20),
         (["--pending", "16"], "pending", 16),
-        ([], "pending", 64),
+        ([], "pending", None),
         (["--no-context-shift", "-kvu", "--cache-prompt"], "kv", "f16"),
         (["--enable-auto-tool-choice", "--enable-prefix-caching", "--served-model-name", "a"], "model_name", ["a"]),
         (["--max-model-len", "4096"], "context", 4096),
