@@ -39,12 +39,8 @@ def chat_ids(
 ) -> list[int]:
     """Render messages with `chat_text` and tokenize the result, which may have `max_tokens` tokens.
 
-    Raises
-    ------
-    TemplateError
-        If there is no template, or it refuses the messages.
-    ContextOverflow
-        If the prompt is longer than `max_tokens`.
+    Raises TemplateError if there is no template, or it refuses the messages.
+    Raises ContextOverflow if the prompt is longer than `max_tokens`.
     """
     text = chat_text(template, messages, tools=tools, settings=settings, ending=ending)
     return tokenizer.encode(text, marked=True, max_tokens=max_tokens)
@@ -60,13 +56,8 @@ def chat_text(
 ) -> str:
     """Render messages with the chat template, with a mark in control tokens that they spell out.
 
-    Raises
-    ------
-    TemplateError
-        If there is no template, or it refuses the messages.
+    Raises TemplateError if there is no template, or it refuses the messages.
 
-    Notes
-    -----
     The role ``developer`` is OpenAI's newer name of ``system`` and is rendered as ``system`` if the template does not know
     it. If a template refuses system messages after the start, they are rendered as user messages that hold a
     ``<system-reminder>`` block. Agents use the same form when a server refuses such a message. If a template refuses every

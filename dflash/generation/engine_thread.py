@@ -46,21 +46,11 @@ class EngineThread:
 
     Interrupts and slow clients affect only the waiting threads; they never interrupt a forward.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine to run. After this only the new thread may step it.
-    at_end : callable, optional
-        Called when the thread ends.
-    gpu : int, optional
-        CUDA device number of the model; that GPU is current in the thread.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        Failure that ended the engine.
-    observers : list of StepObserver
-        Observers of all steps. One that raises an exception is logged and removed.
+    engine: engine to run. After this only the new thread may step it.
+    at_end: called when the thread ends.
+    gpu: CUDA device number of the model; that GPU is current in the thread.
+    error: failure that ended the engine.
+    observers: observers of all steps. One that raises an exception is logged and removed.
     """
 
     def __init__(self, engine: Engine, at_end: Callable[[], object] | None = None, gpu: int | None = None) -> None:
@@ -103,10 +93,7 @@ class EngineThread:
     def check_caller(self) -> None:
         """Raise an error if a wait in this thread could never end.
 
-        Raises
-        ------
-        DFlashError
-            From the engine's own thread, and in a forked process, which has no engine thread.
+        Raises DFlashError from the engine's own thread, and in a forked process, which has no engine thread.
         """
         check_fork(self._pid)
         if threading.current_thread() is self._thread:
@@ -118,14 +105,9 @@ class EngineThread:
     def preparing(self, strategy: Strategy) -> PreparationJob:
         """Start loading the files and kernels of a strategy while decoding continues; return the job to wait for.
 
-        Raises
-        ------
-        Cancelled
-            If the engine thread is closing.
-        PoolExhausted
-            If too many strategies are being prepared.
-        DFlashError
-            If a wait in this thread could never end; see `check_caller`.
+        Raises Cancelled if the engine thread is closing.
+        Raises PoolExhausted if too many strategies are being prepared.
+        Raises DFlashError if a wait in this thread could never end; see `check_caller`.
         """
         self.check_caller()
         with self._lock:
@@ -135,44 +117,27 @@ class EngineThread:
     def prepare(self, strategy: Strategy) -> None:
         """Load the files and kernels of a strategy, so that its requests start without delay.
 
-        Raises
-        ------
-        DFlashError
-            If the strategy can't be used with this model; the message says why.
+        Raises DFlashError if the strategy can't be used with this model; the message says why.
         """
         self.preparing(strategy).wait()
 
     def submit(self, completion: Completion, sink: Sink) -> None:
         """Start a completion.
 
-        Parameters
-        ----------
-        completion : Completion
-            Completion to decode, batched with all others.
-        sink : callable
-            Called in the engine thread with a `Delta` after each step, the last time with `step.finish` set. It must return
-            quickly.
-
-        Raises
-        ------
-        RequestError, ContextOverflow, PoolExhausted
-            If the completion can never be decoded.
-        QueueFull
-            If too many sequences wait to start.
-        Cancelled
-            If the engine thread is closing.
-        EngineFailed
-            If the engine has failed.
+        completion: completion to decode, batched with all others.
+        sink: called in the engine thread with a `Delta` after each step, the last time with `step.finish` set. It must
+            return quickly.
+        Raises RequestError, ContextOverflow, PoolExhausted if the completion can never be decoded.
+        Raises QueueFull if too many sequences wait to start.
+        Raises Cancelled if the engine thread is closing.
+        Raises EngineFailed if the engine has failed.
         """
         self.submit_all([(completion, sink)])
 
     def submit_all(self, work: Sequence[tuple[Completion, Sink]]) -> None:
         """Start several completions with their sinks, or none of them; see `submit`.
 
-        Raises
-        ------
-        DFlashError
-            As for `submit`; no completion was started then.
+        Raises DFlashError as for `submit`; no completion was started then.
         """
         self.check_caller()
         sessions = [completion.session for completion, _ in work]
@@ -202,12 +167,8 @@ class EngineThread:
     def wait_for(self, items: "queue.SimpleQueue[T]", completions: Sequence[Completion]) -> T:
         """Return the next item that the sinks of the given completions put into a queue.
 
-        Raises
-        ------
-        EngineFailed
-            If the completions have ended without another item.
-        DFlashError
-            If a wait in this thread could never end; see `check_caller`.
+        Raises EngineFailed if the completions have ended without another item.
+        Raises DFlashError if a wait in this thread could never end; see `check_caller`.
         """
         while True:
             self.check_caller()
@@ -228,14 +189,9 @@ class EngineThread:
     def call(self, function: Callable[[], T]) -> T:
         """Run a function in the engine thread, between two steps, and return its result.
 
-        Raises
-        ------
-        Cancelled
-            If the engine thread is closing.
-        EngineFailed
-            If the engine has failed.
-        DFlashError
-            If a wait in this thread could never end; see `check_caller`.
+        Raises Cancelled if the engine thread is closing.
+        Raises EngineFailed if the engine has failed.
+        Raises DFlashError if a wait in this thread could never end; see `check_caller`.
         """
         self.check_caller()
         future: Future[T] = Future()
@@ -250,10 +206,7 @@ class EngineThread:
     def close(self, timeout: float | None = None) -> None:
         """End every completion, then the thread. Safe to call twice.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait for the running forward; None waits until it ends.
+        timeout: seconds to wait for the running forward; None waits until it ends.
         """
         if os.getpid() != self._pid:
             return

@@ -43,27 +43,15 @@ def start(
 ) -> tuple[Loaded, EngineThread]:
     """Load a model, warm it up and start its engine thread; `dflash.load` explains the other parameters.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with the name of each stage before it starts.
-    max_waiting : int, optional
-        Maximum sequences that wait to start; None is unlimited.
-    max_step_ms : bool or float
-        Most milliseconds of a step in which prompts delay sequences that decode; True is `MAX_STEP_MS` of the device, False
-        is unlimited.
-    draft_budget : bool
-        Draft fewer tokens where more would make answers slower; see `DraftBudget`.
-    **settings
-        Keyword arguments of `load_model`.
-
-    Raises
-    ------
-    RequestError
-        If `prefix_cache_folder` is a file or given without `prefix_cache`, or `prefix_cache_disk` without
+    progress: called with the name of each stage before it starts.
+    max_waiting: maximum sequences that wait to start; None is unlimited.
+    max_step_ms: most milliseconds of a step in which prompts delay sequences that decode; True is `MAX_STEP_MS` of the
+        device, False is unlimited.
+    draft_budget: draft fewer tokens where more would make answers slower; see `DraftBudget`.
+    **settings: keyword arguments of `load_model`.
+    Raises RequestError if `prefix_cache_folder` is a file or given without `prefix_cache`, or `prefix_cache_disk` without
         `prefix_cache_folder`; if `swap_bytes` is negative.
-    DFlashError
-        As for `load_model`.
+    Raises DFlashError as for `load_model`.
     """
     if prefix_cache_folder is not None and not prefix_cache:
         raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")

@@ -32,10 +32,7 @@ T = TypeVar("T")
 class PreparationJob:
     """A drafter in preparation; several threads and coroutines may wait for it.
 
-    Parameters
-    ----------
-    crowd : Semaphore, optional
-        Bounds the number of coroutines that wait for any job.
+    crowd: bounds the number of coroutines that wait for any job.
     """
 
     def __init__(self, crowd: threading.Semaphore | None = None) -> None:
@@ -64,10 +61,7 @@ class PreparationJob:
     async def arrive(self) -> None:
         """Wait as `wait` does, in a coroutine that may be cancelled.
 
-        Raises
-        ------
-        PoolExhausted
-            If too many coroutines wait; this leaves capacity for requests that are ready to start.
+        Raises PoolExhausted if too many coroutines wait; this leaves capacity for requests that are ready to start.
         """
         if self._crowd is not None and not self._ended.done():
             if not self._crowd.acquire(blocking=False):
@@ -102,12 +96,8 @@ class Preparation:
     def begin(self, strategy: Strategy) -> PreparationJob:
         """Start preparing the drafter of a strategy, or return the job that already does.
 
-        Raises
-        ------
-        PoolExhausted
-            If too many strategies are being prepared.
-        RequestError
-            If the model has no pending row for a draft token.
+        Raises PoolExhausted if too many strategies are being prepared.
+        Raises RequestError if the model has no pending row for a draft token.
         """
         drafter = strategy.drafter
         check_drafts(self._engine.model, strategy)

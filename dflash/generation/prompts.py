@@ -20,15 +20,8 @@ _FORMS = "must be a text, a list of messages, a list of token ids, or a list of 
 def split(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     """Split an argument into single prompts.
 
-    Returns
-    -------
-    list of Prompt, bool
-        The prompts, and True if the argument was a list of prompts.
-
-    Raises
-    ------
-    RequestError
-        If it is neither a prompt nor a list of prompts.
+    Returns: the prompts, and True if the argument was a list of prompts.
+    Raises RequestError if it is neither a prompt nor a list of prompts.
     """
     if isinstance(prompt, str):
         return [prompt], False
@@ -52,13 +45,9 @@ def encode(
 ) -> list[int]:
     """Convert one prompt to token ids.
 
-    Raises
-    ------
-    RequestError
-        If the prompt has another form, a message holds more than text, tools or settings are given without messages, or the
-        last message can't be continued.
-    TemplateError
-        If there is no template, or it refuses the messages.
+    Raises RequestError if the prompt has another form, a message holds more than text, tools or settings are given without
+        messages, or the last message can't be continued.
+    Raises TemplateError if there is no template, or it refuses the messages.
     """
     parts = [] if isinstance(prompt, str) else _parts(prompt)
     if parts and is_messages(parts):
@@ -100,10 +89,7 @@ def check_content(messages: Messages) -> None:
 def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:
     """Return an argument that holds token ids.
 
-    Raises
-    ------
-    RequestError
-        If it is no sequence of whole numbers below `n_vocab`.
+    Raises RequestError if it is no sequence of whole numbers below `n_vocab`.
     """
     found = tuple(ids) if isinstance(ids, Sequence) and not isinstance(ids, str) else (ids,)
     for token in found:

@@ -26,12 +26,8 @@ Keep = Callable[[slice, Forward], None]
 def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return the logits after each token of a text, float32 (T, V); see `dflash.lm.LM.logits`.
 
-    Raises
-    ------
-    RequestError
-        If there are no tokens or one is not in the vocabulary.
-    PoolExhausted
-        If there is no memory for the text now.
+    Raises RequestError if there are no tokens or one is not in the vocabulary.
+    Raises PoolExhausted if there is no memory for the text now.
     """
     ids = _checked(model, tokens, 1)
     out = np.empty((len(ids), model.n_vocab), np.float32)

@@ -10,12 +10,8 @@ from dflash.model.text.tokenizer import Tokenizer
 class TokenText(NamedTuple):
     """Text of one token id.
 
-    Parameters
-    ----------
-    data : bytes
-        UTF-8, perhaps part of a character; the name of a control token.
-    control : bool
-        True for a control token, which texts leave out.
+    data: UTF-8, perhaps part of a character; the name of a control token.
+    control: true for a control token, which texts leave out.
     """
 
     data: bytes

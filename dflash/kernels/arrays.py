@@ -21,21 +21,11 @@ _LINE = 16  # float32 in a cache line
 def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> None:
     """Check the shape, type and layout of an array before a kernel reads its memory.
 
-    Parameters
-    ----------
-    name : str
-        Name of the array in the signature, for the message; or the op and the name, such as ``rotate: q``.
-    array : array
-        NumPy or CuPy array.
-    shape : tuple of int
-        Required shape.
-    dtype : dtype or tuple of dtype, optional
-        Required type, or types of which the array may have any.
-
-    Raises
-    ------
-    KernelError
-        If the array is not C-contiguous, or has another shape or type.
+    name: name of the array in the signature, for the message; or the op and the name, such as ``rotate: q``.
+    array: numPy or CuPy array.
+    shape: required shape.
+    dtype: required type, or types of which the array may have any.
+    Raises KernelError if the array is not C-contiguous, or has another shape or type.
     """
     kinds = dtype if isinstance(dtype, tuple) else (dtype,)
     if array.shape != shape or array.dtype not in kinds or not array.flags.c_contiguous:
@@ -48,10 +38,8 @@ def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) 
 def check_rows(batch: Ragged, n: int, n_pending: int) -> None:
     """Check that a batch describes `n` rows, and that no sequence has more than `n_pending` pending rows.
 
-    Raises
-    ------
-    KernelError
-        If the batch has another number of rows, or a sequence that is not `prefill` has more than `n_pending` rows.
+    Raises KernelError if the batch has another number of rows, or a sequence that is not `prefill` has more than `n_pending`
+        rows.
     """
     if batch.row_starts[-1] != n:
         raise KernelError(f"batch: describes {batch.row_starts[-1]} rows, but the arrays have {n}")
@@ -64,8 +52,6 @@ def check_rows(batch: Ragged, n: int, n_pending: int) -> None:
 def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
     """Allocate an array of zeros whose pages take physical memory only once they are written.
 
-    Notes
-    -----
     The array starts on a page boundary, so also on a cache line: a vector load across two cache lines costs two loads.
     NumPy backs large arrays with huge pages, where a single written number takes 2 MiB.
     """

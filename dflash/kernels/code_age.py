@@ -28,12 +28,8 @@ _LONGEST_STEP = 7 * DAY
 class Clock:
     """The system's clock, limited to a week after the last use of the cache by earlier processes.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the cache.
-    siblings : str
-        Pattern of the folder names of other versions; empty if there are none.
+    folder: folder of the cache.
+    siblings: pattern of the folder names of other versions; empty if there are none.
     """
 
     def __init__(self, folder: Path, siblings: str = "") -> None:
@@ -50,10 +46,7 @@ class Clock:
 def last_use(folder: Path, empty: float | None = None) -> float:
     """Return when a file of a folder was last used, in seconds since 1970; without files `empty`, or the folder's own stamp.
 
-    Returns
-    -------
-    float
-        Time of the last use; 0 if there is no such folder.
+    Returns: time of the last use; 0 if there is no such folder.
     """
     try:
         stamps = [stamp for path, stamp in _stamps(folder) if not path.name.startswith(TEMPORARY)]

@@ -38,12 +38,8 @@ class CodeCache:
     If the folder is not writable, entries are still read from it, and new ones are stored in this user's folder for
     temporary files, under the same rules. No method raises an error because of the state of the disk.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the cache; created with mode 0700 for the first entry.
-    siblings : str
-        Pattern of the folder names of other versions; folders that were not used for 30 days are removed.
+    folder: folder of the cache; created with mode 0700 for the first entry.
+    siblings: pattern of the folder names of other versions; folders that were not used for 30 days are removed.
     """
 
     def __init__(self, folder: Path, siblings: str = "") -> None:

@@ -35,16 +35,9 @@ def spare_folder(name: str) -> Path:
 def check_owner(status: os.stat_result) -> None:
     """Check that no other user can have written to a file or folder.
 
-    Parameters
-    ----------
-    status : os.stat_result
-        Status of an open file from `os.fstat`, so that the file can't be replaced after the check.
-
-    Raises
-    ------
-    PermissionError
-        If the owner is neither this user nor root, or if group or others may write. Never on systems without user ids,
-        where a user's folders are protected by access lists.
+    status: status of an open file from `os.fstat`, so that the file can't be replaced after the check.
+    Raises PermissionError if the owner is neither this user nor root, or if group or others may write. Never on systems
+        without user ids, where a user's folders are protected by access lists.
     """
     if not hasattr(os, "geteuid"):
         return
@@ -57,10 +50,7 @@ def check_owner(status: os.stat_result) -> None:
 def prepare_folder(folder: Path) -> None:
     """Create a folder that only this user can enter, or check an existing one.
 
-    Raises
-    ------
-    OSError
-        If the folder can't be created, or another user may write to it.
+    Raises OSError if the folder can't be created, or another user may write to it.
     """
     _make(folder)
     check_owner(folder.stat())

@@ -36,14 +36,9 @@ MAX_SCALE_4 = 8188.0
 class KvType(NamedTuple):
     """Storage of keys or values.
 
-    Parameters
-    ----------
-    dtype : numpy type
-        Type of the array of a cache.
-    extra : int
-        Elements of a head after its values.
-    each : int
-        Values of an element.
+    dtype: type of the array of a cache.
+    extra: elements of a head after its values.
+    each: values of an element.
     """
 
     dtype: Any
@@ -67,15 +62,8 @@ KV_TYPES["q4_0"] = KvType(np.uint8, SCALES, 2)
 def kv_types(kv: str) -> tuple[KvType, KvType]:
     """Return the types of keys and of values.
 
-    Parameters
-    ----------
-    kv : str
-        A key of `KV_TYPES` for both, or two with a slash between them: ``"q8_0/f16"``.
-
-    Raises
-    ------
-    RequestError
-        If there is no such type.
+    kv: a key of `KV_TYPES` for both, or two with a slash between them: ``"q8_0/f16"``.
+    Raises RequestError if there is no such type.
     """
     names = kv.split("/") if isinstance(kv, str) else []
     if len(names) not in (1, 2) or any(name not in KV_TYPES for name in names):
@@ -144,19 +132,10 @@ def mixed(heads: NDArray[Any]) -> NDArray[Any]:
 def quantize(values: NDArray[np.float32], kv: str = "q8_0") -> NDArray[Any]:
     """Quantize heads to q8_0 or q4_0 with llama.cpp's rounding.
 
-    Parameters
-    ----------
-    values : float32 (..., D)
-        D is a multiple of `BLOCK`, at most 256.
-    kv : str
-        ``"q8_0"`` or ``"q4_0"``.
+    values: float32 (..., D); d is a multiple of `BLOCK`, at most 256.
+    kv: ``"q8_0"`` or ``"q4_0"``.
+    Returns: int8 (..., D + SCALES) or uint8 (..., D / 2 + SCALES)
 
-    Returns
-    -------
-    int8 (..., D + SCALES) or uint8 (..., D / 2 + SCALES)
-
-    Notes
-    -----
     For each block, all in float32. q8_0: ``scale = max|x| / 127``, ``byte = round(x * (1 / scale))`` with halves away from
     zero. q4_0: ``scale = m / -8`` where m is the element of largest magnitude, the negative one of two that differ in sign
     alone; ``number = min(15, trunc(x * (1 / scale) + 8.5))``. The inverse of a zero scale is zero. The stored scale is

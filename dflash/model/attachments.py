@@ -28,10 +28,7 @@ class Attachments(dict[Hashable, Any]):
 class Recent(OrderedDict[K, V]):
     """Cache of the most recently used entries.
 
-    Parameters
-    ----------
-    capacity : int
-        Most entries; the least recently used ones beyond it are dropped.
+    capacity: most entries; the least recently used ones beyond it are dropped.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -55,20 +55,14 @@ class DeviceDraft(DraftTree, Protocol):
 class Span:
     """Tokens of one sequence to read in a forward.
 
-    Parameters
-    ----------
-    state : SequenceState
-        State of the sequence, made by the model that reads the span.
-    tokens : int32 (n,)
-        At least one token. In a decode step the first is the last token of the text, the others are draft tokens.
-    parents : int32 (n,)
-        Index of each token's parent in the span, smaller than its own; -1 follows the committed text.
-    prefill : bool
-        Whether this is a prefill span: a chain of tokens that the forward commits at once.
-    logits : bool
-        Whether to compute logits of these tokens.
-    device_draft : DeviceDraft, optional
-        Draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after the first.
+    state: state of the sequence, made by the model that reads the span.
+    tokens: int32 (n,); at least one token. In a decode step the first is the last token of the text, the others are draft
+        tokens.
+    parents: int32 (n,); index of each token's parent in the span, smaller than its own; -1 follows the committed text.
+    prefill: whether this is a prefill span: a chain of tokens that the forward commits at once.
+    logits: whether to compute logits of these tokens.
+    device_draft: draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after
+        the first.
     """
 
     state: SequenceState
@@ -128,15 +122,10 @@ class Forward:
 
     Arrays of a model on a GPU are on the device, which may still be computing them.
 
-    Parameters
-    ----------
-    logits : float32 (R, V), or Logits
-        Logits of the rows of spans with `logits`, in order; `dflash.kernels.sample.sample_rows` takes both types.
-    hidden : float32 (N, D)
-        Hidden state of every row after the final norm.
-    captured : dict of int to float32 (N, D)
-        Residual stream after each captured layer.
-    spans : tuple of Span
+    logits: float32 (R, V), or Logits; logits of the rows of spans with `logits`, in order;
+        `dflash.kernels.sample.sample_rows` takes both types.
+    hidden: float32 (N, D); hidden state of every row after the final norm.
+    captured: dict of int to float32 (N, D); residual stream after each captured layer.
     """
 
     logits: LogitRows
@@ -219,17 +208,9 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, max_r
 def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     """Lay out checked spans as rows.
 
-    Returns
-    -------
-    tokens, positions : int32 (N,)
-    rows : Ragged
-
-    Raises
-    ------
-    RequestError
-        If a parent does not come before its token.
-    KernelError
-        If a decode span has more tokens than its model has pending rows, or a prefill span is not a chain.
+    Returns tokens, positions: int32 (N,)
+    Raises RequestError if a parent does not come before its token.
+    Raises KernelError if a decode span has more tokens than its model has pending rows, or a prefill span is not a chain.
     """
     states = states_of(spans)
     sizes = [len(span.tokens) for span in spans]

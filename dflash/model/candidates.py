@@ -13,17 +13,12 @@ from dflash.kernels.sample import SampleParams
 class Candidates(NamedTuple):
     """The likeliest tokens of the next T positions of one sequence, likeliest first.
 
-    Parameters
-    ----------
-    ids : int32 (T, K)
-        Tokens; -1 fills rows with fewer than K candidates.
-    scores : float32 (T, K)
-        Log-probabilities, descending; minus infinity where `ids` is -1. If tokens are sampled, scores include the noise of
-        their position and are normalised over the K candidates.
-    edges : float32 (T, K, K), optional
-        Scores of pairs: ``edges[t, i, j]`` is the log-probability of candidate j at position t after candidate i at position
-        t - 1. Position 0 follows the last token of the sequence, so that all rows of ``edges[0]`` are equal. With `edges`,
-        `scores` only define the candidates.
+    ids: int32 (T, K); tokens; -1 fills rows with fewer than K candidates.
+    scores: float32 (T, K); log-probabilities, descending; minus infinity where `ids` is -1. If tokens are sampled, scores
+        include the noise of their position and are normalised over the K candidates.
+    edges: float32 (T, K, K), optional; scores of pairs: ``edges[t, i, j]`` is the log-probability of candidate j at position
+        t after candidate i at position t - 1. Position 0 follows the last token of the sequence, so that all rows of
+        ``edges[0]`` are equal. With `edges`, `scores` only define the candidates.
     """
 
     ids: NDArray[np.int32]
@@ -51,18 +46,11 @@ def fill(
 ) -> None:
     """Find candidates of one position of several sequences, from one row of logits each.
 
-    Parameters
-    ----------
-    found : sequence of Candidates
-        Candidates of each sequence, whose position `at` is written.
-    logits : float32 (B, V)
-        Logits of the draft model, a row for each sequence.
-    row_params : sequence of SampleParams
-        Sampling parameters of each sequence.
-    first : sequence of int
-        Position in each sequence to which candidate position 0 belongs.
-    targets : int32 (V,), optional
-        Target token of each logit, if the draft vocabulary is not the target's.
+    found: candidates of each sequence, whose position `at` is written.
+    logits: float32 (B, V); logits of the draft model, a row for each sequence.
+    row_params: sampling parameters of each sequence.
+    first: position in each sequence to which candidate position 0 belongs.
+    targets: int32 (V,), optional; target token of each logit, if the draft vocabulary is not the target's.
     """
     n, width = len(found), max(each.ids.shape[1] for each in found)
     ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)

@@ -30,61 +30,34 @@ from dflash.model.layered.sizes import LayerSizes, Rotary, layer_sizes
 class Config:
     """Sizes and settings of a model.
 
-    Parameters
-    ----------
-    architecture : str
-        One of `ARCHITECTURES`.
-    n_layers : int
-        Number of trunk layers; blocks with this index and above are MTP blocks.
-    n_mtp : int
-        MTP blocks that the file holds.
-    width : int
-        Width of the residual stream.
-    n_vocab : int
-        Rows of the embedding, which may include padding rows that are no tokens.
-    context : int
-        Longest sequence that the model was trained for, in tokens.
-    ffn : int
-        Inner size of the feed forward; 0 with experts. Here and for heads, the largest of any layer where layers differ.
-    heads, kv_heads, head_size : int
-        Query heads, KV heads and head size of the attention layers.
-    norm_eps : float
-        Added to the mean square in every norm.
-    rope_base : float
-        Base of the rotary embedding.
-    n_rot : int
-        Dimensions of a head with rotary embedding, counted from the first.
-    rope_sections : tuple of int
-        Rotation pairs for time, height, width and extra positions; empty if the model has none.
-    rope_scaling : RopeScaling or None
-        Context extension of the rotary embedding; None in most files.
-    recurrent : tuple of bool
-        For each trunk layer, whether it is linear attention.
-    delta_key_heads, delta_value_heads, delta_size : int
-        Heads of linear attention, and the size of both keys and values; 0 without linear attention.
-    conv_width : int
-        Taps of the convolution of a linear layer.
-    experts, experts_used : int
-        Number of experts, and of experts used per token; 0 without experts.
-    expert_ffn, shared_ffn : int
-        Inner sizes of an expert and of the shared expert; 0 without one.
-    tied : bool
-        Whether the embedding is also the LM head.
-    layers : tuple of LayerSizes
-        Sizes of each trunk layer; empty if all layers of a kind have the same.
-    window_rotation : Rotary or None
-        Rotary embedding of layers with a window; None if there are none.
-    logit_cap : float
-        Bound of the logits, see `dflash.kernels.soft_cap`; 0 for none.
-    per_layer : int
-        Elements of a token's embedding for one layer; 0 without such embeddings.
-    expert_scale : float
-        Sum of the shares of a token's experts.
-    suppressed : tuple of int
-        Tokens of the file that the model never chooses: their logits are minus infinity.
-    pending : int
-        Most pending rows of a sequence, for which each slot has memory in every linear layer. Not in the file, but a setting
-        of loading.
+    architecture: one of `ARCHITECTURES`.
+    n_layers: number of trunk layers; blocks with this index and above are MTP blocks.
+    n_mtp: MTP blocks that the file holds.
+    width: width of the residual stream.
+    n_vocab: rows of the embedding, which may include padding rows that are no tokens.
+    context: longest sequence that the model was trained for, in tokens.
+    ffn: inner size of the feed forward; 0 with experts. Here and for heads, the largest of any layer where layers differ.
+    heads, kv_heads, head_size: query heads, KV heads and head size of the attention layers.
+    norm_eps: added to the mean square in every norm.
+    rope_base: base of the rotary embedding.
+    n_rot: dimensions of a head with rotary embedding, counted from the first.
+    rope_sections: rotation pairs for time, height, width and extra positions; empty if the model has none.
+    rope_scaling: context extension of the rotary embedding; None in most files.
+    recurrent: for each trunk layer, whether it is linear attention.
+    delta_key_heads, delta_value_heads, delta_size: heads of linear attention, and the size of both keys and values; 0
+        without linear attention.
+    conv_width: taps of the convolution of a linear layer.
+    experts, experts_used: number of experts, and of experts used per token; 0 without experts.
+    expert_ffn, shared_ffn: inner sizes of an expert and of the shared expert; 0 without one.
+    tied: whether the embedding is also the LM head.
+    layers: sizes of each trunk layer; empty if all layers of a kind have the same.
+    window_rotation: rotary embedding of layers with a window; None if there are none.
+    logit_cap: bound of the logits, see `dflash.kernels.soft_cap`; 0 for none.
+    per_layer: elements of a token's embedding for one layer; 0 without such embeddings.
+    expert_scale: sum of the shares of a token's experts.
+    suppressed: tokens of the file that the model never chooses: their logits are minus infinity.
+    pending: most pending rows of a sequence, for which each slot has memory in every linear layer. Not in the file, but a
+        setting of loading.
     """
 
     architecture: str
@@ -148,21 +121,11 @@ class Config:
     def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo], *, pending: int = PENDING) -> Self:
         """Read the configuration of a model.
 
-        Parameters
-        ----------
-        tensors : Mapping of str to TensorInfo
-            Determine the vocabulary size, whether the LM head is tied, and which MTP blocks exist.
-        pending : int
-            Most pending rows of a sequence.
-
-        Raises
-        ------
-        FormatError
-            If a key is missing or has an invalid value; the message names the key.
-        Unsupported
-            If dflash does not run the architecture or one of its settings.
-        RequestError
-            If `pending` is out of range.
+        tensors: determine the vocabulary size, whether the LM head is tied, and which MTP blocks exist.
+        pending: most pending rows of a sequence.
+        Raises FormatError if a key is missing or has an invalid value; the message names the key.
+        Raises Unsupported if dflash does not run the architecture or one of its settings.
+        Raises RequestError if `pending` is out of range.
         """
         check_pending(pending)
         name = _architecture(metadata)

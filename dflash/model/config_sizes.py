@@ -43,18 +43,11 @@ _SIGMOID: dict[str, tuple[Any, ...]] = {
 class RopeScaling:
     """Scaling of the rotary embedding to a longer context.
 
-    Parameters
-    ----------
-    kind : str
-        ``"linear"`` or ``"yarn"``.
-    factor : float
-        Factor by which the context grows.
-    original_context : int
-        Context length before scaling, in tokens.
-    attn_factor : float
-        Factor of cosine and sine with YaRN.
-    ext_factor, beta_fast, beta_slow : float
-        Other settings of YaRN.
+    kind: ``"linear"`` or ``"yarn"``.
+    factor: factor by which the context grows.
+    original_context: context length before scaling, in tokens.
+    attn_factor: factor of cosine and sine with YaRN.
+    ext_factor, beta_fast, beta_slow: other settings of YaRN.
     """
 
     kind: str

@@ -39,31 +39,15 @@ def overview(
 ) -> dict[str, Any]:
     """Describe a model without reading a weight.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        An open model.
-    kv : str
-        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
-    pending : int
-        Most pending rows of a sequence.
-    threads : int, optional
-        Threads that the kernels would use; by default every core that this process may run on.
-    device : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for the device that loading would choose.
-
-    Returns
-    -------
-    dict
-        ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only,
+    file: an open model.
+    kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+    pending: most pending rows of a sequence.
+    threads: threads that the kernels would use; by default every core that this process may run on.
+    device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for the device that loading would choose.
+    Returns: ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only,
         sizes in bytes. ``limit`` is there for a device of known bandwidth.
-
-    Raises
-    ------
-    FormatError, Unsupported
-        If the file is damaged or dflash can't run it.
-    RequestError
-        If `pending` is out of range.
+    Raises FormatError, Unsupported if the file is damaged or dflash can't run it.
+    Raises RequestError if `pending` is out of range.
     """
     place = describe(device, threads)
     config = Config.from_gguf(file.metadata, file.tensors, pending=pending)

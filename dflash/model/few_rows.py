@@ -32,28 +32,13 @@ def divides(rows: Ragged, n: int) -> bool:
 class FewRows:
     """Runs rows of `stream` through all layers, the last norm and the LM head.
 
-    Parameters
-    ----------
-    blocks : sequence of Block or NormedBlock
-    space : ModelWorkspace
-    norm : float32 (D,)
-        Gain of the last norm.
-    eps : float
-        Epsilon of all norms.
-    output : Matrix (V, D)
-        LM head.
-    embedding : Matrix (V, D), optional
-        Native embedding of the tokens; if None, the caller fills `stream`.
-    inv_freq : float32 (R,), optional
-        Frequencies of the rotary tables; if None, the caller fills them.
+    norm: float32 (D,); gain of the last norm.
+    eps: epsilon of all norms.
+    output: LM head.
+    embedding: native embedding of the tokens; if None, the caller fills `stream`.
+    inv_freq: float32 (R,), optional; frequencies of the rotary tables; if None, the caller fills them.
+    most: most rows of a call.
 
-    Attributes
-    ----------
-    most : int
-        Most rows of a call.
-
-    Notes
-    -----
     Results have the bits of the separate ops. The ops are planned once for each set of captured layers, and for long and
     short sequences.
     """

@@ -16,13 +16,8 @@ Floats = NDArray[np.float32]
 class Head:
     """Multiplies rows with the output matrix; its arrays grow to the largest number of rows so far.
 
-    Parameters
-    ----------
-    output : Matrix (V, D)
-    most : int
-        Most rows of a call.
-    parts : sequence of slice, optional
-        Ranges of rows of the output matrix to multiply with, whose logits stand side by side; by default all rows.
+    most: most rows of a call.
+    parts: ranges of rows of the output matrix to multiply with, whose logits stand side by side; by default all rows.
     """
 
     def __init__(self, output: Matrix, most: int, parts: Sequence[slice] = (slice(None),)) -> None:

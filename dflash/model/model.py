@@ -42,38 +42,18 @@ ROWS = 1024
 class Model:
     """Runs tokens of many sequences through the layers of a file.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        Open; weights stay packed and memory-mapped.
-    config : Config
-        Configuration of the same file.
-    pages, slots : int
-        KV pages in all, and sequences that may be open at a time.
-    kv : str
-        ``"f16"`` or ``"f32"``: type of stored keys and values.
-    threads : int
-        Cores to use.
-    rows : int
-        Most rows of a forward.
-
-    Attributes
-    ----------
-    config : Config
-    pools : Pools
-    weights : Weights
-    embedding, output : Matrix (V, D)
-        Embedding and LM head, which draft models may share.
-    metadata : dict
-        Metadata of the file.
-    attachments : Attachments
-        Draft models that drafters have loaded for this model.
-    prefill_chunk : int
-        Prompt tokens to read in one forward.
-    chunk_alignment : int
-        Prompt chunks must begin at multiples of this position.
-    can_overlap : bool
-        Whether a forward can read tokens that the device is still sampling.
+    file: open; weights stay packed and memory-mapped.
+    config: configuration of the same file.
+    pages, slots: KV pages in all, and sequences that may be open at a time.
+    kv: ``"f16"`` or ``"f32"``: type of stored keys and values.
+    threads: cores to use.
+    rows: most rows of a forward.
+    embedding, output: embedding and LM head, which draft models may share.
+    metadata: metadata of the file.
+    attachments: draft models that drafters have loaded for this model.
+    prefill_chunk: prompt tokens to read in one forward.
+    chunk_alignment: prompt chunks must begin at multiples of this position.
+    can_overlap: whether a forward can read tokens that the device is still sampling.
     """
 
     device: Literal["cpu"] = "cpu"
@@ -145,25 +125,13 @@ class Model:
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences.
 
-        Parameters
-        ----------
-        spans : sequence of Span
-            At most one per sequence and `max_rows` tokens in all; a span that is not `prefill` has at most
+        spans: at most one per sequence and `max_rows` tokens in all; a span that is not `prefill` has at most
             ``config.pending`` tokens.
-        capture : tuple of int
-            Layers, counted from 0, whose output to return.
+        capture: layers, counted from 0, whose output to return.
+        Raises RequestError if a token is not in the vocabulary, a parent out of order, or a layer does not exist.
+        Raises PoolExhausted if there are not enough pages for the tokens.
+        Raises KernelError if there are too many rows, a span is empty, or two spans belong to one sequence.
 
-        Raises
-        ------
-        RequestError
-            If a token is not in the vocabulary, a parent out of order, or a layer does not exist.
-        PoolExhausted
-            If there are not enough pages for the tokens.
-        KernelError
-            If there are too many rows, a span is empty, or two spans belong to one sequence.
-
-        Notes
-        -----
         Results of a token have the same bits in every batch. Rows of decode spans stay pending: see `State.commit`.
         """
         check(spans, capture, self.config, self.max_rows)

@@ -39,24 +39,14 @@ Floats = NDArray[np.float32]
 class MtpRequest(NamedTuple):
     """Request for candidates of one sequence.
 
-    Parameters
-    ----------
-    state : State
-        State of the sequence in the head.
-    tokens : int32 (m,)
-        Unread tokens, up to the last token of the sequence; at least one.
-    hidden : float32 (m, D)
-        The trunk's hidden state at the position before each token, from `Forward.hidden`.
-    n_draft : int
-        Tokens to draft.
-    params : SampleParams
-        Sampling parameters of the target.
-    position : int
-        Position of the first draft token in the sequence.
-    n_candidates : int
-        Candidates of each position.
-    draft_vocab : int, optional
-        Index of a smaller draft vocabulary; see `dflash.model.draft.request.DraftRequest`.
+    state: state of the sequence in the head.
+    tokens: int32 (m,); unread tokens, up to the last token of the sequence; at least one.
+    hidden: float32 (m, D); the trunk's hidden state at the position before each token, from `Forward.hidden`.
+    n_draft: tokens to draft.
+    params: sampling parameters of the target.
+    position: position of the first draft token in the sequence.
+    n_candidates: candidates of each position.
+    draft_vocab: index of a smaller draft vocabulary; see `dflash.model.draft.request.DraftRequest`.
     """
 
     state: State
@@ -72,26 +62,13 @@ class MtpRequest(NamedTuple):
 class MtpHead:
     """MTP head of a trunk: reads the trunk's tokens, shifted by one, then drafts from its own hidden states.
 
-    Parameters
-    ----------
-    model : Model
-        The trunk, whose embedding, LM head, rotary frequencies and threads the head shares.
-    weights : Weights
-        Weights of the block.
-    config : Config
-        Configuration of the file that holds the block.
-    file : GGUFFile, optional
-        The file that holds the block, if it is not the trunk's; closed with the head.
+    model: the trunk, whose embedding, LM head, rotary frequencies and threads the head shares.
+    weights: weights of the block.
+    config: configuration of the file that holds the block.
+    file: the file that holds the block, if it is not the trunk's; closed with the head.
+    pools: keys and values of the block; position j of a sequence is made from token j + 1 and the trunk's hidden state j.
+    draft_vocabs: empty: only a head on a GPU has smaller draft vocabularies.
 
-    Attributes
-    ----------
-    pools : Pools
-        Keys and values of the block; position j of a sequence is made from token j + 1 and the trunk's hidden state j.
-    draft_vocabs : tuple
-        Empty: only a head on a GPU has smaller draft vocabularies.
-
-    Notes
-    -----
     ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention, then ``h = rms(x)``; ``head h`` are
     the logits of the next token. For further draft tokens, `h` replaces the trunk's hidden state. Positions read in this way
     are removed after each proposal, so that the cache holds only positions made from the trunk's hidden states.
@@ -143,10 +120,7 @@ class MtpHead:
     def read(self, state: State, tokens: Ints, hidden: Floats) -> None:
         """Read the next tokens (m,) of a sequence with the trunk's hidden states (m, D) of the positions before them.
 
-        Raises
-        ------
-        PoolExhausted
-            If there are not enough pages for the tokens.
+        Raises PoolExhausted if there are not enough pages for the tokens.
         """
         for start in range(0, len(tokens), self.rows):
             part = slice(start, start + self.rows)
@@ -157,20 +131,9 @@ class MtpHead:
 
         Each further position is drafted from the first candidate of the position before.
 
-        Parameters
-        ----------
-        requests : sequence of MtpRequest
-            Requests with different states.
-
-        Returns
-        -------
-        list of Candidates
-            `n_draft` positions of `n_candidates` for each request.
-
-        Raises
-        ------
-        PoolExhausted
-            If there are not enough pages for the unread tokens or for the draft tokens.
+        requests: requests with different states.
+        Returns: `n_draft` positions of `n_candidates` for each request.
+        Raises PoolExhausted if there are not enough pages for the unread tokens or for the draft tokens.
         """
         states = [request.state for request in requests]
         h = self._run(

@@ -41,10 +41,7 @@ def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: 
 class RotaryTables:
     """Cosine and sine tables of a model: of its layers, and of those with a window if it has such.
 
-    Parameters
-    ----------
-    weights : Weights
-        Read for ``rope_freqs.weight``, by which frequencies of layers without a window are divided where a file has it.
+    weights: read for ``rope_freqs.weight``, by which frequencies of layers without a window are divided where a file has it.
     """
 
     def __init__(self, config: Config, weights: TargetTensors) -> None:
@@ -75,18 +72,10 @@ def model_frequencies(config: Config, weights: TargetTensors) -> tuple[NDArray[n
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     """Return radians per position of each rotated pair, and a gain for cosine and sine.
 
-    Returns
-    -------
-    inv_freq : float32 (n_rot / 2,)
-        ``base ** (-2 j / n_rot)``, divided by the factor with linear scaling. With YaRN, slow pairs are divided, fast pairs
-        are unchanged, and pairs between are blended.
-    gain : float
-        1, except with YaRN.
-
-    Raises
-    ------
-    FormatError
-        If the base is too small for the scaling.
+    Returns inv_freq: float32 (n_rot / 2,); ``base ** (-2 j / n_rot)``, divided by the factor with linear scaling. With YaRN,
+        slow pairs are divided, fast pairs are unchanged, and pairs between are blended.
+    Returns gain: 1, except with YaRN.
+    Raises FormatError if the base is too small for the scaling.
 
     References
     ----------

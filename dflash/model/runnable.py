@@ -22,10 +22,7 @@ MAX_GROUP = 64
 def refuse_sizes(config: Config, device: str) -> None:
     """Raise if the kernels do not support the sizes of a model.
 
-    Raises
-    ------
-    Unsupported
-        The message names the key that holds the size.
+    Raises Unsupported: the message names the key that holds the size.
     """
     sizes = {
         "embedding_length": config.width,

@@ -38,24 +38,11 @@ class TargetTensors(HostTensors, Protocol):
 class Weights:
     """Tensors of a checked file, or of one of its blocks.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        Open; its mapping stays valid as long as a weight is in use.
-    config : Config
-        Configuration of the same file.
-    trunk : bool
-        False for a file that holds only the MTP block.
-
-    Raises
-    ------
-    FormatError
-        If a tensor is missing or has a wrong shape.
-
-    Attributes
-    ----------
-    unused : tuple of str
-        Tensors of the file that the model does not need.
+    file: open; its mapping stays valid as long as a weight is in use.
+    config: configuration of the same file.
+    trunk: false for a file that holds only the MTP block.
+    Raises FormatError if a tensor is missing or has a wrong shape.
+    unused: tensors of the file that the model does not need.
     """
 
     def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:

@@ -16,10 +16,7 @@ from dflash.model.layered.sizes import LayerSizes
 class RowArrays:
     """Named arrays of `n_rows` rows; `first` returns views of fewer rows.
 
-    Attributes
-    ----------
-    all : SimpleNamespace
-        The arrays by name.
+    all: the arrays by name.
     """
 
     def __init__(self, n_rows: int, arrays: Mapping[str, Any]) -> None:
@@ -39,26 +36,15 @@ class RowArrays:
 class ModelWorkspace(RowArrays):
     """Intermediate arrays of a target model.
 
-    Attributes
-    ----------
-    stream, normed, hidden : float32 (N, D)
-        Residual stream, input of a mixer or feed forward, output of the last norm.
-    mixed, convolved, gate, alpha, beta, read, heads
-        Arrays of linear attention; see `LinearAttention`.
-    query, key, value, rotated, attended, cos, sin
-        Arrays of full attention; see `FullAttention`.
-    inner : float32 (N, F)
-        Gated inner activation of the dense feed forward.
-    router_in, expert_out : float32 (N, D)
-        Input of a router and output of the experts beside a dense feed forward.
-    head_gate : float32 (N, heads) or (N, heads * head size)
-        Gate of attention in some architectures.
-    window_cos, window_sin
-        As `cos` and `sin`, for layers with a window.
-    per_layer, token_part : float32 (N, L * P)
-        Embeddings of the tokens for all layers, see `PerLayerEmbedding`.
-    layer_gate : float32 (N, P)
-        Gate of one layer's part of them.
+    stream, normed, hidden: float32 (N, D); residual stream, input of a mixer or feed forward, output of the last norm.
+    mixed, convolved, gate, alpha, beta, read, heads: arrays of linear attention; see `LinearAttention`.
+    query, key, value, rotated, attended, cos, sin: arrays of full attention; see `FullAttention`.
+    inner: float32 (N, F); gated inner activation of the dense feed forward.
+    router_in, expert_out: float32 (N, D); input of a router and output of the experts beside a dense feed forward.
+    head_gate: float32 (N, heads) or (N, heads * head size); gate of attention in some architectures.
+    window_cos, window_sin: as `cos` and `sin`, for layers with a window.
+    per_layer, token_part: float32 (N, L * P); embeddings of the tokens for all layers, see `PerLayerEmbedding`.
+    layer_gate: float32 (N, P); gate of one layer's part of them.
     """
 
     def __init__(self, config: Config, n_rows: int) -> None:

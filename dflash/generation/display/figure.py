@@ -28,10 +28,7 @@ _LEGEND = {"ncols": 4, "fontsize": "small", "loc": "lower left", "bbox_to_anchor
 def plot(generation: GenerationRecord) -> "Figure":
     """Plot the bonus tokens, accepted and rejected draft tokens of each step, above its milliseconds.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Rejected draft tokens are drawn below zero.
+    Returns: rejected draft tokens are drawn below zero.
     """
     steps = [step for step in generation.steps if step.tokens] or [Step([])]
     numbers = range(1, len(steps) + 1)

@@ -11,10 +11,7 @@ from dflash.decode.step import Step
 def kinds(step: Step) -> list[str]:
     """Classify the tokens of a step.
 
-    Returns
-    -------
-    list of str
-        A key of `COLORS` for each token; then ``"rejected"`` for each further position that had draft tokens.
+    Returns: a key of `COLORS` for each token; then ``"rejected"`` for each further position that had draft tokens.
     """
     nodes = accepted_nodes(step)
     found = ["injected"] * step.injected + ["accepted"] * len(nodes)
@@ -35,10 +32,7 @@ def counts(steps: Iterable[Step]) -> Counter[str]:
 def rejected(step: Step) -> list[list[list[int]]]:
     """Return the draft tokens rejected at each token of a step.
 
-    Returns
-    -------
-    list of list of list of int
-        For each token, the subtrees of the draft tokens that it was chosen instead of, as paths of token ids from their
+    Returns: for each token, the subtrees of the draft tokens that it was chosen instead of, as paths of token ids from their
         roots to their leaves. If the step ends with an accepted token, the draft tokens after that one are added to it.
     """
     nodes = accepted_nodes(step)

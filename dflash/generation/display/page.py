@@ -13,10 +13,7 @@ from dflash.generation.record import GenerationRecord
 def as_html(generation: GenerationRecord) -> str:
     """Return the text with the origin of each token, the step chart and tables of statistics as HTML.
 
-    Returns
-    -------
-    str
-        HTML without scripts, in which all model output is escaped.
+    Returns: HTML without scripts, in which all model output is escaped.
     """
     text = shaded(generation.text, generation.steps, generation.vocabulary)
     chart = strip(generation.steps, generation.pieces)

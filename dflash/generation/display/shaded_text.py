@@ -30,16 +30,10 @@ _IN_TEXT |= {ord("\n"): '<s data-t="\u21b5"></s>\n', ord("\t"): "\t"}
 class _Shown(NamedTuple):
     """A token with its text.
 
-    Parameters
-    ----------
-    kind : str
-        Key of `MEANING`.
-    title : str
-        Tooltip.
-    text : str
-        Characters that the token completed.
-    hidden : str
-        Text of the token that the generation's text leaves out: a control token's name, or a stop string.
+    kind: key of `MEANING`.
+    title: tooltip.
+    text: characters that the token completed.
+    hidden: text of the token that the generation's text leaves out: a control token's name, or a stop string.
     """
 
     kind: str
@@ -51,10 +45,7 @@ class _Shown(NamedTuple):
 def shaded(text: str, steps: Sequence[Step], vocabulary: Mapping[int, TokenText]) -> str:
     """Return the legend and the text of the tokens as HTML.
 
-    Returns
-    -------
-    str
-        One element per token, with its origin and the draft tokens rejected there as tooltip. Beyond `FIRST` and `LAST`
+    Returns: one element per token, with its origin and the draft tokens rejected there as tooltip. Beyond `FIRST` and `LAST`
         tokens, their number is given instead.
     """
     tokens = list(_tokens(text, steps, vocabulary))

@@ -17,10 +17,7 @@ SIZE = 8
 def strip(steps: Sequence[Step], pieces: Sequence[str]) -> str:
     """Draw one column for each step that produced or drafted tokens.
 
-    Returns
-    -------
-    str
-        SVG as HTML; empty if there is nothing to draw.
+    Returns: SVG as HTML; empty if there is nothing to draw.
     """
     columns = [(_title(i, step, piece), kinds(step)) for i, (step, piece) in enumerate(zip(steps, pieces, strict=True))]
     columns = [column for column in columns if column[1]]

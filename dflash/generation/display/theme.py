@@ -34,10 +34,7 @@ _RULES: Any = {
 def figure(title: str, width: float, height: float) -> "Iterator[Figure]":
     """Make a figure with a title and a transparent background, in inches; its axes are added inside the ``with``.
 
-    Raises
-    ------
-    DFlashError
-        If matplotlib is not installed.
+    Raises DFlashError if matplotlib is not installed.
     """
     with needed("plot()", "plots"):
         from matplotlib import pyplot

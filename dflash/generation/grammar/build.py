@@ -50,26 +50,13 @@ def grammars(
 ) -> list[Grammar | None]:
     """Compile the grammars of a request's outputs.
 
-    Parameters
-    ----------
-    prompts : sequence of (sequence of int, bool)
-        Token ids of each prompt, and True if the chat template made them.
-    template : ChatTemplate, optional
-        Chat template of the model; it shows the form of tool calls.
-    tools : sequence of mapping
-        The offered tools in OpenAI's format.
-    notes : Notes, optional
-        Receives what the grammars approximate.
-
-    Returns
-    -------
-    list of Grammar or None
-        One for each prompt, with the reasoning that its output may begin with. None if nothing is constrained.
-
-    Raises
-    ------
-    RequestError
-        If a schema, an expression or a tool is not valid, too large, or can't be enforced; one sentence says why.
+    prompts: token ids of each prompt, and True if the chat template made them.
+    template: chat template of the model; it shows the form of tool calls.
+    tools: the offered tools in OpenAI's format.
+    notes: receives what the grammars approximate.
+    Returns: one for each prompt, with the reasoning that its output may begin with. None if nothing is constrained.
+    Raises RequestError if a schema, an expression or a tool is not valid, too large, or can't be enforced; one sentence says
+        why.
     """
     builder = _Builder(params, tokenizer, template, tools, Notes() if notes is None else notes)
     compiled: dict[bool, _Built | None] = {}
@@ -86,14 +73,9 @@ def grammars(
 class _Built(NamedTuple):
     """A grammar after reasoning.
 
-    Parameters
-    ----------
-    grammar : Grammar
-        The grammar.
-    calls : bool
-        It may begin with a tool call.
-    is_needed : bool
-        The output may not be empty. Otherwise it is free up to the first call.
+    grammar: the grammar.
+    calls: it may begin with a tool call.
+    is_needed: the output may not be empty. Otherwise it is free up to the first call.
     """
 
     grammar: Grammar

@@ -19,19 +19,12 @@ TokenOf = Callable[[str], str]
 class CallForm:
     """Text around the arguments of calls, as expressions of Lark.
 
-    Parameters
-    ----------
-    opened : str
-        Token that opens the first call; empty if the message begins with it.
-    before, after : callable
-        ``before(name, token_of)`` and ``after(token_of)`` return what stands around the arguments of a function; unused if
-        the arguments are tags.
-    first, last : str
-        What stands before the first call, after its token, and after the last call.
-    between : callable, optional
-        ``between(token_of)`` returns what stands between two calls; None if an output has one call only.
-    tags : bool
-        Arguments are parameters in tags.
+    opened: token that opens the first call; empty if the message begins with it.
+    before, after: ``before(name, token_of)`` and ``after(token_of)`` return what stands around the arguments of a function;
+        unused if the arguments are tags.
+    first, last: what stands before the first call, after its token, and after the last call.
+    between: ``between(token_of)`` returns what stands between two calls; None if an output has one call only.
+    tags: arguments are parameters in tags.
     """
 
     opened: str
@@ -93,10 +86,7 @@ _FORMS = {"hermes": _TAGGED, "qwen2.5": _TAGGED, "qwen3-coder": _XML, "llama3": 
 def call_form(template: ChatTemplate | None, *, bound: bool = False) -> CallForm:
     """Return the form that a chat template shows to the model, or that of outputs which a grammar binds from their start.
 
-    Raises
-    ------
-    RequestError
-        If the template shows none of the known forms.
+    Raises RequestError if the template shows none of the known forms.
     """
     source = "" if template is None else template.source
     name = matching("tool", source) or ""
@@ -112,10 +102,7 @@ def call_form(template: ChatTemplate | None, *, bound: bool = False) -> CallForm
 def call_token(tokenizer: Tokenizer, text: str) -> int:
     """Return the token of a form.
 
-    Raises
-    ------
-    RequestError
-        If the vocabulary has no such token.
+    Raises RequestError if the vocabulary has no such token.
     """
     token = tokenizer.id_of(text)
     if token is None:

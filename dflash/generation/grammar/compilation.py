@@ -21,10 +21,7 @@ _stack = threading.Lock()
 def guidance() -> ModuleType:
     """Return the library.
 
-    Raises
-    ------
-    RequestError
-        If llguidance is not installed.
+    Raises RequestError if llguidance is not installed.
     """
     with needed("an output with response_format, regex, lark, grammar or tool_choice", "grammar", RequestError):
         import llguidance
@@ -41,10 +38,7 @@ def guidance_tokenizer(encoder: Callable[[str], list[int]], ends: Sequence[int])
 def compile_source(tokenizer: Any, source: str) -> Any:
     """Compile a grammar and return llguidance's matcher before the first token.
 
-    Raises
-    ------
-    RequestError
-        If the grammar is not valid, too large, or no output matches it.
+    Raises RequestError if the grammar is not valid, too large, or no output matches it.
     """
     library = guidance()
     limits = library.LLParserLimits(

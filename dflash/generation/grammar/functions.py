@@ -14,13 +14,8 @@ _FREE: Mapping[str, Any] = {"type": "object"}
 class Function:
     """A function that the model may call.
 
-    Parameters
-    ----------
-    name : str
-    parameters : mapping
-        JSON schema of the arguments, an object.
-    strict : bool
-        True if calls must fit the schema wholly: a schema that can't be enforced is refused.
+    parameters: JSON schema of the arguments, an object.
+    strict: true if calls must fit the schema wholly: a schema that can't be enforced is refused.
     """
 
     name: str
@@ -31,10 +26,7 @@ class Function:
 def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
     """Return the functions of tools in OpenAI's format.
 
-    Raises
-    ------
-    RequestError
-        If a tool has no name, two have the same one, or parameters are no schema of an object.
+    Raises RequestError if a tool has no name, two have the same one, or parameters are no schema of an object.
     """
     found: dict[str, Function] = {}
     for i, tool in enumerate(tools):

@@ -34,19 +34,11 @@ class GuidanceVocabulary:
 
     Added tokens (``<tool_call>``, ``<|im_end|>``) are legal only where a grammar names them, never as a part of text.
 
-    Attributes
-    ----------
-    ends : frozenset of int
-        Tokens that end an output.
-    n_words : int
-        Words of a mask.
-    mask_budget : SharedMaskBudget
-        CPU time of the masks of all requests.
-    checker : GrammarChecker or None
-        Compiles each grammar in a process of its own first; None without `isolate`.
+    ends: tokens that end an output.
+    n_words: words of a mask.
+    mask_budget: CPU time of the masks of all requests.
+    checker: compiles each grammar in a process of its own first; None without `isolate`.
 
-    Notes
-    -----
     Made at its first use, which takes 0.1 s for 16,384 tokens and 1.5 s for 248,320.
     """
 
@@ -71,10 +63,7 @@ class GuidanceVocabulary:
     def inner(self) -> Any:
         """The vocabulary of llguidance.
 
-        Raises
-        ------
-        RequestError
-            If llguidance is not installed.
+        Raises RequestError if llguidance is not installed.
         """
         with self._making:
             if self._inner is None:
@@ -95,23 +84,12 @@ class GuidanceVocabulary:
 class GuidanceGrammar:
     """A grammar that llguidance matches.
 
-    Parameters
-    ----------
-    source : str
-        Grammar in Lark or in llguidance's JSON form.
-    name : str
-        Field of the request, for errors.
-    gbnf : bool
-        The grammar is in llama.cpp's GBNF.
-    is_generated : bool
-        The grammar was made from schemas, whose size is bounded.
-
-    Raises
-    ------
-    RequestError
-        If the grammar is not valid, too large, or no output matches it.
-    PoolExhausted, Cancelled, DFlashError
-        As for `GrammarChecker.check`.
+    source: grammar in Lark or in llguidance's JSON form.
+    name: field of the request, for errors.
+    gbnf: the grammar is in llama.cpp's GBNF.
+    is_generated: the grammar was made from schemas, whose size is bounded.
+    Raises RequestError if the grammar is not valid, too large, or no output matches it.
+    Raises PoolExhausted, Cancelled, DFlashError as for `GrammarChecker.check`.
     """
 
     def __init__(

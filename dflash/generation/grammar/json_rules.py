@@ -11,10 +11,7 @@ from dflash.generation.grammar.schema.plain import PlainSchemas, Schema
 class JSONRules:
     """Collects the rules of JSON values of one grammar.
 
-    Attributes
-    ----------
-    rules : list of str
-        The rules. Equal values share one.
+    rules: the rules. Equal values share one.
     """
 
     def __init__(self) -> None:
@@ -26,17 +23,9 @@ class JSONRules:
     def add(self, name: str, plain: PlainSchemas, schema: Schema) -> str:
         """Return the name of the rule for values of a reduced schema.
 
-        Parameters
-        ----------
-        name : str
-            Field and tool, for errors.
-        plain : PlainSchemas
-            Knows what the schema refers to.
-
-        Raises
-        ------
-        RequestError
-            If all schemas together, with what they refer to, are too large.
+        name: field and tool, for errors.
+        plain: knows what the schema refers to.
+        Raises RequestError if all schemas together, with what they refer to, are too large.
         """
         key = id(plain), json.dumps(schema)
         if key in self._known:

@@ -24,10 +24,7 @@ def without_forcing(source: str) -> str:
     Where a terminal takes all text that the next one needs, as ``A: "a"+`` in ``start: A A``, the only text that can follow
     has no end, and the library would not return.
 
-    Parameters
-    ----------
-    source : str
-        Grammar in Lark, or in llguidance's JSON form.
+    source: grammar in Lark, or in llguidance's JSON form.
     """
     if not source.lstrip().startswith("{"):
         return source + _UNFORCED
@@ -49,10 +46,7 @@ def pattern_of(text: str) -> str:
 def json_rule(schema: Any, *, lenient: bool = False) -> str:
     """Return an expression that matches JSON values of a schema.
 
-    Parameters
-    ----------
-    lenient : bool
-        Ignore keywords that llguidance can't enforce; otherwise they are an error.
+    lenient: ignore keywords that llguidance can't enforce; otherwise they are an error.
     """
     if schema is True:
         schema = {}

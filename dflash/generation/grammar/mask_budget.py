@@ -46,15 +46,8 @@ class SharedMaskBudget:
 class MaskBudget:
     """CPU seconds of masks and moves beyond what each mask has free. The outputs of one request share it.
 
-    Parameters
-    ----------
-    shared : SharedMaskBudget
-        That of all requests.
-
-    Attributes
-    ----------
-    mean : float
-        Mean CPU seconds of the masks, the newest ones above all.
+    shared: that of all requests.
+    mean: mean CPU seconds of the masks, the newest ones above all.
     """
 
     __slots__ = ("_shared", "_spent", "mean")
@@ -70,10 +63,8 @@ class MaskBudget:
     def charge(self, seconds: float) -> None:
         """Count other work.
 
-        Raises
-        ------
-        RequestError
-            If the budget is spent, now and ever after, or that of all requests while this one has its part in it.
+        Raises RequestError if the budget is spent, now and ever after, or that of all requests while this one has its part
+            in it.
         """
         before, self._spent = self._spent, max(0.0, self._spent + seconds)
         if before < inf:

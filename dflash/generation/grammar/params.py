@@ -15,28 +15,17 @@ from dflash.generation.recovery.tool_call_prefix import ToolChoice
 class GrammarParams:
     """Constraints on the output of a request. At most one of the first four, not together with a tool that must be called.
 
-    Parameters
-    ----------
-    response_format : mapping, optional
-        ``{"type": "json_object"}``, with or without a ``schema``. Or as in OpenAI's API
-        ``{"type": "json_schema", "json_schema": {"schema": ...}}``. ``{"type": "text"}`` is no constraint.
-    regex : str, optional
-        Regular expression of the whole output, in the syntax of Rust's `regex` without anchors, look-around and references.
-    lark : str, optional
-        Grammar in llguidance's variant of Lark; its first rule is ``start``. A grammar in llama.cpp's GBNF, with the first
+    response_format: ``{"type": "json_object"}``, with or without a ``schema``. Or as in OpenAI's API ``{"type":
+        "json_schema", "json_schema": {"schema": ...}}``. ``{"type": "text"}`` is no constraint.
+    regex: regular expression of the whole output, in the syntax of Rust's `regex` without anchors, look-around and
+        references.
+    lark: grammar in llguidance's variant of Lark; its first rule is ``start``. A grammar in llama.cpp's GBNF, with the first
         rule ``root ::=``, is converted.
-    grammar : str, optional
-        Another name of `lark`.
-    tool_choice : str or mapping, optional
-        ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``. With ``"auto"``,
-        calls of tools with ``"strict": true`` are constrained; ``"none"`` constrains nothing.
-    names : mapping
-        What the request calls these fields, where it calls them otherwise; messages begin with that name.
-
-    Raises
-    ------
-    RequestError
-        If a field is of the wrong kind or too large, or fields exclude each other.
+    grammar: another name of `lark`.
+    tool_choice: ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``. With
+        ``"auto"``, calls of tools with ``"strict": true`` are constrained; ``"none"`` constrains nothing.
+    names: what the request calls these fields, where it calls them otherwise; messages begin with that name.
+    Raises RequestError if a field is of the wrong kind or too large, or fields exclude each other.
     """
 
     response_format: Mapping[str, Any] | None = None

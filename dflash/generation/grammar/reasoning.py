@@ -14,12 +14,8 @@ from dflash.model.text.tokenizer import Tokenizer
 class Reasoning(NamedTuple):
     """Reasoning at the start of an output.
 
-    Parameters
-    ----------
-    closes : int
-        Token that ends reasoning.
-    opens : int or None
-        Token by which the model may open reasoning; None if the prompt has opened it.
+    closes: token that ends reasoning.
+    opens: token by which the model may open reasoning; None if the prompt has opened it.
     """
 
     closes: int
@@ -28,12 +24,8 @@ class Reasoning(NamedTuple):
     def before(self, grammar: Grammar, *, call: int | None = None, legal: Words | None = None) -> Grammar:
         """Return a grammar that begins after the reasoning.
 
-        Parameters
-        ----------
-        call : int, optional
-            Token that opens a tool call, which ends reasoning; the grammar begins with it then.
-        legal : uint32 (ceil(V / 32),), optional
-            Tokens of reasoning; all if None.
+        call: token that opens a tool call, which ends reasoning; the grammar begins with it then.
+        legal: uint32 (ceil(V / 32),), optional; tokens of reasoning; all if None.
         """
         return AfterToken(grammar, self.closes, opens=self.opens, enters=call, legal=legal)
 
@@ -41,15 +33,9 @@ class Reasoning(NamedTuple):
 def reasoning_after(prompt_ids: Sequence[int], tokenizer: Tokenizer, template: ChatTemplate | None) -> Reasoning | None:
     """Return the reasoning that an output may begin with; None if it has none.
 
-    Parameters
-    ----------
-    prompt_ids : sequence of int
-        The prompt. Only its last turn counts, which begins after the last end token.
-    template : ChatTemplate or None
-        Chat template that made the prompt; None for a plain text.
+    prompt_ids: the prompt. Only its last turn counts, which begins after the last end token.
+    template: chat template that made the prompt; None for a plain text.
 
-    Notes
-    -----
     If the prompt opens reasoning, a grammar begins after ``</think>``, as in vLLM, or with a tool call before it. If the
     prompt has closed reasoning, or the model has no tokens for it, the grammar begins at once. Where the model opens
     reasoning itself, the output is either ``<think>``, free text, ``</think>`` and the grammar, or the grammar alone.

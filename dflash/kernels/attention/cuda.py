@@ -31,14 +31,9 @@ _COMPACT = 128  # threads of a block of compact.cu
 class Tiles(NamedTuple):
     """Tile sizes of a block: constants of ``tiles.cuh``.
 
-    Parameters
-    ----------
-    keys, queries : int
-        Keys and queries of a tile.
-    slots : int
-        Stages: tiles of keys or values in shared memory.
-    hopper : bool
-        Use warpgroup instructions and producer warps that copy.
+    keys, queries: keys and queries of a tile.
+    slots: stages: tiles of keys or values in shared memory.
+    hopper: use warpgroup instructions and producer warps that copy.
     """
 
     keys: int
@@ -75,10 +70,7 @@ def splits(kv: int) -> int:
 class Workspace:
     """Partial results of KV splits, shared by all launches of a stream; 52 MB for 24 heads of 256.
 
-    Parameters
-    ----------
-    empty : callable
-        Allocates a float32 array of a given size. A launch reads only values that the launch itself has written.
+    empty: allocates a float32 array of a given size. A launch reads only values that the launch itself has written.
     """
 
     def __init__(self, empty: Callable[[int], Any] = device.empty) -> None:
@@ -136,37 +128,23 @@ class _Attention:
 class Attend(_Attention):
     """`dflash.kernels.attention.attend` of up to 64 pending rows, on fixed arrays.
 
-    Parameters
-    ----------
-    q : float16 (T, H, D), or float32 for a float32 cache
-        Queries from `Rotate`.
-    k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
-        Cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
+    q: float16 (T, H, D), or float32 for a float32 cache; queries from `Rotate`.
+    k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
+        cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
         of the rows are in it already; with q4_0 keys, queries and keys are mixed (`dflash.kernels.kv_types`).
-    batch : DeviceBatch
-        Description of the rows.
-    out : float16 (T, H * D)
-        Receives the result.
-    gate : float32 (T, H * 2 * D), optional
-        Query projection whose heads hold D gates after the D query values.
-    workspace : Workspace, optional
-        Workspace of the stream, not used for float32 caches. Float16 arrays may be given as uint16.
-    whole_heads : int, optional
-        KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
-    link : PeerLink, optional
-        Link to the other GPUs of a tensor split, which receive the results; for float16 caches only.
+    batch: description of the rows.
+    out: float16 (T, H * D); receives the result.
+    gate: float32 (T, H * 2 * D), optional; query projection whose heads hold D gates after the D query values.
+    workspace: workspace of the stream, not used for float32 caches. Float16 arrays may be given as uint16.
+    whole_heads: KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
+    link: link to the other GPUs of a tensor split, which receive the results; for float16 caches only.
+    Raises KernelError if a shape or a type does not fit, or an array is strided; the message names the array.
 
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit, or an array is strided; the message names the array.
-
-    Notes
-    -----
     Products are of float16, sums and softmax are float32; weights are rounded to float16. With a float32 cache everything
     is float32. The bits of a row depend only on its visible tokens and on its index in the cache (``length`` plus its row
     number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes, of a
     quantized cache ``length * KV`` times the bytes of a head of keys and one of values.
+
 
     References
     ----------
@@ -231,8 +209,6 @@ class Prefill(_Attention):
 
     A quantized cache must be unpacked first; see `Unpack`.
 
-    Notes
-    -----
     One launch, compute-bound: ``4 * D * H`` operations for each row and visible position. The bits of a row depend only on
     its visible tokens, not on the chunks of the prompt; they differ from those of `Attend`.
     """
@@ -262,17 +238,10 @@ class Prefill(_Attention):
 class Unpack:
     """Unpacks what a pass reads of a quantized cache to float16, at the same places.
 
-    Parameters
-    ----------
-    k, v : int8 (pages, PAGE, KV, D + 16) or uint8 (pages, PAGE, KV, D / 2 + 16)
-        Cache of one layer.
-    batch : DeviceBatch
-        Description of the rows, whose keys and values are in the cache already.
-    out_k, out_v : float16 or uint16 (pages, PAGE, KV, D)
-        Receive the values of all positions of the sequences of the batch.
+    k, v: int8 (pages, PAGE, KV, D + 16) or uint8 (pages, PAGE, KV, D / 2 + 16); cache of one layer.
+    batch: description of the rows, whose keys and values are in the cache already.
+    out_k, out_v: float16 or uint16 (pages, PAGE, KV, D); receive the values of all positions of the sequences of the batch.
 
-    Notes
-    -----
     One launch, memory-bound: ``6 * length * KV * D`` bytes, of q4_0 5 in place of 6. Far less than the attention of a prompt
     chunk takes.
     """
@@ -297,21 +266,13 @@ class Unpack:
 class Compact:
     """Moves the keys and values of accepted paths of several sequences to their final positions, in all layers.
 
-    Parameters
-    ----------
-    k, v : float16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
-        Caches, changed in place; or int8, which moves as it is.
-    pages : int32 (S, P)
-        Pages of the sequences.
-    length : int32 (S,)
-        Committed tokens before the paths.
-    accepted : int32 (S, PENDING)
-        Accepted rows, root first; row i is stored at ``length + i``.
-    n_accepted : int32 (S,)
-        Number of accepted rows.
+    k, v: float16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D); caches, changed in place; or int8, which
+        moves as it is.
+    pages: int32 (S, P); pages of the sequences.
+    length: int32 (S,); committed tokens before the paths.
+    accepted: int32 (S, PENDING); accepted rows, root first; row i is stored at ``length + i``.
+    n_accepted: int32 (S,); number of accepted rows.
 
-    Notes
-    -----
     One launch. A chain moves nothing.
     """
 

@@ -14,20 +14,10 @@ _SOURCE = Path(__file__).with_name("head_gate.cu")
 class HeadGate:
     """Multiplies the output of attention by the softplus of a gate, in place, on fixed arrays.
 
-    Parameters
-    ----------
-    gate : float32 (T, G)
-        Gates before the softplus: one for each head or for each element.
-    out : float16 (T, H * D)
-        Output of attention, a multiple of G elements a row; changed in place. May be given as uint16.
+    gate: float32 (T, G); gates before the softplus: one for each head or for each element.
+    out: float16 (T, H * D); output of attention, a multiple of G elements a row; changed in place. May be given as uint16.
+    Raises KernelError if a shape or a type does not fit.
 
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit.
-
-    Notes
-    -----
     ``out *= log(1 + exp(gate))``. Moves ``4 * H * D`` bytes a row.
     """
 

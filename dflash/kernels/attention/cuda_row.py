@@ -14,14 +14,8 @@ _THREADS = 512  # of a block, as in decode_row_hopper.cu
 class RotateAttend:
     """`Rotate`, then `Attend`, of a pass of one row: two launches in place of three, with the same bits.
 
-    Parameters
-    ----------
-    rotate : Rotate
-    attend : Attend
-        Of the same batch and cache, for which `fits` is true.
+    attend: of the same batch and cache, for which `fits` is true.
 
-    Notes
-    -----
     The batch must be complete, and what earlier passes have written to the cache must be there, when the launch before this
     one starts: blocks read both while that one runs. The rotated queries are not written.
 

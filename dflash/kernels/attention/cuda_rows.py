@@ -20,29 +20,17 @@ LARGEST_HEAD = 512
 class AttendRows:
     """`dflash.kernels.attention.attend` of pending rows or of prefill, on fixed arrays.
 
-    Parameters
-    ----------
-    q : float16 (T, H, D), or float32 for a float32 cache
-        Queries from `Rotate`; D is at most `LARGEST_HEAD`. Float16 arrays may be given as uint16.
-    k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
-        Cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
+    q: float16 (T, H, D), or float32 for a float32 cache; queries from `Rotate`; D is at most `LARGEST_HEAD`. Float16 arrays
+        may be given as uint16.
+    k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
+        cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
         of the rows are in it already.
-    batch : DeviceBatch
-        Description of the rows.
-    out : float16 (T, H * D)
-        Receives the result.
-    gate : float32 (T, H * 2 * D), optional
-        Query projection whose heads hold D gates after the D query values.
-    window : int
-        Tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
+    batch: description of the rows.
+    out: float16 (T, H * D); receives the result.
+    gate: float32 (T, H * 2 * D), optional; query projection whose heads hold D gates after the D query values.
+    window: tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
+    Raises KernelError if a shape or a type does not fit, or an array is strided; the message names the array.
 
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit, or an array is strided; the message names the array.
-
-    Notes
-    -----
     Everything is float32 but for the stored values and the result. The bits of a row depend only on what it sees and on its
     position: chains, single steps, paths of a tree and prompts agree bit for bit. One launch. Reads
     ``2 * min(length, window) * D`` elements of the cache for each row and query head, mostly from the L2 cache.

@@ -15,18 +15,11 @@ _BLOCK, _WARPGROUPS = "decode_quantized", "decode_quantized_hopper"
 class QuantizedTiles(NamedTuple):
     """Shape of a block.
 
-    Parameters
-    ----------
-    kernel : str
-        Name of the function and of its file.
-    queries : int
-        Queries of a tile.
-    slots : int
-        Tiles of 64 keys or values in a ring.
-    rings : int
-        With two, each of two warpgroups takes half of the positions; with one, one multiplies keys and one values.
-    bits : tuple of int
-        Bits of a key and of a value: 8 for q8_0, 4 for q4_0.
+    kernel: name of the function and of its file.
+    queries: queries of a tile.
+    slots: tiles of 64 keys or values in a ring.
+    rings: with two, each of two warpgroups takes half of the positions; with one, one multiplies keys and one values.
+    bits: bits of a key and of a value: 8 for q8_0, 4 for q4_0.
     """
 
     kernel: str
@@ -82,10 +75,7 @@ def quantized_tiles(queries: int, group: int, *, hopper: bool, bits: tuple[int, 
 
     `bits` are those of a key and of a value, 8 or 4.
 
-    Raises
-    ------
-    KernelError
-        If the `group` heads that share a KV head do not fit in the largest tile.
+    Raises KernelError if the `group` heads that share a KV head do not fit in the largest tile.
     """
     shapes = _HOPPER if hopper else _BEFORE_HOPPER
     if group > shapes[-1].queries:

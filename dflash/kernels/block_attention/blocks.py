@@ -14,16 +14,11 @@ class Blocks(NamedTuple):
 
     All arrays are int32 and C-contiguous. Row i of a block has position ``length + i``.
 
-    Parameters
-    ----------
-    row_starts : int32 (S + 1,)
-        Rows of sequence s are ``row_starts[s]:row_starts[s + 1]``, at most `ROWS`; ``row_starts[0]`` is 0.
-    slot : int32 (S,)
-        Ring that holds the context of the sequence.
-    begin : int32 (S,)
-        First position of the context: 0 unless the context was truncated.
-    length : int32 (S,)
-        Positions ``begin .. length - 1`` are context; a ring of C places holds the last C of them.
+    row_starts: int32 (S + 1,); rows of sequence s are ``row_starts[s]:row_starts[s + 1]``, at most `ROWS`; ``row_starts[0]``
+        is 0.
+    slot: int32 (S,); ring that holds the context of the sequence.
+    begin: int32 (S,); first position of the context: 0 unless the context was truncated.
+    length: int32 (S,); positions ``begin .. length - 1`` are context; a ring of C places holds the last C of them.
     """
 
     row_starts: NDArray[np.int32]

@@ -23,13 +23,9 @@ _ROOMY = 228 << 10  # bytes of shared memory of a multiprocessor of Hopper
 class DeviceBlocks(NamedTuple):
     """`Blocks` on the device, read again by every launch; entries beyond the counts are ignored.
 
-    Parameters
-    ----------
-    counts : int32 (2,)
-        Rows and sequences.
-    row_starts : int32 (S + 1,)
-    slot, begin, length : int32 (S,)
-        As in `Blocks`, for at most S sequences.
+    counts: int32 (2,); rows and sequences.
+    row_starts: int32 (S + 1,)
+    slot, begin, length: int32 (S,); as in `Blocks`, for at most S sequences.
     """
 
     counts: Any
@@ -74,33 +70,17 @@ def constants(
 class BlockAttend:
     """`dflash.kernels.block_attention.block_attend` on fixed arrays.
 
-    Parameters
-    ----------
-    q : float16 (T, H, D)
-        Queries after norm and rotation, not scaled; D is a multiple of 16 up to 256.
-    k, v : float16 (T, KV, D)
-        Keys, rotated, and values of the blocks themselves.
-    ring_k, ring_v : float16 (slots, C, KV, D)
-        Context of one layer, C at least 64; position p is stored at place ``p % C``.
-    blocks : DeviceBlocks
-        Description of the rows. Launches read it, and the rings, before previous kernels of the stream have finished. So it
-        may be written only by copies, or by kernels after which no dependent launch follows.
-    window : int
-        A row sees keys less than `window` positions away, on both sides; 0 for no limit.
-    causal : bool
-        A row sees only itself and earlier rows of its block.
-    out : float16 (T, H * D)
-        Receives the result, clamped to 65504. Float16 arrays may be given as uint16.
-    workspace : Workspace, optional
-        Workspace of the stream.
+    q: float16 (T, H, D); queries after norm and rotation, not scaled; D is a multiple of 16 up to 256.
+    k, v: float16 (T, KV, D); keys, rotated, and values of the blocks themselves.
+    ring_k, ring_v: float16 (slots, C, KV, D); context of one layer, C at least 64; position p is stored at place ``p % C``.
+    blocks: description of the rows. Launches read it, and the rings, before previous kernels of the stream have finished. So
+        it may be written only by copies, or by kernels after which no dependent launch follows.
+    window: a row sees keys less than `window` positions away, on both sides; 0 for no limit.
+    causal: a row sees only itself and earlier rows of its block.
+    out: float16 (T, H * D); receives the result, clamped to 65504. Float16 arrays may be given as uint16.
+    workspace: workspace of the stream.
+    Raises KernelError if a shape, a type or a number does not fit, or an array is strided; the message names it.
 
-    Raises
-    ------
-    KernelError
-        If a shape, a type or a number does not fit, or an array is strided; the message names it.
-
-    Notes
-    -----
     Products are of float16, sums and softmax are float32; weights are rounded to float16. The bits of a row depend only on
     its own sequence. Two launches, memory-bound: ``4 * length * KV * D`` bytes of a sequence.
     """

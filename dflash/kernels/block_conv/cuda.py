@@ -14,23 +14,13 @@ _SOURCE = Path(__file__).with_name("block_conv.cu")
 class BlockConv:
     """A `block_conv` on fixed arrays, for blocks of equal size.
 
-    Parameters
-    ----------
-    x : float32 (T, D)
-        Rows of the blocks; all arrays are on the device, D is a multiple of 4.
-    change : float32 (T, 2 * K * D / G)
-    base : float32 (2, K, D)
-    each : int
-        Rows of a block.
-    side : int
-        0 before the sublayer, 1 after it.
-    out : float16 (T, D), or float32 to be added to
-        Receives the result; float16 is clamped to 65504.
-
-    Raises
-    ------
-    KernelError
-        If a shape does not fit.
+    x: float32 (T, D); rows of the blocks; all arrays are on the device, D is a multiple of 4.
+    change: float32 (T, 2 * K * D / G)
+    base: float32 (2, K, D)
+    each: rows of a block.
+    side: 0 before the sublayer, 1 after it.
+    out: float16 (T, D), or float32 to be added to; receives the result; float16 is clamped to 65504.
+    Raises KernelError if a shape does not fit.
     """
 
     def __init__(self, x: Any, change: Any, base: Any, *, each: int, side: int, out: Any) -> None:

@@ -15,30 +15,15 @@ _SOURCE = Path(__file__).with_name("confidence.cu")
 class Reach:
     """Computes the draft length of each block of a batch from its confidences.
 
-    Parameters
-    ----------
-    stream : float32 (R, D)
-        Hidden states of the blocks before the last norm, on the device.
-    codes : float32 (each, S, K)
-        Code of the token before each row of each block, on the device.
-    gain : float32 (D,)
-        Gain of the last norm.
-    weight : float32 (D + K,)
-        Weight of the head.
-    bias, eps : float
-        Bias of the head, and epsilon of the norm.
-    lead : int
-        Leading rows of a block without draft tokens.
-    least : float
-        Smallest allowed product of confidences.
+    stream: float32 (R, D); hidden states of the blocks before the last norm, on the device.
+    codes: float32 (each, S, K); code of the token before each row of each block, on the device.
+    gain: float32 (D,); gain of the last norm.
+    weight: float32 (D + K,); weight of the head.
+    bias, eps: bias of the head, and epsilon of the norm.
+    lead: leading rows of a block without draft tokens.
+    least: smallest allowed product of confidences.
+    reach: int32 (S,); number of draft positions of each sequence, on the device.
 
-    Attributes
-    ----------
-    reach : int32 (S,)
-        Number of draft positions of each sequence, on the device.
-
-    Notes
-    -----
     One launch. The bits of a sequence do not depend on other sequences.
     """
 

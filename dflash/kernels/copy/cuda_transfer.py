@@ -19,18 +19,9 @@ class Transfer:
     def __call__(self, to: int, source: int, n_words: int, stream: Any = None) -> None:
         """Copy asynchronously.
 
-        Parameters
-        ----------
-        to, source : int
-            Addresses, multiples of 16. The words must not overlap.
-        n_words : int
-        stream : Stream, optional
-            The current one if None.
-
-        Raises
-        ------
-        KernelError
-            If an address is not a multiple of 16.
+        to, source: addresses, multiples of 16. The words must not overlap.
+        stream: the current one if None.
+        Raises KernelError if an address is not a multiple of 16.
         """
         if (to | source) % (4 * _VECTOR):
             raise KernelError(f"transfer: addresses {to:#x} and {source:#x} are not multiples of {4 * _VECTOR}")

@@ -77,10 +77,7 @@ def parts_of(function: Callable[..., Any]) -> dict[str, int]:
 def grouped(jobs: Iterable[Job]) -> list[list[tuple[Job, int]]]:
     """Divide jobs into groups that one process should compile, because most of their parts are the same.
 
-    Returns
-    -------
-    list of list of (Job, int)
-        Groups, those with the most code first, of jobs with the work they are: a number of bytes of code.
+    Returns: groups, those with the most code first, of jobs with the work they are: a number of bytes of code.
     """
     groups = list[tuple[dict[str, int], list[tuple[Job, int]]]]()
     for job in sorted(jobs, key=lambda job: (-sum(job.parts.values()), job.name)):

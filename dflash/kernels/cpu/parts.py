@@ -110,14 +110,9 @@ class _Key:
 def call_as_part(entry: Any, function: Callable[..., Any], **options: Any) -> None:
     """Let compiled functions that call `entry` link a part instead of it.
 
-    Parameters
-    ----------
-    entry : Dispatcher
-        `function`, compiled for calls from Python.
-    function : callable
-        Python function.
-    **options
-        Arguments of `numba.njit`.
+    entry: `function`, compiled for calls from Python.
+    function: python function.
+    **options: arguments of `numba.njit`.
     """
     part: Any = numba.njit(pipeline_class=_PartCompiler, **options)(function)
 

@@ -38,38 +38,17 @@ def threads_of(own: int, value_rows: int) -> int:
 class DeltaStep:
     """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 of a sequence.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    weights : MixerWeights
-    batch : DeviceBatch
-        Batch in which the rows of all sequences become pending.
-    conv_memory : ConvMemory
-    memory : DeltaMemory
-        Convolution inputs and recurrent state, updated as on the CPU.
-    split : int, optional
-        Blocks of a head; a fused norm differs in its last bits between values.
-    value_rows : int, optional
-        Value rows of a thread, 2 or 4; the result does not depend on it. The default is the fastest in measurements.
-    fused : bool, optional
-        Make the norm part of the launch; see `step_shapes`.
-    link : PeerLink, optional
-        Link to the other GPUs of a tensor split, which receive the results; requires `fused`.
-    read : float32 (T, H * V), optional
-        Scratch memory for what is read before the norm, which layers may share; used if the norm is not part of the launch.
+    batch: batch in which the rows of all sequences become pending.
+    memory: convolution inputs and recurrent state, updated as on the CPU.
+    split: blocks of a head; a fused norm differs in its last bits between values.
+    value_rows: value rows of a thread, 2 or 4; the result does not depend on it. The default is the fastest in measurements.
+    fused: make the norm part of the launch; see `step_shapes`.
+    link: link to the other GPUs of a tensor split, which receive the results; requires `fused`.
+    read: float32 (T, H * V), optional; scratch memory for what is read before the norm, which layers may share; used if the
+        norm is not part of the launch.
+    read: float32 (T, H * V) or None; that memory, or a new array in its place; None with a fused norm.
+    Raises KernelError if an array is strided or of another shape or type.
 
-    Attributes
-    ----------
-    read : float32 (T, H * V) or None
-        That memory, or a new array in its place; None with a fused norm.
-
-    Raises
-    ------
-    KernelError
-        If an array is strided or of another shape or type.
-
-    Notes
-    -----
     A row has the same bits in a chain, in a tree and alone, whatever else is in the launch. The kernel reads the states and
     the batch before the previous kernel has finished. That is safe because a pass begins with the upload of its batch and
     no other kernel of the pass writes them.
@@ -166,12 +145,8 @@ class DeltaStep:
 class Flush:
     """Applies accepted rows to the states of all layers without a new token, as before a snapshot.
 
-    Parameters
-    ----------
-    memories : sequence of (ConvMemory, DeltaMemory)
-        States of the layers, all of one shape.
-    batch : DeviceBatch
-        Batch; its counts, slot, accepted, n_accepted and buffer are read.
+    memories: states of the layers, all of one shape.
+    batch: batch; its counts, slot, accepted, n_accepted and buffer are read.
     """
 
     def __init__(self, memories: Sequence[tuple[ConvMemory, DeltaMemory]], batch: Any) -> None:

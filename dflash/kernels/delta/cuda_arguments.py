@@ -15,14 +15,11 @@ _WIDEST = 128  # largest key and value size: a block holds 64 x 128 elements of 
 class Inputs(NamedTuple):
     """Rows of a layer on the device, C-contiguous.
 
-    Parameters
-    ----------
-    mixed : float32 (T, 2 * G * K + H * V)
-        Queries of all key heads, keys of all key heads, values of all value heads, before the convolution.
-    gate : float32 (T, H * V)
-    alpha, beta : float32 (T, H)
-    out : float16 (T, H * V)
-        Receives the result, clamped to 65504; may be given as uint16.
+    mixed: float32 (T, 2 * G * K + H * V); queries of all key heads, keys of all key heads, values of all value heads, before
+        the convolution.
+    gate: float32 (T, H * V)
+    alpha, beta: float32 (T, H)
+    out: float16 (T, H * V); receives the result, clamped to 65504; may be given as uint16.
     """
 
     mixed: Any
@@ -35,14 +32,8 @@ class Inputs(NamedTuple):
 class MixerWeights(NamedTuple):
     """Weights of a layer on the device, float32.
 
-    Parameters
-    ----------
-    taps : (K, C)
-        Convolution weights, as `dflash.kernels.conv.taps` returns them.
-    ssm_a, ssm_dt : (H,)
-    ssm_norm : (V,)
-    eps : float
-        Added to the mean square in the norm.
+    taps: convolution weights, as `dflash.kernels.conv.taps` returns them.
+    eps: added to the mean square in the norm.
     """
 
     taps: Any

@@ -24,17 +24,10 @@ _ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8  # of prefill_conv.cu
 class PromptScratch:
     """Intermediate arrays of the prefill kernels, shared by all layers of one shape.
 
-    Parameters
-    ----------
-    rows, sequences : int
-        Capacity of a pass.
-    n_groups, n_heads, width, n_values : int
-        G, H, K, V.
-    memory : array, optional
-        Device memory to use if it is large enough. Other ops of the same stream may use it, too, between launches.
+    rows, sequences: capacity of a pass.
+    n_groups, n_heads, width, n_values: g, H, K, V.
+    memory: device memory to use if it is large enough. Other ops of the same stream may use it, too, between launches.
 
-    Notes
-    -----
     Takes ``2 * (2 * G * K + 3 * H * V)`` bytes a row, and 33,536 bytes for each head of at most
     ``rows / 64 + 2 * sequences`` chunks.
     """
@@ -83,28 +76,14 @@ def most_chunks(rows: int, sequences: int) -> int:
 class Prompt:
     """Convolution, delta rule and gated norm of a layer in prefill: all sequences are `prefill`.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    weights : MixerWeights
-    batch : DeviceBatch
-        Batch; its sequences must fit `scratch`.
-    conv_memory : ConvMemory
-    memory : DeltaMemory
-        Convolution inputs and recurrent state, updated as on the CPU.
-    scratch : PromptScratch
-    value_slice : int, optional
-        Value rows of a block; the result does not depend on it.
+    batch: batch; its sequences must fit `scratch`.
+    memory: convolution inputs and recurrent state, updated as on the CPU.
+    value_slice: value rows of a block; the result does not depend on it.
+    Raises KernelError if an array is strided or of another shape or type.
 
-    Raises
-    ------
-    KernelError
-        If an array is strided or of another shape or type.
-
-    Notes
-    -----
     Chunks begin at multiples of 64 positions. Splitting a prompt there changes no bit, nor do other sequences of the batch.
     Queries, keys and values are rounded to float16, as is the state when it is read; the stored state stays float32.
+
 
     References
     ----------

@@ -14,15 +14,9 @@ class OneRow:
 
     In use for fewer than `LEAST_SEQUENCES` sequences; `SingleRows` is for more.
 
-    Parameters
-    ----------
-    arguments, constants, memory, parts
-        As for `SingleRows`; `parts` is its `split`.
-    fused : bool
-        The norm is part of the launch of step.cu; else it is that of gated_norm.cu.
+    arguments, constants, memory, parts: as for `SingleRows`; `parts` is its `split`.
+    fused: the norm is part of the launch of step.cu; else it is that of gated_norm.cu.
 
-    Notes
-    -----
     Latency-bound: less than half of the machine code of step.cu, and no pipeline between warps.
     """
 

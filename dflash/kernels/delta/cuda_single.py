@@ -18,15 +18,9 @@ _STATIC_SHARED = 1024  # bytes, more than step_single.cu declares
 class SingleRows:
     """Convolution, delta rule and gated norm for one pending row of each sequence, with the bits of `DeltaStep`.
 
-    Parameters
-    ----------
-    arguments : tuple
-        Those of step.cu up to `read_out`.
-    constants : dict
-        Macros that the model fixes.
-    memory : DeltaMemory
-    split : int
-        Blocks of a head in step.cu, whose norm adds one sum of squares for each.
+    arguments: those of step.cu up to `read_out`.
+    constants: macros that the model fixes.
+    split: blocks of a head in step.cu, whose norm adds one sum of squares for each.
     """
 
     def __init__(self, arguments: tuple[Any, ...], constants: dict[str, Any], memory: DeltaMemory, split: int) -> None:

@@ -16,21 +16,14 @@ _WIDEST = 256
 class DeltaMemory:
     """Recurrent state of one layer's delta rule for each slot, on the CPU or a GPU: G key heads, H value heads.
 
-    Parameters
-    ----------
-    state : float32 (slots, H, V, K)
-        State after the committed tokens, without accepted rows of the last pass; zeros for an empty sequence.
-    k : float32 (2, slots, P, G, K)
-        Unit keys of the last pass, in the pending buffer that the pass wrote. P is the most pending rows of a sequence.
-    u : float32 (2, slots, P, H, V)
-        Update that each of its rows adds along its key.
-    decay : float32 (2, slots, P, H)
-        Decay factor of each of its rows, 0 to 1.
-
-    Raises
-    ------
-    KernelError
-        If an array is strided or of another shape, G does not divide H, or K or V is not a multiple of 16 up to 256.
+    state: float32 (slots, H, V, K); state after the committed tokens, without accepted rows of the last pass; zeros for an
+        empty sequence.
+    k: float32 (2, slots, P, G, K); unit keys of the last pass, in the pending buffer that the pass wrote. P is the most
+        pending rows of a sequence.
+    u: float32 (2, slots, P, H, V); update that each of its rows adds along its key.
+    decay: float32 (2, slots, P, H); decay factor of each of its rows, 0 to 1.
+    Raises KernelError if an array is strided or of another shape, G does not divide H, or K or V is not a multiple of 16 up
+        to 256.
     """
 
     state: Any

@@ -13,18 +13,11 @@ _LEAST_ROWS = 16  # value rows of a block, at least; a multiple of them in all
 class StepShape(NamedTuple):
     """A block of step.cu.
 
-    Parameters
-    ----------
-    split : int
-        Blocks of a head.
-    own : int
-        Value rows of a block.
-    width : int
-        K, elements of a key.
-    taps : int
-        Taps of the convolution.
-    fused : bool
-        The norm is part of the launch.
+    split: blocks of a head.
+    own: value rows of a block.
+    width: k, elements of a key.
+    taps: taps of the convolution.
+    fused: the norm is part of the launch.
     """
 
     split: int
@@ -54,21 +47,13 @@ def step_shapes(
 ) -> list[StepShape]:
     """Return the blocks for a layer, the fastest first; a later one serves launches whose rows do not fit the one before.
 
-    Parameters
-    ----------
-    n_values, width, taps : int
-        V, K and the taps of the convolution.
-    most : int
-        Bytes of dynamic shared memory that a block may use.
-    clusters : bool
-        The GPU has clusters of blocks.
-    split : int, optional
-        Blocks of a head, in place of the fastest.
-    fused : bool, optional
-        Make the norm part of the launch; by default if blocks of a head can exchange its sums and any number of rows fits.
+    n_values, width, taps: v, K and the taps of the convolution.
+    most: bytes of dynamic shared memory that a block may use.
+    clusters: the GPU has clusters of blocks.
+    split: blocks of a head, in place of the fastest.
+    fused: make the norm part of the launch; by default if blocks of a head can exchange its sums and any number of rows
+        fits.
 
-    Notes
-    -----
     All shapes of a layer give the same bits. With a fused norm there is one shape only, since the order of the norm's sums
     depends on the blocks of a head.
     """

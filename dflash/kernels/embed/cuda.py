@@ -14,33 +14,15 @@ _MOST_THREADS = 320  # threads of a block
 class Embed:
     """An `embed` on fixed arrays, for any number of tokens.
 
-    Parameters
-    ----------
-    tokens : int32 (T,)
-        Token ids; ids outside 0 to V - 1 give zeros. All arrays are on the device.
-    table : PackedWeight (V, D)
-        Embedding table of any native type; the head's weight if the model ties them.
-    out : float32 (T, D)
-        Receives the embeddings.
-    scale : float
-        Factor of every value.
+    tokens: int32 (T,); token ids; ids outside 0 to V - 1 give zeros. All arrays are on the device.
+    table: embedding table of any native type; the head's weight if the model ties them.
+    out: float32 (T, D); receives the embeddings.
+    scale: factor of every value.
+    width: d.
+    macros: macros of the kernel.
+    arguments: arguments of the kernel.
+    Raises KernelError if an array is strided or has another type or shape.
 
-    Attributes
-    ----------
-    width : int
-        D.
-    macros : dict
-        Macros of the kernel.
-    arguments : tuple
-        Arguments of the kernel.
-
-    Raises
-    ------
-    KernelError
-        If an array is strided or has another type or shape.
-
-    Notes
-    -----
     With a scale of 1 the values are exactly those of the table. Reads about twice their bytes, as a row spans many tiles.
     """
 

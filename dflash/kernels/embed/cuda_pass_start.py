@@ -14,12 +14,7 @@ _LARGEST = 10240  # elements of a row that a block has static shared memory for
 class PassStart:
     """`Embed`, `RmsNorm` of its result, and `Angles`: one launch in place of three, with the same bits.
 
-    Parameters
-    ----------
-    embed : Embed
-    norm : RmsNorm
-        Of the embeddings, with a float16 result only.
-    angles : Angles
+    norm: of the embeddings, with a float16 result only.
     """
 
     def __init__(self, embed: Embed, norm: RmsNorm, angles: Angles) -> None:

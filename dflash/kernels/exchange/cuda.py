@@ -22,19 +22,10 @@ _LARGEST_UNIT = 16  # bytes that a thread copies at a time
 class Signals:
     """Counters by which the GPUs of a split signal each other that data has arrived.
 
-    Parameters
-    ----------
-    devices : sequence of context manager
-        For each GPU a context in which it is the current one.
-
-    Attributes
-    ----------
-    arrived : list of uint64 (R,)
-        On each GPU the number of signals from each other one.
-    addresses : list of uint64 (R,)
-        On each GPU the addresses of the counters of all.
-    expected : list of uint64 (1,)
-        On each GPU the number of signals that each other one has sent before the next launch.
+    devices: for each GPU a context in which it is the current one.
+    arrived: list of uint64 (R,); on each GPU the number of signals from each other one.
+    addresses: list of uint64 (R,); on each GPU the addresses of the counters of all.
+    expected: list of uint64 (1,); on each GPU the number of signals that each other one has sent before the next launch.
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:
@@ -67,14 +58,10 @@ class Signals:
 class SentColumns(NamedTuple):
     """Columns that one GPU sends.
 
-    Parameters
-    ----------
-    source : array (T, C)
-        The columns on this GPU; rows contiguous.
-    targets : sequence of array (T, W) or None
-        The gathered array on each GPU; None where the columns are in place already. All have one row stride.
-    ranges : sequence of slice
-        Columns of the targets, of equal size and at equal distances.
+    source: array (T, C); the columns on this GPU; rows contiguous.
+    targets: sequence of array (T, W) or None; the gathered array on each GPU; None where the columns are in place already.
+        All have one row stride.
+    ranges: columns of the targets, of equal size and at equal distances.
     """
 
     source: Any
@@ -85,20 +72,9 @@ class SentColumns(NamedTuple):
 class ColumnExchange:
     """Sends columns of some arrays to all GPUs, and waits for theirs.
 
-    Parameters
-    ----------
-    rank : int
-        Number of this GPU, which is the current device.
-    signals : Signals
-    pieces : sequence of SentColumns
+    rank: number of this GPU, which is the current device.
+    Raises KernelError if ranges are of different sizes or do not have the columns of the source.
 
-    Raises
-    ------
-    KernelError
-        If ranges are of different sizes or do not have the columns of the source.
-
-    Notes
-    -----
     All GPUs must make the same launches in the same order. A launch ends when the columns of all GPUs have arrived, or with
     an error 10 seconds after it began to wait.
     """

@@ -18,20 +18,10 @@ _EMPTY = 0xFF  # each byte of an entry that is not written; see published.cuh
 class DataLink:
     """Inputs and outputs of one op on other GPUs, with the interface of `PeerLink`; see peer_data.cuh.
 
-    Parameters
-    ----------
-    links : DataLinks
-    clears : sequence of array
-        Up to two arrays that the op clears.
-    outs : sequence of Targets
-        Up to two gathered arrays that receive the results; none if they stay on this GPU.
-
-    Attributes
-    ----------
-    macros : dict of str to int
-        Macros of the kernels.
-    sends : bool
-        Whether the op sends signals: never.
+    clears: up to two arrays that the op clears.
+    outs: up to two gathered arrays that receive the results; none if they stay on this GPU.
+    macros: macros of the kernels.
+    sends: whether the op sends signals: never.
     """
 
     sends = False
@@ -53,15 +43,9 @@ class DataLink:
 class DataLinks:
     """Makes the links of the ops of a pass on one GPU, in the order of their launches.
 
-    Parameters
-    ----------
-    rank, n : int
-        Number of this GPU, which is the current device, and of all GPUs.
-    rows : int32 (1,) or longer
-        Number of rows of the batch.
+    rank, n: number of this GPU, which is the current device, and of all GPUs.
+    rows: int32 (1,) or longer; number of rows of the batch.
 
-    Notes
-    -----
     Three other exchanges must lie between two that write the same array; peer_data.cuh says why.
     """
 
@@ -72,12 +56,9 @@ class DataLinks:
     def link(self, *outs: Targets, reads: Sequence[Any] = ()) -> DataLink:
         """Return the link of the next op.
 
-        Parameters
-        ----------
-        *outs : Targets
-            Arrays that receive its results.
-        reads : sequence of array
-            Gathered arrays, C-contiguous, that the op reads. If there are any, it clears those that the op before it read.
+        *outs: arrays that receive its results.
+        reads: gathered arrays, C-contiguous, that the op reads. If there are any, it clears those that the op before it
+            read.
         """
         if not reads:
             return DataLink(self, (), outs)

@@ -31,20 +31,10 @@ def of_targets(outs: Sequence[Targets], n: int, first_row: int = 0) -> tuple[lis
 class PeerLink:
     """Inputs and outputs of one op on other GPUs; see peers.cuh.
 
-    Parameters
-    ----------
-    links : PeerLinks
-    before : int
-        Number of exchanges of the pass to wait for; 0 for none.
-    outs : sequence of Targets
-        Up to two gathered arrays that receive the results; none if they stay on this GPU.
-
-    Attributes
-    ----------
-    macros : dict of str to int
-        Macros of the kernels.
-    sends : bool
-        Whether the op sends signals.
+    before: number of exchanges of the pass to wait for; 0 for none.
+    outs: up to two gathered arrays that receive the results; none if they stay on this GPU.
+    macros: macros of the kernels.
+    sends: whether the op sends signals.
     """
 
     def __init__(self, links: "PeerLinks", before: int, outs: Sequence[Targets]) -> None:
@@ -63,19 +53,10 @@ class PeerLink:
 class PeerLinks:
     """Makes the links of the ops of a pass on one GPU, in the order of their launches.
 
-    Parameters
-    ----------
-    rank : int
-        Number of this GPU, which is the current device.
-    signals : Signals
-        Counters that no other pass uses.
-
-    Attributes
-    ----------
-    n : int
-        Number of GPUs.
-    base : uint64 (1,)
-        Signals that each other GPU had sent before the pass.
+    rank: number of this GPU, which is the current device.
+    signals: counters that no other pass uses.
+    n: number of GPUs.
+    base: uint64 (1,); signals that each other GPU had sent before the pass.
     """
 
     def __init__(self, rank: int, signals: Signals) -> None:

@@ -32,30 +32,15 @@ def tile_bytes(kind: str) -> int:
 class PackedWeight:
     """A matrix on the device, or a stack of matrices; the last tiles of rows and columns are padded with zeros.
 
-    Parameters
-    ----------
-    matrix : Matrix (R, K) or (E, R, K)
-        Matrix of a native type; its rows are copied to the device in parts.
-
-    Attributes
-    ----------
-    data : uint8 (E * row tiles * tiles of a row * tile bytes,)
-        Tiles, row by row of tiles; the matrices of a stack are contiguous.
-    tiles_of_row : int
-        Number of tiles in 16 rows.
-    row_bytes : int
-        Bytes of a row in the file.
-    stack_bytes : int
-        Bytes from one matrix of a stack to the next, in `data`.
-    whole_rows : int
-        Rows of the matrix of which this is a part, or its own; they determine the K slices of a multiply.
-    type, shape, name
-        As in `matrix`.
-
-    Raises
-    ------
-    KernelError
-        If the type is not native.
+    matrix: matrix of a native type; its rows are copied to the device in parts.
+    data: uint8 (E * row tiles * tiles of a row * tile bytes,); tiles, row by row of tiles; the matrices of a stack are
+        contiguous.
+    tiles_of_row: number of tiles in 16 rows.
+    row_bytes: bytes of a row in the file.
+    stack_bytes: bytes from one matrix of a stack to the next, in `data`.
+    whole_rows: rows of the matrix of which this is a part, or its own; they determine the K slices of a multiply.
+    type, shape, name: as in `matrix`.
+    Raises KernelError if the type is not native.
     """
 
     def __init__(self, matrix: Matrix) -> None:
@@ -89,17 +74,10 @@ class PackedWeight:
     def fill(self, rows: Any, start: int, n_rows: int, *, expert: int = 0, stream: Any = None) -> None:
         """Pack rows that are on the device; does not allocate or synchronise.
 
-        Parameters
-        ----------
-        rows : uint8 (n_rows * row_bytes,)
-            Rows as in the file.
-        start : int
-            First row, a multiple of 16.
-        n_rows : int
-            Number of rows, a multiple of 16 unless they are the last ones.
-        expert : int
-            Number of the matrix in a stack.
-        stream : cupy.cuda.Stream, optional
+        rows: uint8 (n_rows * row_bytes,); rows as in the file.
+        start: first row, a multiple of 16.
+        n_rows: number of rows, a multiple of 16 unless they are the last ones.
+        expert: number of the matrix in a stack.
         """
         if start % TILE_ROWS or start + n_rows > self.shape[-2]:
             raise KernelError(f"{self.name}: can't fill rows {start} to {start + n_rows} of {self.shape[-2]}")

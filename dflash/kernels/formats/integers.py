@@ -24,14 +24,9 @@ _I32 = ir.IntType(32)
 class IntegerBlock(NamedTuple):
     """The parts of a block.
 
-    Parameters
-    ----------
-    scale : Lanes
-        d as float32, in all lanes.
-    minima : Lanes
-        float32; lane i is added to each of the weights 16 i to 16 i + 15.
-    whole : callable
-        ``whole(first)`` yields, for each `WORDS` weights, those from `first` on that a register holds: `PART` int16. The
+    scale: d as float32, in all lanes.
+    minima: float32; lane i is added to each of the weights 16 i to 16 i + 15.
+    whole: ``whole(first)`` yields, for each `WORDS` weights, those from `first` on that a register holds: `PART` int16. The
         largest sums of a lane, 16 products with int16, fit int32 in all formats.
     """
 

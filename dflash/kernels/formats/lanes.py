@@ -221,13 +221,7 @@ def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
 
 
 class QuantBlock:
-    """Reads the bytes of a block at constant offsets.
-
-    Parameters
-    ----------
-    builder : IRBuilder
-    address : ir.Value
-    """
+    """Reads the bytes of a block at constant offsets."""
 
     def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
         self.builder, self.address = builder, address

@@ -15,26 +15,13 @@ Bytes = NDArray[np.uint8]
 class Matrix:
     """A matrix, or a stack of matrices, whose rows are blocks of a GGUF type.
 
-    Parameters
-    ----------
-    data : uint8 (R, row_bytes) or (E, R, row_bytes)
-        Rows, contiguous within a matrix. The array is referenced, not copied, so a memory-mapped file is read on use.
-    kind : str
-        Name of the GGUF type, a key of `BLOCKS`.
-    name : str
-        Name in messages.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        (R, K) or (E, R, K): matrices of the stack, rows, weights of a row.
-    native : bool
-        Kernels read the type directly; other types are unpacked by the `gguf` package on use.
-
-    Raises
-    ------
-    KernelError
-        If the rows are not whole blocks, not contiguous, or K is not a multiple of 16.
+    data: uint8 (R, row_bytes) or (E, R, row_bytes); rows, contiguous within a matrix. The array is referenced, not copied,
+        so a memory-mapped file is read on use.
+    kind: name of the GGUF type, a key of `BLOCKS`.
+    name: name in messages.
+    shape: (R, K) or (E, R, K): matrices of the stack, rows, weights of a row.
+    native: kernels read the type directly; other types are unpacked by the `gguf` package on use.
+    Raises KernelError if the rows are not whole blocks, not contiguous, or K is not a multiple of 16.
     """
 
     def __init__(self, data: Bytes, kind: str, name: str = "weight") -> None:

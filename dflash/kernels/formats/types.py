@@ -6,14 +6,9 @@ from typing import NamedTuple
 class BlockType(NamedTuple):
     """One GGUF tensor type.
 
-    Parameters
-    ----------
-    name : str
-        Name in `gguf.GGMLQuantizationType`.
-    id : int
-        Number of the type in a file.
-    elements, n_bytes : int
-        Elements and bytes of a block; a row consists of whole blocks.
+    name: name in `gguf.GGMLQuantizationType`.
+    id: number of the type in a file.
+    elements, n_bytes: elements and bytes of a block; a row consists of whole blocks.
     """
 
     name: str

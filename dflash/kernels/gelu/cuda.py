@@ -16,26 +16,12 @@ _SOURCE = Path(__file__).with_name("gelu_gate.cu")
 class GeluGate:
     """A `gelu_gate` on fixed arrays for any number of rows, whose gate was computed from normed rows.
 
-    Parameters
-    ----------
-    x : float32 (T, D)
-        Rows; the gate was computed from ``x / rms(x)``, ``rms(x) = sqrt(mean(x ** 2) + eps)``.
-    eps : float
-    gate : float32 (T, P)
-        Gate before GELU, without the factor ``rms(x)``.
-    values : float32 (T, V)
-        Of which elements `first` to ``first + P - 1`` are multiplied with the gate.
-    first : int
-    out : float16 (T, P)
-        Receives the product times `INNER_SCALE`, clamped to 65504; may be given as uint16.
+    x: float32 (T, D); rows; the gate was computed from ``x / rms(x)``, ``rms(x) = sqrt(mean(x ** 2) + eps)``.
+    gate: float32 (T, P); gate before GELU, without the factor ``rms(x)``.
+    values: float32 (T, V); of which elements `first` to ``first + P - 1`` are multiplied with the gate.
+    out: float16 (T, P); receives the product times `INNER_SCALE`, clamped to 65504; may be given as uint16.
+    Raises KernelError if a shape or a type does not fit.
 
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit.
-
-    Notes
-    -----
     ``out = gelu(rms(x) gate) * values[:, first : first + P] * INNER_SCALE``. Reads ``4 * D + 8 * P`` bytes a row and
     writes ``2 * P``.
     """

@@ -17,21 +17,13 @@ _OF_ROWS = "tokens", "position", "sequence", "parent", "depth"
 class DeviceBatch:
     """Device copy of a `Ragged` batch, with its tokens and positions; filled by `upload`.
 
-    Parameters
-    ----------
-    rows, sequences, pages : int
-        Capacity: rows, sequences, and pages of a sequence.
-
-    Attributes
-    ----------
-    counts : int32 (2,)
-        Number of rows and of sequences. Entries of the other arrays beyond these counts are stale.
-    tokens, position, sequence, parent, depth : int32 (rows,)
-    row_starts : int32 (sequences + 1,)
-    length, slot, prefill, n_accepted, buffer : int32 (sequences,)
-    accepted : int32 (sequences, PENDING)
-    pages : int32 (sequences, pages)
-        As in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
+    rows, sequences, pages: capacity: rows, sequences, and pages of a sequence.
+    counts: int32 (2,); number of rows and of sequences. Entries of the other arrays beyond these counts are stale.
+    tokens, position, sequence, parent, depth: int32 (rows,)
+    row_starts: int32 (sequences + 1,)
+    length, slot, prefill, n_accepted, buffer: int32 (sequences,)
+    accepted: int32 (sequences, PENDING)
+    pages: int32 (sequences, pages); as in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
     """
 
     counts: Any
@@ -82,18 +74,10 @@ class DeviceBatch:
     def upload(self, tokens: NDArray[np.int32], batch: Ragged, stream: Any = None) -> None:
         """Copy the description of the next pass to the device, asynchronously, with one launch.
 
-        Parameters
-        ----------
-        tokens : int32 (N,)
-        batch : Ragged
-            Batch of N rows.
-        stream : Stream, optional
-            Stream of the pass; the current one if None.
-
-        Raises
-        ------
-        KernelError
-            If the batch exceeds the capacity in rows, sequences or pages.
+        tokens: int32 (N,)
+        batch: batch of N rows.
+        stream: stream of the pass; the current one if None.
+        Raises KernelError if the batch exceeds the capacity in rows, sequences or pages.
         """
         n, s = len(tokens), len(batch.slot)
         width = batch.pages.shape[1]

@@ -16,10 +16,7 @@ _LINE = 32  # int32 in a cache line of the GPU, 128 bytes
 class DeviceArrays:
     """Arrays of int32 at fixed addresses, so that a captured graph reads their values of each replay.
 
-    Parameters
-    ----------
-    **shapes : tuple of int
-        Name and shape of each array. They become attributes: CuPy arrays of zeros, each aligned to a cache line.
+    **shapes: name and shape of each array. They become attributes: CuPy arrays of zeros, each aligned to a cache line.
     """
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:

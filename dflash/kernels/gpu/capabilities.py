@@ -24,22 +24,13 @@ _HOPPER = 90
 class Capabilities(NamedTuple):
     """Instructions and limits that kernels may use on a GPU.
 
-    Parameters
-    ----------
-    name : str
-        The GPU whose rules apply, such as ``"sm_86"``.
-    code : str
-        Architecture that sources are compiled for: ``"sm_90a"`` and the like, or ``"compute_86"`` for PTX.
-    processors : int
-        Number of multiprocessors.
-    processor_shared, block_shared : int
-        Bytes of shared memory of a multiprocessor, and the most that a block may use.
-    has_wgmma : bool
-        Matrix products of four warps, and tensor maps for their operands; Hopper only.
-    has_clusters : bool
-        Clusters of blocks, and bulk copies.
-    has_dependent_launches : bool
-        Programmatic dependent launch.
+    name: the GPU whose rules apply, such as ``"sm_86"``.
+    code: architecture that sources are compiled for: ``"sm_90a"`` and the like, or ``"compute_86"`` for PTX.
+    processors: number of multiprocessors.
+    processor_shared, block_shared: bytes of shared memory of a multiprocessor, and the most that a block may use.
+    has_wgmma: matrix products of four warps, and tensor maps for their operands; Hopper only.
+    has_clusters: clusters of blocks, and bulk copies.
+    has_dependent_launches: programmatic dependent launch.
     """
 
     name: str
@@ -55,10 +46,7 @@ class Capabilities(NamedTuple):
 def capabilities(device: int | None = None) -> Capabilities:
     """Return the capabilities of a CUDA device, by default the current one, under the rules of ``DFLASH_TARGET``.
 
-    Raises
-    ------
-    KernelError
-        If the variable names no target, or the device can't run the target.
+    Raises KernelError if the variable names no target, or the device can't run the target.
     """
     import cupy
 
@@ -88,23 +76,12 @@ def rules(
 ) -> Capabilities:
     """Return the capabilities of a GPU.
 
-    Parameters
-    ----------
-    capability : int
-        Compute capability of the GPU, such as 89 for 8.9.
-    processors : int
-        Number of multiprocessors.
-    shared : tuple of int
-        Bytes of shared memory of a multiprocessor and of a block.
-    supported : tuple of int
-        Compute capabilities that the compiler supports.
-    wanted : str
-        Target such as ``"sm_86"``; empty for the GPU itself.
-
-    Raises
-    ------
-    KernelError
-        As `capabilities`, or if the compiler supports only newer GPUs.
+    capability: compute capability of the GPU, such as 89 for 8.9.
+    processors: number of multiprocessors.
+    shared: bytes of shared memory of a multiprocessor and of a block.
+    supported: compute capabilities that the compiler supports.
+    wanted: target such as ``"sm_86"``; empty for the GPU itself.
+    Raises KernelError as `capabilities`, or if the compiler supports only newer GPUs.
     """
     follows = _parsed(wanted) if wanted else capability
     if follows > capability and capability < _HOPPER:
@@ -121,22 +98,11 @@ def rules(
 def code_for(capability: int, supported: tuple[int, ...], follows: int | None = None) -> str:
     """Return the architecture to compile for: ``sm_90a`` and the like, or ``compute_`` for PTX.
 
-    Parameters
-    ----------
-    capability : int
-        Compute capability of the GPU.
-    supported : tuple of int
-        Compute capabilities that the compiler supports.
-    follows : int, optional
-        Compute capability whose rules apply; by default that of the GPU.
+    capability: compute capability of the GPU.
+    supported: compute capabilities that the compiler supports.
+    follows: compute capability whose rules apply; by default that of the GPU.
+    Raises KernelError if the compiler supports only newer GPUs.
 
-    Raises
-    ------
-    KernelError
-        If the compiler supports only newer GPUs.
-
-    Notes
-    -----
     PTX serves an older target, and a GPU newer than the compiler. Only Hopper has an architecture-specific target, for
     `wgmma` and `setmaxnreg`: code compiled for ``sm_90a`` defines ``__CUDA_ARCH_FEAT_SM90_ALL`` and runs on no other chip.
     """

@@ -40,28 +40,13 @@ def pool() -> ThreadPoolExecutor:
 def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bool = False) -> bytes:
     """Return the machine code of a source, from the cache or newly compiled.
 
-    Parameters
-    ----------
-    text : str
-        The source, with its includes pasted in.
-    name : str
-        Name of the source, for messages.
-    options : tuple of str
-        Compiler options that define constants.
-    arch : str
-        `code` of `Capabilities`.
-    anew : bool
-        Compile even if the cache has an entry, because the driver could not load it.
-
-    Returns
-    -------
-    bytes
-        A cubin, or PTX if `arch` begins with ``compute``.
-
-    Raises
-    ------
-    KernelError
-        If the source does not compile; the message holds the compiler's log.
+    text: the source, with its includes pasted in.
+    name: name of the source, for messages.
+    options: compiler options that define constants.
+    arch: `code` of `Capabilities`.
+    anew: compile even if the cache has an entry, because the driver could not load it.
+    Returns: a cubin, or PTX if `arch` begins with ``compute``.
+    Raises KernelError if the source does not compile; the message holds the compiler's log.
     """
     entry, options = _entry(text, options, arch)
     kept = code_cache(folder())
@@ -115,12 +100,8 @@ def _compile(text: str, name: str, options: tuple[str, ...], *, ptx: bool) -> tu
 def ptx_for(driver: int, code: bytes) -> bytes:
     """Return PTX that a driver reads: the compiler may be newer than the driver and then states a version unknown to it.
 
-    Parameters
-    ----------
-    driver : int
-        CUDA version of the driver, such as 13000 for 13.0.
-    code : bytes
-        PTX. NVRTC 13.5 makes nothing of the kernels that needs more than PTX 8.3, the version of CUDA 12.3.
+    driver: CUDA version of the driver, such as 13000 for 13.0.
+    code: PTX. NVRTC 13.5 makes nothing of the kernels that needs more than PTX 8.3, the version of CUDA 12.3.
     """
     major, minor = divmod(driver // 10, 100)
     reads = f"{major - 4}.{minor}" if major > 12 else _PTX_OF_CUDA_12[min(minor, len(_PTX_OF_CUDA_12) - 1)]

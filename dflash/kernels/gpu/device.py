@@ -109,12 +109,8 @@ def description() -> dict[str, Any]:
 def device_errors(doing: str) -> Iterator[None]:
     """Convert CUDA errors of the ``with`` block into dflash's errors, whose messages name the operation `doing`.
 
-    Raises
-    ------
-    OutOfMemory
-        If the device does not have enough free memory.
-    KernelError
-        For any other CUDA error.
+    Raises OutOfMemory if the device does not have enough free memory.
+    Raises KernelError: for any other CUDA error.
     """
     import cupy
 
@@ -203,10 +199,7 @@ def new_stream() -> Any:
 def synchronize(stream: Any = None) -> None:
     """Wait until the device, or one stream of it, has finished all launched work.
 
-    Raises
-    ------
-    KernelError
-        If a kernel has failed.
+    Raises KernelError if a kernel has failed.
     """
     import cupy
 
@@ -228,17 +221,9 @@ def current_stream() -> Any:
 def captured(launch: Callable[[], None], stream: Any) -> Any:
     """Capture launches as a graph.
 
-    Parameters
-    ----------
-    launch : callable
-        Launches kernels on the current stream. It must have run once before, so that all kernels are compiled.
-    stream : Stream
-        A stream other than the null stream; current during the capture.
-
-    Returns
-    -------
-    Graph
-        CuPy graph; its ``launch(stream)`` runs it.
+    launch: launches kernels on the current stream. It must have run once before, so that all kernels are compiled.
+    stream: a stream other than the null stream; current during the capture.
+    Returns: cuPy graph; its ``launch(stream)`` runs it.
     """
     import cupy
 

@@ -13,17 +13,9 @@ _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 class Devices:
     """Several GPUs of one process; the first one runs everything that is not split.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-        CUDA device numbers, all different.
-    direct : bool
-        Whether kernels of one GPU write to memory of the others.
-
-    Raises
-    ------
-    Unsupported
-        If `direct` and two GPUs have no access to each other's memory.
+    numbers: CUDA device numbers, all different.
+    direct: whether kernels of one GPU write to memory of the others.
+    Raises Unsupported if `direct` and two GPUs have no access to each other's memory.
     """
 
     def __init__(self, numbers: Sequence[int], *, direct: bool) -> None:

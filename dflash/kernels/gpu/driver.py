@@ -45,10 +45,7 @@ _DEPENDENT = _Attribute(id=_PROGRAMMATIC_SERIALIZATION, value=1)
 def library() -> ctypes.CDLL:
     """Return the CUDA driver library.
 
-    Raises
-    ------
-    KernelError
-        If no driver is installed.
+    Raises KernelError if no driver is installed.
     """
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
@@ -106,18 +103,10 @@ def is_no_context(code: int) -> bool:
 def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
     """Return the tensor map that copies boxes of a matrix to shared memory, of float16 with a 128-byte swizzle.
 
-    Parameters
-    ----------
-    array : float16 or uint32 (R, K)
-        Device array; rows contiguous, the row stride a multiple of 16 bytes.
-    box : tuple of int
-        Rows and columns of a copy; at most 64 columns of float16, or a multiple of 4 up to 256 of uint32. Rows beyond R and
+    array: float16 or uint32 (R, K); device array; rows contiguous, the row stride a multiple of 16 bytes.
+    box: rows and columns of a copy; at most 64 columns of float16, or a multiple of 4 up to 256 of uint32. Rows beyond R and
         columns beyond K are filled with zeros.
-
-    Raises
-    ------
-    KernelError
-        If the driver rejects the arguments.
+    Raises KernelError if the driver rejects the arguments.
     """
     room = (ctypes.c_char * (2 * ctypes.sizeof(TensorMap)))()
     made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)  # the driver requires an alignment of 64 bytes

@@ -26,10 +26,7 @@ _asked: list[Kernel] = []
 def source(path: Path) -> str:
     """Return a source with its includes pasted in, each once; ``#line`` keeps the line numbers of the files.
 
-    Returns
-    -------
-    str
-        Source for NVRTC, which needs no include path.
+    Returns: source for NVRTC, which needs no include path.
     """
     return _paste(path, set())
 
@@ -55,28 +52,14 @@ def macros(constants: dict[str, Any]) -> tuple[str, ...]:
 def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any) -> Kernel:
     """Return an entry point for the current device, and start to compile it in the background.
 
-    Parameters
-    ----------
-    path : Path
-        Source file.
-    entry : str
-        Name of the ``extern "C" __global__`` function.
-    dependent : bool
-        Launches may start while the previous kernel of the stream still runs (programmatic dependent launch). The source
-        must then call `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
-    **constants
-        Macros: values that are fixed for a model.
-
-    Returns
-    -------
-    Kernel
-        Can be bound to arguments immediately; its first launch waits for the compiler.
-
-    Raises
-    ------
-    KernelError
-        If the source has no such function. A compile error is raised by the first launch or by `warm`; its message names
-        file and line.
+    path: source file.
+    entry: name of the ``extern "C" __global__`` function.
+    dependent: launches may start while the previous kernel of the stream still runs (programmatic dependent launch). The
+        source must then call `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
+    **constants: macros: values that are fixed for a model.
+    Returns: can be bound to arguments immediately; its first launch waits for the compiler.
+    Raises KernelError if the source has no such function. A compile error is raised by the first launch or by `warm`; its
+        message names file and line.
     """
     import cupy
 
@@ -131,10 +114,7 @@ def _module(path: Path, options: tuple[str, ...], device: int, arch: str) -> tup
 def warm() -> None:
     """Wait until every requested kernel is compiled and loaded; call it before a graph is captured.
 
-    Raises
-    ------
-    KernelError
-        If a kernel does not compile; the message names file and line.
+    Raises KernelError if a kernel does not compile; the message names file and line.
     """
     while True:
         try:

@@ -23,29 +23,16 @@ def each_is_waited_for() -> bool:
 class Kernel:
     """An entry point on a device; it may still be compiling.
 
-    Parameters
-    ----------
-    where : str
-        Name of the kernel in messages.
-    entry : str
-        Name of the function in the module.
-    expected : tuple of Parameter
-        Parameters of the function.
-    module : Future
-        The loaded module.
-    device : int
-        CUDA device number.
-    dependent : bool
-        Launch with the attribute of programmatic dependent launch.
-    most_shared : int, optional
-        Bytes of shared memory that a block may use, if fewer than the device has.
-
-    Raises
-    ------
-    KernelError
-        From a launch, if the arguments do not fit or the driver rejects the launch. A fault on the device is reported by
-        some later call. With ``DFLASH_DEBUG_SYNC=1`` each launch is synchronised, unless it is being captured, so that
-        the message names the faulty kernel.
+    where: name of the kernel in messages.
+    entry: name of the function in the module.
+    expected: parameters of the function.
+    module: the loaded module.
+    device: CUDA device number.
+    dependent: launch with the attribute of programmatic dependent launch.
+    most_shared: bytes of shared memory that a block may use, if fewer than the device has.
+    Raises KernelError from a launch, if the arguments do not fit or the driver rejects the launch. A fault on the device is
+        reported by some later call. With ``DFLASH_DEBUG_SYNC=1`` each launch is synchronised, unless it is being captured,
+        so that the message names the faulty kernel.
     """
 
     def __init__(
@@ -67,13 +54,8 @@ class Kernel:
     def bind(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0) -> "Bound":
         """Check and pack the arguments for repeated launches.
 
-        Parameters
-        ----------
-        grid, block : int or tuple of int
-        args : sequence
-            Arrays and numbers in the order of the C signature. The result keeps the arrays alive.
-        shared : int
-            Bytes of dynamic shared memory.
+        args: arrays and numbers in the order of the C signature. The result keeps the arrays alive.
+        shared: bytes of dynamic shared memory.
         """
         return Bound(self, grid, block, args, shared)
 
@@ -126,13 +108,8 @@ class Bound:
     def __call__(self, stream: Any = None, *, grid: Size | None = None, **numbers: float) -> None:
         """Launch on a CuPy stream, or the current one.
 
-        Parameters
-        ----------
-        stream : cupy.cuda.Stream, optional
-        grid : int or tuple of int, optional
-            New grid for this launch and later ones.
-        **numbers
-            New values of scalar parameters for this launch and later ones.
+        grid: new grid for this launch and later ones.
+        **numbers: new values of scalar parameters for this launch and later ones.
         """
         if grid is not None:
             self._config.grid[:] = (*_size(grid), 1, 1)[:3]

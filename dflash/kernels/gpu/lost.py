@@ -24,10 +24,7 @@ _split: dict[int, None] = {}
 def is_lost(error: BaseException | None) -> bool:
     """Return whether an error, or one that caused it, means that the device is lost.
 
-    Parameters
-    ----------
-    error : BaseException or None
-        Error to inspect, with its causes. CuPy's errors are recognised by class name and ``status``, without CuPy.
+    error: error to inspect, with its causes. CuPy's errors are recognised by class name and ``status``, without CuPy.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -50,10 +47,7 @@ def first_failure(status: int) -> str:
 
     A GPU that fails leaves others waiting. Their waits end with an error, too, which is often found first.
 
-    Returns
-    -------
-    str
-        Empty if the process has no split or `status` does not mean that a device is lost. Several GPUs are named if a
+    Returns: empty if the process has no split or `status` does not mean that a device is lost. Several GPUs are named if a
         failure has spread and the first one is unknown.
     """
     if status not in STICKY or not _split:

@@ -11,17 +11,9 @@ from dflash.kernels.gpu import device
 class Mirror:
     """An array of records in pinned host memory and its copy on the device.
 
-    Parameters
-    ----------
-    n : int
-        Number of records.
-    dtype : numpy.dtype
-        Record type; its size is a multiple of 4 bytes.
-
-    Attributes
-    ----------
-    device : int32 (n, words)
-    host : dtype (n,)
+    n: number of records.
+    dtype: record type; its size is a multiple of 4 bytes.
+    device: int32 (n, words)
     """
 
     def __init__(self, n: int, dtype: Any) -> None:

@@ -27,17 +27,8 @@ _TYPES = {
 class Parameter:
     """One parameter of an entry point.
 
-    Parameters
-    ----------
-    text : str
-        Declaration, such as ``const float* x``.
-
-    Attributes
-    ----------
-    name : str
-    dtype : numpy.dtype or None
-        Element type of an array or type of a number; None for a tensor map.
-    is_array : bool
+    text: declaration, such as ``const float* x``.
+    dtype: element type of an array or type of a number; None for a tensor map.
     """
 
     def __init__(self, text: str) -> None:
@@ -77,10 +68,7 @@ class Parameter:
 def parameters(text: str, entry: str) -> tuple[Parameter, ...]:
     """Read the parameter list of an ``extern "C" __global__`` function.
 
-    Raises
-    ------
-    KernelError
-        If there is no such function, or a parameter has an unsupported type.
+    Raises KernelError if there is no such function, or a parameter has an unsupported type.
     """
     text = _COMMENT.sub(" ", text)
     match = re.search(rf'extern\s+"C"\s+__global__\s+void\s+(?:__\w+__\([^)]*\)\s+)*{entry}\s*\(([^)]*)\)', text)

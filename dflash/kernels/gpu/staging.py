@@ -28,15 +28,10 @@ class _Buffer(NamedTuple):
 class Staging:
     """Sends bytes to the device in parts; reading, copying and the use on the device overlap.
 
-    Parameters
-    ----------
-    threads : int
-        Number of threads that read. One thread reads a few GB a second from a file in the page cache.
-    buffer_bytes : int
-        Size of each of the `BUFFERS` pinned buffers and of their counterparts on the device; largest size of a part.
+    threads: number of threads that read. One thread reads a few GB a second from a file in the page cache.
+    buffer_bytes: size of each of the `BUFFERS` pinned buffers and of their counterparts on the device; largest size of a
+        part.
 
-    Notes
-    -----
     Use it in a ``with`` statement, whose end waits for all work and frees the buffers.
     """
 
@@ -54,12 +49,8 @@ class Staging:
     def send(self, part: Bytes, use: Use) -> None:
         """Copy a part to the device, then launch the work that reads it.
 
-        Parameters
-        ----------
-        part : uint8, C-contiguous
-            Bytes of the part, at most `room`.
-        use : callable
-            ``use(raw, stream)`` launches work on `stream` that reads `raw`, a device array of the shape of `part`. The work
+        part: bytes of the part, at most `room`.
+        use: ``use(raw, stream)`` launches work on `stream` that reads `raw`, a device array of the shape of `part`. The work
             runs after all earlier launches of the current stream, possibly after `send` returns.
         """
         buffer = self._buffers[self._next]

@@ -32,39 +32,21 @@ _WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their t
 class DecodeLinear:
     """Products of the same tokens with several weights, for up to 512 tokens.
 
-    Parameters
-    ----------
-    x : float16 (T, K)
-        Activations of the tokens, C-contiguous; T is at most 512.
-    weights : sequence of PackedWeight (R, K)
-        Weights of any native types. Up to four weights of up to three types share a launch.
-    outs : sequence of float32 (T, R)
-        Receive the products; rows contiguous. Float16 if `gated`.
-    add : bool
-        Add to `outs`.
-    gated : bool
-        Take two weights of one shape, gate and up, and one output: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped
-        to 65504.
-    gelu : bool
-        With `gated`, GELU in its tanh form in place of SiLU.
-    scale : float
-        Factor of every product.
-    before : SplitNorm, optional
-        Input norm: `x` is its `half`, and products are scaled by the inverse RMS.
-    behind : SplitNorm, optional
-        Output norm; requires `add` and one weight. Its `half` and `squares` are written.
-    link : PeerLink, optional
-        Link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
-    published : bool
-        The launch before this one publishes `x` and the squares of `before` if there is one token (``published.cuh``).
+    x: float16 (T, K); activations of the tokens, C-contiguous; T is at most 512.
+    weights: weights of any native types. Up to four weights of up to three types share a launch.
+    outs: sequence of float32 (T, R); receive the products; rows contiguous. Float16 if `gated`.
+    add: add to `outs`.
+    gated: take two weights of one shape, gate and up, and one output: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``,
+        clamped to 65504.
+    gelu: with `gated`, GELU in its tanh form in place of SiLU.
+    scale: factor of every product.
+    before: input norm: `x` is its `half`, and products are scaled by the inverse RMS.
+    behind: output norm; requires `add` and one weight. Its `half` and `squares` are written.
+    link: link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
+    published: the launch before this one publishes `x` and the squares of `before` if there is one token
+        (``published.cuh``).
+    Raises KernelError if a width, a number of rows or an array's type does not fit; the message names the weight.
 
-    Raises
-    ------
-    KernelError
-        If a width, a number of rows or an array's type does not fit; the message names the weight.
-
-    Notes
-    -----
     Products are summed in float32. Weights are exact, except for F32 and for BF16 below 2^-14, which are rounded to
     float16. A token has the same bits for any number of tokens, whichever weights share the launch.
     """
@@ -116,10 +98,7 @@ class DecodeLinear:
         With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R). Its
         rows are as far apart as those of the output.
 
-        Raises
-        ------
-        KernelError
-            If the rows of `kept` are not.
+        Raises KernelError if the rows of `kept` are not.
         """
         if kept is not None and kept.strides != self._strides:
             raise KernelError(f"kept: strides must be those of the output, {self._strides}, got {kept.strides}")

@@ -39,10 +39,7 @@ _PLACED = 32  # multiple of unpacked rows at which a weight begins
 class UnpackScratch:
     """Buffer for unpacked weights, shared by all launches of a stream.
 
-    Parameters
-    ----------
-    n_bytes : int
-        Size; larger weights are processed in parts.
+    n_bytes: size; larger weights are processed in parts.
     """
 
     def __init__(self, n_bytes: int = SCRATCH_BYTES) -> None:
@@ -61,31 +58,15 @@ class _WeightRows(NamedTuple):
 class PrefillLinear:
     """A `linear` or `gated_linear` on fixed arrays for any number of tokens, optimised for hundreds or more.
 
-    Parameters
-    ----------
-    x : float16 (T, K)
-        Activations of the tokens; C-contiguous.
-    weights : sequence of PackedWeight (R, K)
-        Weights of any types; with `gated` the gate and the up projection.
-    outs : sequence of float32 (T, R)
-        Receive the products; rows contiguous. With `gated` one float16 array.
-    add : bool
-        Compute ``out += scale * (x @ W.T)`` instead of ``out = scale * (x @ W.T)``.
-    gated : bool
-        Compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
-    gelu : bool
-        With `gated`, GELU in its tanh form in place of SiLU.
-    scale : float
-    scratch : UnpackScratch
-        Scratch of the stream.
+    x: float16 (T, K); activations of the tokens; C-contiguous.
+    weights: weights of any types; with `gated` the gate and the up projection.
+    outs: sequence of float32 (T, R); receive the products; rows contiguous. With `gated` one float16 array.
+    add: compute ``out += scale * (x @ W.T)`` instead of ``out = scale * (x @ W.T)``.
+    gated: compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
+    gelu: with `gated`, GELU in its tanh form in place of SiLU.
+    scratch: scratch of the stream.
+    Raises KernelError if a width or number of rows does not fit; the message names the weight.
 
-    Raises
-    ------
-    KernelError
-        If a width or number of rows does not fit; the message names the weight.
-
-    Notes
-    -----
     Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
     A token has the same bits in every batch and at every place in it. Bits differ between Hopper, which has its own kernel,
     and other GPUs. Each call reads the packed weights, and writes and reads 2 bytes a weight. On Hopper, up to

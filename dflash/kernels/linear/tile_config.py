@@ -72,14 +72,9 @@ _ONE_TOKEN = {"ROW_UNITS": 8, "MT": 1, "X_STAGES": 4, "X_ROWS": 1, "WEIGHTS_FIRS
 class Chip(NamedTuple):
     """Resources of a GPU.
 
-    Parameters
-    ----------
-    processors : int
-        Number of multiprocessors.
-    shared : int
-        Shared memory that a block may use, in KiB.
-    clusters : bool
-        Thread block clusters with distributed shared memory are supported.
+    processors: number of multiprocessors.
+    shared: shared memory that a block may use, in KiB.
+    clusters: thread block clusters with distributed shared memory are supported.
     """
 
     processors: int

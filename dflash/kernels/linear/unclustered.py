@@ -39,16 +39,10 @@ _SINGLE_TILE_COST = {8: 1.0, 16: 1.0, 24: 1.0, 32: 1.25}
 class Launch(NamedTuple):
     """Constants of a launch.
 
-    Parameters
-    ----------
-    units : int
-        Units of a block.
-    tiles : int
-        Tiles of a unit.
-    ahead : int
-        Stages of tokens.
-    cost : float
-        Estimated time, in tiles of a multiprocessor for eight tokens.
+    units: units of a block.
+    tiles: tiles of a unit.
+    ahead: stages of tokens.
+    cost: estimated time, in tiles of a multiprocessor for eight tokens.
     """
 
     units: int
@@ -68,26 +62,15 @@ def launch(
 ) -> Launch | None:
     """Return the launch with the lowest estimated cost; None if none fits.
 
-    Parameters
-    ----------
-    n : int
-        Number of tokens, one of `TOKENS`.
-    tiles : int
-        Tiles of 16 rows of one weight.
-    sides : int
-        2 for gate and up, else 1.
-    slices : int
-        K slices.
-    processors : int
-        Number of multiprocessors.
-    room : int
-        Bytes of shared memory of a block.
-    row : int
-        Bytes of a token in a stage of one slice.
-    largest : int
-        Bytes of a tile.
-    warps : sequence of int
-        Largest number of warps of a block for units of 1, 2 and 3 tiles.
+    n: number of tokens, one of `TOKENS`.
+    tiles: tiles of 16 rows of one weight.
+    sides: 2 for gate and up, else 1.
+    slices: k slices.
+    processors: number of multiprocessors.
+    room: bytes of shared memory of a block.
+    row: bytes of a token in a stage of one slice.
+    largest: bytes of a tile.
+    warps: largest number of warps of a block for units of 1, 2 and 3 tiles.
     """
     best = None
     for of_unit, most in enumerate(warps, 1):

@@ -79,12 +79,8 @@ class MoeShape:
 class DecodeScratch:
     """Intermediate arrays of a layer's experts; layers of one shape share them.
 
-    Parameters
-    ----------
-    rows : int
-        Capacity in rows.
-    weights : Experts
-        Weights of one of the layers, on the device.
+    rows: capacity in rows.
+    weights: weights of one of the layers, on the device.
     """
 
     def __init__(self, rows: int, weights: Experts) -> None:
@@ -105,40 +101,20 @@ class DecodeScratch:
 class DecodeMoe:
     """A norm and the experts of a layer on fixed arrays, for up to 64 rows.
 
-    Parameters
-    ----------
-    stream : float32 (T, D)
-        Residual stream that the result is added to.
-    gain : float32 (D,)
-        Gain of the norm.
-    weights : Experts
-        Weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
-    counts : int32 (1 or more,)
-        Its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is read before the previous
-        kernel has ended, as the batch of a pass may be.
-    scratch : DecodeScratch
-        Scratch of the stream.
-    eps : float
-        Added to the mean square of a row.
-    behind : SplitNorm, optional
-        Norm of the stream after the experts; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
-    clears : float16 (T, N), optional
-        Array whose first row is cleared, up to `FEW` rows: a later launch publishes it (``published.cuh``).
-    kind : MoeKind
-        Differences from `dflash.kernels.moe.Moe`.
+    stream: float32 (T, D); residual stream that the result is added to.
+    gain: float32 (D,); gain of the norm.
+    weights: weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
+    counts: int32 (1 or more,); its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is
+        read before the previous kernel has ended, as the batch of a pass may be.
+    scratch: scratch of the stream.
+    eps: added to the mean square of a row.
+    behind: norm of the stream after the experts; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
+    clears: float16 (T, N), optional; array whose first row is cleared, up to `FEW` rows: a later launch publishes it
+        (``published.cuh``).
+    kind: differences from `dflash.kernels.moe.Moe`.
+    publishes: launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
+    Raises KernelError if a shape or the kind does not fit.
 
-    Attributes
-    ----------
-    publishes : bool
-        Launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
-
-    Raises
-    ------
-    KernelError
-        If a shape or the kind does not fit.
-
-    Notes
-    -----
     ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the selection
     are float32; the experts' inputs are rounded to float16. Three launches up to `FEW` rows, else and with
     another `kind` five. A row has the same bits whichever other rows are in the launch. Each selected expert is read once
@@ -215,15 +191,8 @@ class DecodeMoe:
 def upload(weights: Experts) -> Experts:
     """Copy a layer's experts to the device.
 
-    Parameters
-    ----------
-    weights : Experts
-        Weights of native types.
-
-    Returns
-    -------
-    Experts
-        Weights in the form that `DecodeMoe` takes.
+    weights: weights of native types.
+    Returns: weights in the form that `DecodeMoe` takes.
     """
 
     def uploaded(name: str, weight: Any) -> Any:

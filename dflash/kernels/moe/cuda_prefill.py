@@ -39,12 +39,8 @@ _LOGIT_STAGES, _LOGIT_STAGE = 4, 4 * 96 * 68  # of `logits` in prefill_router.cu
 class PrefillScratch:
     """Intermediate arrays of a layer's experts; layers of one shape share them.
 
-    Parameters
-    ----------
-    rows : int
-        Largest number of rows of a launch; the capacity is at most `AT_ONCE`.
-    weights : Experts
-        Weights of one of the layers, on the device.
+    rows: largest number of rows of a launch; the capacity is at most `AT_ONCE`.
+    weights: weights of one of the layers, on the device.
     """
 
     def __init__(self, rows: int, weights: Experts) -> None:
@@ -72,24 +68,12 @@ def scratch_bytes(rows: int, width: int, inner: int, slots: int) -> int:
 class PrefillMoe:
     """A norm and the experts of a layer on fixed arrays, for any number of rows.
 
-    Parameters
-    ----------
-    stream, gain, weights, counts, eps
-        As for `dflash.kernels.moe.cuda.DecodeMoe`.
-    scratch : PrefillScratch
-        Scratch of the stream.
-    kind : MoeKind
-        Differences from `dflash.kernels.moe.Moe`.
-    hopper : bool, optional
-        Use Hopper's warpgroup instructions; by default if device and types allow it.
+    stream, gain, weights, counts, eps: as for `dflash.kernels.moe.cuda.DecodeMoe`.
+    scratch: scratch of the stream.
+    kind: differences from `dflash.kernels.moe.Moe`.
+    hopper: use Hopper's warpgroup instructions; by default if device and types allow it.
+    Raises KernelError if a shape or the kind does not fit.
 
-    Raises
-    ------
-    KernelError
-        If a shape or the kind does not fit.
-
-    Notes
-    -----
     Computes the formula of `Moe`; with warpgroup instructions, weights are rounded to float16. A row has the same bits
     whichever other rows are in the launch. Seven launches for every `AT_ONCE` rows. An expert's weights are read once for
     64 of its rows, or 96 on Hopper.

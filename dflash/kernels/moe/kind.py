@@ -9,16 +9,10 @@ from dflash.kernels.moe import Experts
 class MoeKind(NamedTuple):
     """Differences of some models from `dflash.kernels.moe.Moe`.
 
-    Parameters
-    ----------
-    gelu : bool
-        GELU in its tanh form in place of SiLU.
-    factors : float32 (E,), optional
-        Factor of each expert's share after normalisation, on the device.
-    own_gain : bool
-        The router's weights contain its own gain of the norm, in place of that of the experts' inputs.
-    out : float32 (T, D), optional
-        Receives the sum in place of the stream, which is only read.
+    gelu: GELU in its tanh form in place of SiLU.
+    factors: float32 (E,), optional; factor of each expert's share after normalisation, on the device.
+    own_gain: the router's weights contain its own gain of the norm, in place of that of the experts' inputs.
+    out: float32 (T, D), optional; receives the sum in place of the stream, which is only read.
     """
 
     gelu: bool = False
@@ -29,10 +23,7 @@ class MoeKind(NamedTuple):
     def constants(self, weights: Experts) -> dict[str, dict[str, int]]:
         """Return the macros of the routers, of the kernels that select experts, and of the gate and up projections.
 
-        Raises
-        ------
-        KernelError
-            If the shares of experts that sigmoids select have factors.
+        Raises KernelError if the shares of experts that sigmoids select have factors.
         """
         if weights.routing is not None and self.factors is not None:
             raise KernelError(f"{weights.gate.name}: experts that sigmoids select can't have factors")

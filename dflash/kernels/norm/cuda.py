@@ -15,31 +15,14 @@ _MOST_THREADS = 320  # threads of a block
 class RmsNorm:
     """An `rms_norm` on fixed arrays, for any number of rows.
 
-    Parameters
-    ----------
-    x : float32 (T, D)
-        Rows; all arrays are on the device.
-    weight : float32 (D,)
-        Gain of each column.
-    eps : float
-        Added to the mean of the squares.
-    half : float16 (T, D), optional
-        Receives the result for a matrix multiply, clamped to 65504; may be given as uint16.
-    full : float32 (T, D), optional
-        Receives the result as float32; may be `x`.
+    x: float32 (T, D); rows; all arrays are on the device.
+    weight: float32 (D,); gain of each column.
+    eps: added to the mean of the squares.
+    half: float16 (T, D), optional; receives the result for a matrix multiply, clamped to 65504; may be given as uint16.
+    full: float32 (T, D), optional; receives the result as float32; may be `x`.
+    arguments: arguments of the kernel.
+    Raises KernelError if neither `half` nor `full` is given, or an array is strided or has another type or shape.
 
-    Attributes
-    ----------
-    arguments : tuple
-        Arguments of the kernel.
-
-    Raises
-    ------
-    KernelError
-        If neither `half` nor `full` is given, or an array is strided or has another type or shape.
-
-    Notes
-    -----
     ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Reads ``4 * D`` bytes a row and writes ``2 * D`` or ``4 * D``. A row
     has the same bits whatever other rows are in the launch.
     """
@@ -72,28 +55,14 @@ def threads(width: int) -> int:
 class AddNorm:
     """Adds a normed row to another one, on fixed arrays, for any number of rows.
 
-    Parameters
-    ----------
-    x : float32 (T, D)
-        Rows to norm; all arrays are on the device.
-    weight : float32 (D,)
-        Gain of each column.
-    eps : float
-        Added to the mean of the squares.
-    out : float32 (T, D)
-        Rows that are added to.
-    scale : float
-        Factor of the sum.
-    clear : bool
-        Leave zeros in `x`.
+    x: float32 (T, D); rows to norm; all arrays are on the device.
+    weight: float32 (D,); gain of each column.
+    eps: added to the mean of the squares.
+    out: float32 (T, D); rows that are added to.
+    scale: factor of the sum.
+    clear: leave zeros in `x`.
+    Raises KernelError if an array is strided or has another type or shape.
 
-    Raises
-    ------
-    KernelError
-        If an array is strided or has another type or shape.
-
-    Notes
-    -----
     ``out = (out + x / sqrt(mean(x ** 2) + eps) * weight) * scale``. Moves ``12 * D`` bytes a row, to clear ``16 * D``. A
     row has the same bits whatever other rows are in the launch.
     """

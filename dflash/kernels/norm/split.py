@@ -14,23 +14,12 @@ class SplitNorm:
     squares (epilogue). The multiply after the norm scales its products by the inverse RMS
     (`dflash.kernels.linear.cuda.DecodeLinear`).
 
-    Parameters
-    ----------
-    x : float32 (T, D)
-        Rows; all arrays are on the device.
-    weight : float32 (D,)
-        Gain of each column.
-    eps : float
-        Added to the mean of the squares.
-    half : float16 (T, D)
-        Receives ``x * weight / 8``, clamped to 65504.
-    squares : float32 (T, S)
-        Receives sums of squares, one for each 16 columns; S is D / 16, rounded up.
-
-    Raises
-    ------
-    KernelError
-        If an array has another shape.
+    x: float32 (T, D); rows; all arrays are on the device.
+    weight: float32 (D,); gain of each column.
+    eps: added to the mean of the squares.
+    half: float16 (T, D); receives ``x * weight / 8``, clamped to 65504.
+    squares: float32 (T, S); receives sums of squares, one for each 16 columns; S is D / 16, rounded up.
+    Raises KernelError if an array has another shape.
     """
 
     def __init__(self, x: Any, weight: Any, eps: float, *, half: Any, squares: Any) -> None:

@@ -15,18 +15,9 @@ _HERE = Path(__file__).parent
 class Halve:
     """Copies rows as float16, times a factor, on fixed arrays.
 
-    Parameters
-    ----------
-    x : float32 (T, D)
-        D is a multiple of 4.
-    out : float16 (T, D)
-        Receives the values, clamped to 65504; may be given as uint16.
-    scale : float
-
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit.
+    x: float32 (T, D); d is a multiple of 4.
+    out: float16 (T, D); receives the values, clamped to 65504; may be given as uint16.
+    Raises KernelError if a shape or a type does not fit.
     """
 
     def __init__(self, x: Any, out: Any, *, scale: float) -> None:
@@ -44,24 +35,12 @@ class Halve:
 class LayerEmbeddings:
     """`dflash.kernels.per_layer.reference.layer_embeddings` on fixed arrays, in place of `projected`.
 
-    Parameters
-    ----------
-    projected : float32 (T, L * P)
-        Projections of the tokens' embeddings; receives the embeddings for all layers.
-    token_part : float32 (T, L * P)
-        Embeddings of the tokens for all layers.
-    weight : float32 (P,)
-        Gain of the norm.
-    eps : float
-        Added to the mean square.
+    projected: float32 (T, L * P); projections of the tokens' embeddings; receives the embeddings for all layers.
+    token_part: float32 (T, L * P); embeddings of the tokens for all layers.
+    weight: float32 (P,); gain of the norm.
+    eps: added to the mean square.
+    Raises KernelError if a shape or a type does not fit.
 
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit.
-
-    Notes
-    -----
     ``projected = (rms(projected) * weight + token_part) / sqrt(2)``, with the norm over the P elements of a layer. Moves
     ``12 * L * P`` bytes a row.
     """

@@ -23,29 +23,13 @@ _WARPS = 4  # heads of a block, as in rotate.cuh
 class Angles:
     """Cosine and sine tables of every row of a pass, for all layers.
 
-    Parameters
-    ----------
-    position : int32 (T,)
-        Positions of a `DeviceBatch`.
-    inv_freq : float32 (R,)
-        Radians per position of each pair.
-    cos, sin : float32 (T, R)
-        Receive the tables.
-    gain : float
-        Factor of both tables (YaRN).
+    position: int32 (T,); positions of a `DeviceBatch`.
+    inv_freq: float32 (R,); radians per position of each pair.
+    cos, sin: float32 (T, R); receive the tables.
+    gain: factor of both tables (YaRN).
+    arguments: arguments of the kernel.
+    Raises KernelError if a shape or a type does not fit.
 
-    Attributes
-    ----------
-    arguments : tuple
-        Arguments of the kernel.
-
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit.
-
-    Notes
-    -----
     As `dflash.kernels.rope.angles` for one position a row: one float32 product, its cosine and sine exact to float32.
     """
 
@@ -69,42 +53,23 @@ class Angles:
 class Rotate:
     """`dflash.kernels.rope.rotate` on fixed arrays; one launch for decode and for prefill.
 
-    Parameters
-    ----------
-    query : float32 (T, H * D) or (T, H * 2 * D)
-        Projection; twice as wide if each head has D gates after its query.
-    key, value : float32 (T, KV * D) or None
-        Projections; D is a multiple of 16. None in a layer that reads the keys and values of another one.
-    q_norm, k_norm : float32 (D,) or None
-        Gains of the norm of each head, None for heads without a norm; `k_norm` is None without keys.
-    cos, sin : float32 (T, R)
-        Tables from `Angles`.
-    batch : DeviceBatch
-        Description of the rows.
-    eps : float
-        Added to the mean square.
-    q : float16 (T, H, D), or float32 for a float32 cache
-        Receives the queries, not scaled; float16 may be given as uint16.
-    k, v : float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16)
-        Cache of one layer; float16 may be given as uint16. int8 is q8_0, uint8 q4_0, see `dflash.kernels.kv_types`. With
+    query: float32 (T, H * D) or (T, H * 2 * D); projection; twice as wide if each head has D gates after its query.
+    key, value: float32 (T, KV * D) or None; projections; D is a multiple of 16. None in a layer that reads the keys and
+        values of another one.
+    q_norm, k_norm: float32 (D,) or None; gains of the norm of each head, None for heads without a norm; `k_norm` is None
+        without keys.
+    cos, sin: float32 (T, R); tables from `Angles`.
+    batch: description of the rows.
+    eps: added to the mean square.
+    q: float16 (T, H, D), or float32 for a float32 cache; receives the queries, not scaled; float16 may be given as uint16.
+    k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
+        cache of one layer; float16 may be given as uint16. int8 is q8_0, uint8 q4_0, see `dflash.kernels.kv_types`. With
         q4_0 keys, queries and keys are mixed after the rotation. Quantized keys and values may have different types.
-    value_norm : bool
-        Norm the values too, without a gain.
-    bias : float32 ((H + 2 * KV) * D,), optional
-        Added to the projections before the norm, see `dflash.kernels.rope.rotate`.
+    value_norm: norm the values too, without a gain.
+    bias: float32 ((H + 2 * KV) * D,), optional; added to the projections before the norm, see `dflash.kernels.rope.rotate`.
+    of_heads: constants that say what is done to a head before its rotation.
+    Raises KernelError if a shape or a type does not fit, or an array is strided; the message names it.
 
-    Attributes
-    ----------
-    of_heads : dict of str to int
-        Constants that say what is done to a head before its rotation.
-
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit, or an array is strided; the message names it.
-
-    Notes
-    -----
     Computed in float32 and rounded once when written; float16 is clamped to 65504. The bits of a row depend only on the row.
     About 2 us for few rows, else memory-bound: reads ``4 * (H + 2 * KV) * D`` bytes a row (gates are skipped), and writes
     half of that for float16, about a quarter for q8_0, an eighth for q4_0.
@@ -166,19 +131,12 @@ class Rotate:
 class Append:
     """Writes keys, normed and rotated, and values of all layers of a draft model to their caches, in one launch.
 
-    Parameters
-    ----------
-    keys, values : sequence of float32 (T, KV * D)
-        Projections of each layer; rows contiguous, at addresses that are multiples of 16.
-    gains : float32 (L, D)
-        Gain of the key norm of each layer.
-    cos, sin, batch, eps
-        As for `Rotate`.
-    k, v : float16 or float32 (L, pages, PAGE, KV, D)
-        Caches of all layers; float16 may be given as uint16.
+    keys, values: sequence of float32 (T, KV * D); projections of each layer; rows contiguous, at addresses that are
+        multiples of 16.
+    gains: float32 (L, D); gain of the key norm of each layer.
+    cos, sin, batch, eps: as for `Rotate`.
+    k, v: float16 or float32 (L, pages, PAGE, KV, D); caches of all layers; float16 may be given as uint16.
 
-    Notes
-    -----
     Writes the same bits as `Rotate` for each layer.
     """
 
@@ -219,10 +177,7 @@ class Append:
 def check_cache(name: str, k: Any, v: Any, q: Any, *, most: int = 256) -> None:
     """Check a cache of heads of up to `most` elements, and that queries fit it.
 
-    Raises
-    ------
-    KernelError
-        If a shape or a type does not fit; the message begins with `name`.
+    Raises KernelError if a shape or a type does not fit; the message begins with `name`.
     """
     width, quantized = head_size(k), is_quantized(k)
     fits = k.ndim == 4 and k.dtype in (cupy.float32, *_QUANTIZED, *HALVES) and k.shape[1] == PAGE

@@ -32,23 +32,12 @@ _NO_LAW["n_top"] = -1
 class DeviceSampler:
     """Samples tokens from rows of logits that stay on the device.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-        Device array that forwards write their logits to.
-    stream : cupy.cuda.Stream, optional
-        Stream of the forwards; the stream that is current in each call if None.
-    position : int32 (R,), optional
-        Device array with the position of each row in its sequence; the sampled token comes one position later. With it,
-        the positions of a request may be a `LazyArray`.
+    logits: float32 (R, V); device array that forwards write their logits to.
+    stream: stream of the forwards; the stream that is current in each call if None.
+    position: int32 (R,), optional; device array with the position of each row in its sequence; the sampled token comes one
+        position later. With it, the positions of a request may be a `LazyArray`.
+    Raises KernelError if `logits` is strided or of another type, or V is 2**19 or more.
 
-    Raises
-    ------
-    KernelError
-        If `logits` is strided or of another type, or V is 2**19 or more.
-
-    Notes
-    -----
     A greedy row reads ``4 * V`` bytes. A sampled row reads them twice, except for parts that top-k and top-p exclude. The
     noise has the same bits as on the CPU, so the same logits give the same token. The only exception is the limit of top-p,
     which may differ if two sums agree to 7 digits. Two runs give the same tokens, whatever other rows are in the launch.

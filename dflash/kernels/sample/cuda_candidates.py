@@ -21,15 +21,9 @@ _FOUND_WORDS = 4 + 2 * POOL
 class Likeliest:
     """The `POOL` largest logits of each row, in descending order.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-
-    Attributes
-    ----------
-    found : int32 (R, words)
-        Records ``RowLogprobs`` of rows.cuh with `POOL` entries.
-    largest : float32 (R,)
+    logits: float32 (R, V)
+    found: int32 (R, words); records ``RowLogprobs`` of rows.cuh with `POOL` entries.
+    largest: float32 (R,)
     """
 
     def __init__(self, logits: Any) -> None:
@@ -58,17 +52,10 @@ class Likeliest:
 class Largest:
     """The largest logit of each row, in one launch.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-    out : tuple of int32 and float32 (R, 1), optional
-        Arrays for ids and scores; allocated if None.
-
-    Attributes
-    ----------
-    ids : int32 (R, 1)
-        Token of the largest logit: the lowest among equals, -1 if there is none.
-    scores : float32 (R, 1)
+    logits: float32 (R, V)
+    out: tuple of int32 and float32 (R, 1), optional; arrays for ids and scores; allocated if None.
+    ids: int32 (R, 1); token of the largest logit: the lowest among equals, -1 if there is none.
+    scores: float32 (R, 1)
     """
 
     def __init__(self, logits: Any, *, out: tuple[Any, Any] | None = None) -> None:
@@ -90,31 +77,17 @@ class Largest:
 class FindCandidates:
     """`dflash.kernels.sample.candidates` on fixed arrays, for any number of rows.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-        Logits of the draft model; all arrays are on the device.
-    row_params : int32 (S, words of `LAW`)
-        A record for every `each` rows; the positions in the records are ignored.
-    position : int32 (R,)
-        Positions of the rows.
-    each : int
-        Number of consecutive rows with the same parameters.
-    shift : int
-        Row r predicts the token at ``position[r] + shift``.
-    out : tuple of int32 and float32 (R, POOL), optional
-        Arrays for ids and scores; allocated if None.
-    targets : int32 (V,), optional
-        Target token id of each draft token id; it is returned and selects the noise.
+    logits: float32 (R, V); logits of the draft model; all arrays are on the device.
+    row_params: int32 (S, words of `LAW`); a record for every `each` rows; the positions in the records are ignored.
+    position: int32 (R,); positions of the rows.
+    each: number of consecutive rows with the same parameters.
+    shift: row r predicts the token at ``position[r] + shift``.
+    out: tuple of int32 and float32 (R, POOL), optional; arrays for ids and scores; allocated if None.
+    targets: int32 (V,), optional; target token id of each draft token id; it is returned and selects the noise.
+    ids: int32 (R, POOL)
+    scores: float32 (R, POOL); results. Greedy rows equal those of the CPU; the scores of sampled rows may differ in the last
+        bits.
 
-    Attributes
-    ----------
-    ids : int32 (R, POOL)
-    scores : float32 (R, POOL)
-        Results. Greedy rows equal those of the CPU; the scores of sampled rows may differ in the last bits.
-
-    Notes
-    -----
     Reads ``4 * V`` bytes a row.
     """
 
@@ -145,9 +118,7 @@ class FindCandidates:
 class Proposing:
     """Finds candidates of some rows for a call from the host.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
+    logits: float32 (R, V)
     """
 
     def __init__(self, logits: Any) -> None:

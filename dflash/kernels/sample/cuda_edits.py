@@ -28,10 +28,7 @@ _ROOM = 1 << 14  # smallest capacity of the entries and of the saved logits
 class DeviceEdits:
     """Applies the logit edits of a step's rows, and restores the logits.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-        Logits on the device.
+    logits: float32 (R, V); logits on the device.
     """
 
     def __init__(self, logits: Any) -> None:

@@ -18,34 +18,19 @@ _HERE = Path(__file__).parent
 class Pairs:
     """The largest logits of each row, and scores of all pairs of candidates of consecutive rows.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-        Logits of the draft model; all arrays are on the device.
-    gates : float32 (R, K)
-        Gates of each row; or, for the sequential variant, (each, S, K): codes of the tokens that correct the logits, see
-        edge_scores.cu.
-    codes : tuple of PackedWeight (V, K)
-        Codes of the preceding and of the following token of a pair.
-    row_params, position
-        As for `Candidates`.
-    tokens : int32 (R,)
-        The first entry of each block is the token before its first draft token.
-    each, lead : int
-        Rows of a block, and number of leading rows without draft tokens.
-    top : int
-        Candidates of a row, at most 32.
-    targets : int32 (V,), optional
-        As for `Candidates`.
-    own : bool
-        Codes of following tokens are in the order of the logits (draft vocabulary).
-
-    Attributes
-    ----------
-    ids : int32 (R, top)
-    scores : float32 (R, top)
-    edges : float32 (R, top, top)
-        As in `dflash.model.candidates.Candidates`.
+    logits: float32 (R, V); logits of the draft model; all arrays are on the device.
+    gates: float32 (R, K); gates of each row; or, for the sequential variant, (each, S, K): codes of the tokens that correct
+        the logits, see edge_scores.cu.
+    codes: codes of the preceding and of the following token of a pair.
+    row_params, position: as for `Candidates`.
+    tokens: int32 (R,); the first entry of each block is the token before its first draft token.
+    each, lead: rows of a block, and number of leading rows without draft tokens.
+    top: candidates of a row, at most 32.
+    targets: int32 (V,), optional; as for `Candidates`.
+    own: codes of following tokens are in the order of the logits (draft vocabulary).
+    ids: int32 (R, top)
+    scores: float32 (R, top)
+    edges: float32 (R, top, top); as in `dflash.model.candidates.Candidates`.
     """
 
     def __init__(

@@ -12,21 +12,11 @@ _BOUNDS = np.where(np.arange(256)[:, None] >> np.arange(8) & 1, np.float32(np.in
 def mask_row(row: NDArray[np.float32], words: NDArray[np.uint32], *, out: NDArray[np.float32]) -> None:
     """Copy a row of logits with minus infinity for the tokens that a mask excludes.
 
-    Parameters
-    ----------
-    row : float32 (V,)
-    words : uint32 (ceil(V / 32),)
-        Bit ``i % 32`` of word ``i // 32`` is set if token i is allowed.
-    out : float32 (V,)
-        Receives the logits. NaN stays NaN, which sampling never picks.
+    row: float32 (V,)
+    words: uint32 (ceil(V / 32),); bit ``i % 32`` of word ``i // 32`` is set if token i is allowed.
+    out: float32 (V,); receives the logits. NaN stays NaN, which sampling never picks.
+    Raises KernelError if the mask is of another vocabulary.
 
-    Raises
-    ------
-    KernelError
-        If the mask is of another vocabulary.
-
-    Notes
-    -----
     A table gives eight bounds for each byte; 6 µs for 16,384 tokens and 65 µs for 248,320, whatever the mask.
     """
     n = len(row)

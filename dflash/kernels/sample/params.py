@@ -22,20 +22,12 @@ _DEEPEST = -1000.0  # lower bound of scaled logits, which keeps them finite; its
 class SampleParams(NamedTuple):
     """Parameters for sampling a token from a row of logits.
 
-    Parameters
-    ----------
-    scale : float or None
-        Inverse temperature, a float32 above 0. None means greedy: the largest logit, the lowest id among equals.
-    top_k : int
-        Number of most probable tokens to keep, lower ids first among equals; 0 keeps all.
-    top_p : float
-        Share of probability: of the remaining tokens keep the fewest most probable ones that reach it; 1 keeps all.
-    floor : float
-        Lowest scaled logit, relative to the largest, of the tokens to keep (min-p).
-    seed : int
-        Key of the noise; only its lowest 64 bits count.
-    n_top : int or None
-        Number of most probable tokens to return with log-probabilities. None returns no log-probabilities at all.
+    scale: inverse temperature, a float32 above 0. None means greedy: the largest logit, the lowest id among equals.
+    top_k: number of most probable tokens to keep, lower ids first among equals; 0 keeps all.
+    top_p: share of probability: of the remaining tokens keep the fewest most probable ones that reach it; 1 keeps all.
+    floor: lowest scaled logit, relative to the largest, of the tokens to keep (min-p).
+    seed: key of the noise; only its lowest 64 bits count.
+    n_top: number of most probable tokens to return with log-probabilities. None returns no log-probabilities at all.
     """
 
     scale: float | None = None
@@ -49,12 +41,8 @@ class SampleParams(NamedTuple):
 class Offsets(NamedTuple):
     """Numbers to add to the logits of some tokens.
 
-    Parameters
-    ----------
-    ids : int64 (N,)
-        Token ids.
-    values : float32 (N,)
-        Value to add to the logit of each token.
+    ids: int64 (N,); token ids.
+    values: float32 (N,); value to add to the logit of each token.
     """
 
     ids: NDArray[np.int64]
@@ -79,19 +67,13 @@ NO_OFFSETS = Offsets.of(())
 class LogitEdits(NamedTuple):
     """Penalties and bias of some rows.
 
-    Parameters
-    ----------
-    ids : int (N,)
-        Distinct tokens of the sequence.
-    produced : float32 (N,)
-        Number of times that each token was generated; 0 for a token that occurs only in the prompt.
-    drafts : sequence of dict
-        For each row, the count of generated occurrences of the tokens that the row's own draft path adds to the sequence.
-    repetition, presence, frequency : float
-        Penalties. The logit of a token of the sequence is divided by `repetition` if above 0, else multiplied. Then
-        `presence` is subtracted if the token was generated, and `frequency` times its count.
-    bias : Offsets
-        Added last; each token occurs once.
+    ids: distinct tokens of the sequence.
+    produced: float32 (N,); number of times that each token was generated; 0 for a token that occurs only in the prompt.
+    drafts: for each row, the count of generated occurrences of the tokens that the row's own draft path adds to the
+        sequence.
+    repetition, presence, frequency: penalties. The logit of a token of the sequence is divided by `repetition` if above 0,
+        else multiplied. Then `presence` is subtracted if the token was generated, and `frequency` times its count.
+    bias: added last; each token occurs once.
     """
 
     ids: NDArray[np.integer]
@@ -113,18 +95,11 @@ NO_MASKS: Masks = MappingProxyType({})
 class SampleRequest(NamedTuple):
     """A request for tokens from consecutive rows.
 
-    Parameters
-    ----------
-    params : SampleParams
-        Parameters of all these rows.
-    first : int
-        First row.
-    positions : sequence of int
-        Position of the sampled token of each row in its sequence; selects the noise. May be a `LazyArray`.
-    edits : LogitEdits, optional
-        Edits of the logits before sampling.
-    masks : Masks, optional
-        Masks by row of the request, its first row being 0; applied with the edits.
+    params: parameters of all these rows.
+    first: first row.
+    positions: position of the sampled token of each row in its sequence; selects the noise. May be a `LazyArray`.
+    edits: edits of the logits before sampling.
+    masks: masks by row of the request, its first row being 0; applied with the edits.
     """
 
     params: SampleParams
@@ -160,11 +135,8 @@ class SampleResult(Protocol):
 class HostSampleResult:
     """Tokens sampled on the CPU when they are read; verifying a draft reads only few of its rows.
 
-    Parameters
-    ----------
-    logits : float32 (R, V)
-    requests : sequence of SampleRequest
-        No row is in two of them.
+    logits: float32 (R, V)
+    requests: no row is in two of them.
     """
 
     def __init__(self, logits: NDArray[np.float32], requests: Sequence[SampleRequest]) -> None:

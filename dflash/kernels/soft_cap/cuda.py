@@ -11,12 +11,8 @@ _SOURCE = Path(__file__).with_name("soft_cap.cu")
 class SoftCap:
     """A `soft_cap` on a fixed array, for any number of rows.
 
-    Parameters
-    ----------
-    x : float32 (R, V)
-        Logits on the device, C-contiguous; changed in place.
-    cap : float
-        Bound of the absolute values; above 0.
+    x: float32 (R, V); logits on the device, C-contiguous; changed in place.
+    cap: bound of the absolute values; above 0.
     """
 
     def __init__(self, x: Any, cap: float) -> None:
@@ -31,12 +27,8 @@ class SoftCap:
 class Suppress:
     """Sets the logits of some tokens to minus infinity, on a fixed array, for any number of rows.
 
-    Parameters
-    ----------
-    x : float32 (R, V)
-        Logits on the device, C-contiguous; changed in place.
-    ids : int32 (n,)
-        Tokens, on the device.
+    x: float32 (R, V); logits on the device, C-contiguous; changed in place.
+    ids: int32 (n,); tokens, on the device.
     """
 
     def __init__(self, x: Any, ids: Any) -> None:

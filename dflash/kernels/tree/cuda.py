@@ -26,12 +26,9 @@ _ENDLESS = 1 << 30  # places of a ring that never wraps
 def draft_arrays(sequences: int) -> DeviceArrays:
     """Allocate a draft tree for each sequence.
 
-    Returns
-    -------
-    DeviceArrays
-        tokens, parents, depths int32 (S, MOST): nodes; parents are -1 for children of the root, whose depth is 0.
-        grown (S,): number of nodes built from candidates. anchors, lengths (S,): the root token, and the number of tokens
-        before it.
+    Returns: tokens, parents, depths int32 (S, MOST): nodes; parents are -1 for children of the root, whose depth is 0. grown
+        (S,): number of nodes built from candidates. anchors, lengths (S,): the root token, and the number of tokens before
+        it.
     """
     trees, each = (sequences, MOST), (sequences,)
     return DeviceArrays(tokens=trees, parents=trees, depths=trees, grown=each, anchors=each, lengths=each)
@@ -40,20 +37,13 @@ def draft_arrays(sequences: int) -> DeviceArrays:
 class BuildTree:
     """Builds draft trees from candidates, as `reference.grow` defines them.
 
-    Parameters
-    ----------
-    ids : int32 (R, K)
-        Candidates; all arrays are on the device.
-    scores : float32 (R, K), or (R, K, K) if a score depends on the candidate above
-    outlines : int32 (S, OUTLINE)
-    out : DeviceArrays
-        Receives tokens, parents, depths and grown of the trees.
-    apart : int
-        Rows from one position of a sequence to the next.
-    targets : int32 (V,), optional
-        Target token id of each draft token id.
-    reach : int32 (S,), optional
-        Number of draft positions of each sequence, if it may be less than in the outline.
+    ids: int32 (R, K); candidates; all arrays are on the device.
+    scores: float32 (R, K), or (R, K, K) if a score depends on the candidate above
+    outlines: int32 (S, OUTLINE)
+    out: receives tokens, parents, depths and grown of the trees.
+    apart: rows from one position of a sequence to the next.
+    targets: int32 (V,), optional; target token id of each draft token id.
+    reach: int32 (S,), optional; number of draft positions of each sequence, if it may be less than in the outline.
     """
 
     def __init__(
@@ -79,12 +69,8 @@ class BuildTree:
 class WriteDraft:
     """Writes draft trees to the rows of a batch, below the root rows of its sequences.
 
-    Parameters
-    ----------
-    grown : DeviceArrays
-        Tokens, parents and depths of the draft trees.
-    batch : DeviceBatch
-        Batch; each sequence has a root row and one row for every node to be written.
+    grown: tokens, parents and depths of the draft trees.
+    batch: batch; each sequence has a root row and one row for every node to be written.
     """
 
     def __init__(self, grown: DeviceArrays, batch: DeviceBatch) -> None:
@@ -95,11 +81,7 @@ class WriteDraft:
     def __call__(self, order: Sequence[int], stream: Any = None) -> None:
         """Overwrite tokens, parents, depths and positions of all rows except the roots.
 
-        Parameters
-        ----------
-        order : sequence of int
-            Sequence of the batch for each tree; -1 for none.
-        stream : optional
+        order: sequence of the batch for each tree; -1 for none.
         """
         self._run(stream, grid=len(order), **_words(order))
 
@@ -107,23 +89,15 @@ class WriteDraft:
 class AcceptPath:
     """Accepts the path of sampled tokens through the draft trees, and prepares the input of the next draft.
 
-    Parameters
-    ----------
-    batch : DeviceBatch
-        Batch of the verified pass.
-    drawn : int32 (R,)
-        Token sampled from each row of the pass.
-    context : DeviceArrays
-        Receives the accepted rows of the pass; see `context_shapes`.
-    block : DeviceArrays or None
-        Input of the next blocks, for block drafters: begin (S,) is read; tokens, position (S * rows,), length and
-        seen (S,) are written.
-    position : int32 (rows, SEQUENCES)
-        Without blocks: receives the positions of the next draft rows.
-    out : DeviceArrays
-        Receives anchors and lengths of the draft trees.
-    rows, places, mask : int
-        Rows of a block, or draft positions without blocks; places of a ring; token of draft rows (mask token).
+    batch: batch of the verified pass.
+    drawn: int32 (R,); token sampled from each row of the pass.
+    context: receives the accepted rows of the pass; see `context_shapes`.
+    block: input of the next blocks, for block drafters: begin (S,) is read; tokens, position (S * rows,), length and seen
+        (S,) are written.
+    position: int32 (rows, SEQUENCES); without blocks: receives the positions of the next draft rows.
+    out: receives anchors and lengths of the draft trees.
+    rows, places, mask: rows of a block, or draft positions without blocks; places of a ring; token of draft rows (mask
+        token).
     """
 
     def __init__(
@@ -164,12 +138,9 @@ def _words(order: Sequence[int]) -> dict[str, int]:
 def context_shapes() -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays in which `AcceptPath` describes the accepted rows.
 
-    Returns
-    -------
-    dict of str to tuple of int
-        counts (2,): rows and sequences. row_starts (S + 1,): first row of each sequence. length (S,): ring position of its
-        first row. last (S,): its last row. For each row: sequence, position, row (its number in the pass), token (the token
-        that follows it), parent and depth.
+    Returns: counts (2,): rows and sequences. row_starts (S + 1,): first row of each sequence. length (S,): ring position of
+        its first row. last (S,): its last row. For each row: sequence, position, row (its number in the pass), token (the
+        token that follows it), parent and depth.
     """
     each = dict.fromkeys(("sequence", "position", "row", "token", "parent", "depth"), (MOST,))
     return {"counts": (2,), "row_starts": (SEQUENCES + 1,), "length": (SEQUENCES,), "last": (SEQUENCES,), **each}
@@ -178,20 +149,12 @@ def context_shapes() -> dict[str, tuple[int, ...]]:
 class Features:
     """Gathers rows of several arrays side by side, as float16 or float32.
 
-    Parameters
-    ----------
-    sources : uint64 (F,)
-        Addresses of float32 (T, D) arrays.
-    counts : int32
-        ``counts[which]`` is the number of rows to gather.
-    row : int32
-        Numbers of the rows to gather.
-    width : int
-        Row size D.
-    out : float16 or float32 (N, F * D)
-        Receives the rows.
-    which : int
-        Index into `counts`.
+    sources: uint64 (F,); addresses of float32 (T, D) arrays.
+    counts: ``counts[which]`` is the number of rows to gather.
+    row: numbers of the rows to gather.
+    width: row size D.
+    out: float16 or float32 (N, F * D); receives the rows.
+    which: index into `counts`.
     """
 
     def __init__(self, sources: Any, counts: Any, row: Any, width: int, out: Any, *, which: int = 0) -> None:
@@ -207,12 +170,8 @@ class Features:
 class StashRows:
     """Copies rows of several arrays to a buffer.
 
-    Parameters
-    ----------
-    sources : uint64 (F,)
-        Addresses of float32 (T, D) arrays.
-    out : float32 (F, N, D)
-        Buffer.
+    sources: uint64 (F,); addresses of float32 (T, D) arrays.
+    out: float32 (F, N, D); buffer.
     """
 
     def __init__(self, sources: Any, out: Any) -> None:
@@ -227,14 +186,9 @@ class StashRows:
 class GatherTop1:
     """Copies the first candidate of some rows to the tokens of the next pass.
 
-    Parameters
-    ----------
-    ids : int32
-        Candidates, most probable first; starts at the first row to copy.
-    apart : int
-        Distance between consecutive rows in elements.
-    out : int32 (R,)
-        Receives the tokens.
+    ids: candidates, most probable first; starts at the first row to copy.
+    apart: distance between consecutive rows in elements.
+    out: int32 (R,); receives the tokens.
     """
 
     def __init__(self, ids: Any, apart: int, out: Any) -> None:

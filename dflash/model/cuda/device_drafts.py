@@ -48,15 +48,9 @@ def most_rows(target: "DeviceModel | TargetCopy", order: Sequence[int]) -> int:
 class DeviceDrafts:
     """Draft trees of one pass, one per request; they stay on the device until `tree` reads them.
 
-    Parameters
-    ----------
-    draft : DeviceDrafter
-        Draft model that computes them. Its next drafts overwrite these on the device.
-    requests : sequence of DeviceDraftRequest
-    out : DeviceArrays
-        Output arrays of the pass, made by the function of `dflash.kernels.tree.cuda` that allocates them.
-    anchors : sequence of int, optional
-        Root token of each tree; None if a kernel finds them.
+    draft: draft model that computes them. Its next drafts overwrite these on the device.
+    out: output arrays of the pass, made by the function of `dflash.kernels.tree.cuda` that allocates them.
+    anchors: root token of each tree; None if a kernel finds them.
     """
 
     def __init__(
@@ -101,10 +95,8 @@ class DeviceDrafts:
     def tree(self, i: int) -> tuple[Ints, Ints]:
         """Wait for the pass and return tokens and parents (N,) of the i-th tree; parent -1 is the last token of the text.
 
-        Raises
-        ------
-        DFlashError
-            If the tree's root or position is not the end of the text, which would be an error of this package.
+        Raises DFlashError if the tree's root or position is not the end of the text, which would be an error of this
+            package.
         """
         if self._found is None:
             host, n = self._download.wait(), len(self)

@@ -17,11 +17,7 @@ class Gather:
 
     The arrays grow on demand; the next such forward overwrites them.
 
-    Parameters
-    ----------
-    config : Config
-    decode : StepPass
-        Provides the LM head, which runs on at most 64 rows at a time.
+    decode: provides the LM head, which runs on at most 64 rows at a time.
     """
 
     def __init__(self, config: Config, decode: StepPass) -> None:
@@ -32,15 +28,9 @@ class Gather:
     def take(self, spans: Sequence[Span], group: Sequence[int], layers: Layers, capture: Sequence[int]) -> None:
         """Copy the results of the pass over the spans whose indices are in `group`.
 
-        Parameters
-        ----------
-        spans : sequence of Span
-            All spans of the forward.
-        group : sequence of int
-        layers : Layers
-            Layers of the pass, whose arrays hold its results.
-        capture : sequence of int
-            Layers whose output was captured.
+        spans: all spans of the forward.
+        layers: layers of the pass, whose arrays hold its results.
+        capture: layers whose output was captured.
         """
         rows, logit_rows = starts(spans)
         n, n_logits = rows[-1], logit_rows[-1]

@@ -12,20 +12,11 @@ from dflash.kernels.gpu.launch import each_is_waited_for
 class Graphs:
     """Captured graphs of one pass, by size.
 
-    Parameters
-    ----------
-    launch : callable
-        Launches the pass for a size on the current stream. A method is held by a weak reference: the pass holds this object,
-        and a cycle would delay the release of device memory until the garbage collector runs.
-    clear : callable
-        Sets the pass to zero rows, so that its launches change nothing; held like `launch`.
-
-    Attributes
-    ----------
-    wanted : bool
-        Whether launches are captured; if False, each call launches the kernels one by one.
-    launches : dict
-        Number of kernels and copies in the graph of each captured size.
+    launch: launches the pass for a size on the current stream. A method is held by a weak reference: the pass holds this
+        object, and a cycle would delay the release of device memory until the garbage collector runs.
+    clear: sets the pass to zero rows, so that its launches change nothing; held like `launch`.
+    wanted: whether launches are captured; if False, each call launches the kernels one by one.
+    launches: number of kernels and copies in the graph of each captured size.
     """
 
     def __init__(self, launch: Callable[[Any], None], clear: Callable[[], None]) -> None:

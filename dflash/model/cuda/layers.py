@@ -19,14 +19,8 @@ from dflash.model.weights import head_norms
 class LayerContext(NamedTuple):
     """Inputs from which the launches of a block are built.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-        Weights of the block.
-    config : Config
-    space : SimpleNamespace
-        Arrays of the pass; see `workspace`.
-    ops : Ops
+    weights: weights of the block.
+    space: arrays of the pass; see `workspace`.
     """
 
     weights: DeviceWeights
@@ -123,18 +117,8 @@ class FeedForward:
 class Block:
     """Norm, mix, add; norm, feed forward, add.
 
-    Parameters
-    ----------
-    parts : LayerContext
-    mixer : LinearAttention or FullAttention
-    norms : LayerNorms
-    behind : RmsNorm or SplitNorm, optional
-        First norm of the next block.
-
-    Attributes
-    ----------
-    keeps : bool
-        Whether the last launch can write the stream to a second array, too.
+    behind: first norm of the next block.
+    keeps: whether the last launch can write the stream to a second array, too.
     """
 
     def __init__(

@@ -49,22 +49,12 @@ def load_on_gpu(
 ) -> DeviceModel:
     """Put a model on the current GPU.
 
-    Parameters
-    ----------
-    file, config, context, sequences, kv, threads, kv_bytes
-        See `dflash.model.loading.target.load_model`.
-    tell : callable
-        Called with the name of each phase before it begins.
-    fewer_pending : bool
-        Sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft tokens at least, so that these
-        take no more than a quarter of the memory beside the weights.
-
-    Raises
-    ------
-    OutOfMemory
-        If the weights, the scratch memory or the recurrent state of all sequences do not fit.
-    RequestError
-        If the context does not fit.
+    file, config, context, sequences, kv, threads, kv_bytes: see `dflash.model.loading.target.load_model`.
+    tell: called with the name of each phase before it begins.
+    fewer_pending: sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft tokens at least, so
+        that these take no more than a quarter of the memory beside the weights.
+    Raises OutOfMemory if the weights, the scratch memory or the recurrent state of all sequences do not fit.
+    Raises RequestError if the context does not fit.
     """
     tell("memory")
     free = device.free_memory()

@@ -44,45 +44,20 @@ class DeviceModel:
     Pending rows run in decode passes of at most 64 rows, or 128 if each is the only one of its sequence, each a captured
     graph; prefill spans run in prefill passes.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        Open; weights are read once and kept on the device, repacked.
-    config : Config
-        Configuration of the same file.
-    pages, slots : int
-        KV pages in all, and sequences that may be open at a time.
-    kv : str
-        Type of stored keys and values, a key of `dflash.kernels.kv_types.KV_TYPES`.
-    threads : int
-        Threads that read the file.
-    chunk : int
-        Most prefill rows in a forward.
-
-    Attributes
-    ----------
-    config : Config
-    pools : Pools
-    weights : DeviceWeights
-    metadata : dict
-        Metadata of the file.
-    attachments : Attachments
-        Draft models that drafters have loaded for this model.
-    max_rows : int
-        Most rows of a forward.
-    device, prefill_chunk, chunk_alignment, can_overlap
-        See `Model`.
-    latest : Forward or None
-        Result of the last forward; the next forward overwrites it.
-    alone : bool
-        Whether the last forward was one decode pass, whose batch and sampled tokens are still on the device.
-    device_requests : dict of int to DeviceDraftRequest
-        Requests of the draft trees that spans of the last forward read on the device, by index of the span.
-
-    Raises
-    ------
-    OutOfMemory
-        If weights and memory of sequences do not fit the device.
+    file: open; weights are read once and kept on the device, repacked.
+    config: configuration of the same file.
+    pages, slots: KV pages in all, and sequences that may be open at a time.
+    kv: type of stored keys and values, a key of `dflash.kernels.kv_types.KV_TYPES`.
+    threads: threads that read the file.
+    chunk: most prefill rows in a forward.
+    metadata: metadata of the file.
+    attachments: draft models that drafters have loaded for this model.
+    max_rows: most rows of a forward.
+    device, prefill_chunk, chunk_alignment, can_overlap: see `Model`.
+    latest: result of the last forward; the next forward overwrites it.
+    alone: whether the last forward was one decode pass, whose batch and sampled tokens are still on the device.
+    device_requests: requests of the draft trees that spans of the last forward read on the device, by index of the span.
+    Raises OutOfMemory if weights and memory of sequences do not fit the device.
     """
 
     device: Literal["cuda"] = "cuda"
@@ -191,18 +166,9 @@ class DeviceModel:
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.
 
-        Returns
-        -------
-        Forward
-            Its arrays are on the device, and may still be being computed.
+        Returns: its arrays are on the device, and may still be being computed.
+        Raises RequestError, PoolExhausted, KernelError: see `Model.forward`.
 
-        Raises
-        ------
-        RequestError, PoolExhausted, KernelError
-            See `Model.forward`.
-
-        Notes
-        -----
         A pending row has the same bits in every batch. A row of a prefill span has the same bits however the prompt was
         chunked at multiples of `CUT`; these differ from the bits of the same row in a decode pass.
         """
@@ -232,17 +198,9 @@ class DeviceModel:
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
 
-        Parameters
-        ----------
-        spans : sequence of Span
-            Spans of the last forward, at most `most_overlapped`, each of one pending row; nothing was committed since.
-        capture : tuple of int
-            See `forward`.
-
-        Returns
-        -------
-        Forward
-            Results by these spans. The states do not record this forward: call `mark_read` once the previous row is
+        spans: spans of the last forward, at most `most_overlapped`, each of one pending row; nothing was committed since.
+        capture: see `forward`.
+        Returns: results by these spans. The states do not record this forward: call `mark_read` once the previous row is
             committed.
         """
         n = len(spans)
@@ -260,10 +218,7 @@ class DeviceModel:
     def finish(self) -> None:
         """Wait for all launched work.
 
-        Raises
-        ------
-        KernelError
-            If a kernel has failed.
+        Raises KernelError if a kernel has failed.
         """
         device.synchronize()
 

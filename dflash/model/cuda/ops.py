@@ -42,32 +42,16 @@ Norm = RmsNorm | SplitNorm
 class Ops:
     """Makes the launches of a pass; all layers share scratch memory.
 
-    Parameters
-    ----------
-    config : Config
-    batch : DeviceBatch or SimpleNamespace
-        Row layout that the launches read.
-    prefill : bool
-        True if all spans are prefill spans; False if all are pending.
-    empty : callable, optional
-        Allocates the scratch memory of attention, whose content lasts as long as a pass.
-    n_scratch : int, optional
-        Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
-    parts : sequence of DeviceBatch
-        Batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
-    uploaded : bool
-        Whether the batch is complete before the pass starts, so that `attention_of_row` may be used.
-
-    Attributes
-    ----------
-    scratch : list of array
-        Scratch memory of prefill on the device; its content lasts no longer than a layer.
-    sequences : int
-        Number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
-    longest : int
-        Most rows of a sequence in the decode launches.
-    splits_norms : bool
-        Whether the launches around a norm carry it. Experts contain the norm before them.
+    batch: row layout that the launches read.
+    prefill: true if all spans are prefill spans; False if all are pending.
+    empty: allocates the scratch memory of attention, whose content lasts as long as a pass.
+    n_scratch: bytes of the scratch memory of a prefill; by default `scratch_bytes`.
+    parts: batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
+    uploaded: whether the batch is complete before the pass starts, so that `attention_of_row` may be used.
+    scratch: scratch memory of prefill on the device; its content lasts no longer than a layer.
+    sequences: number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
+    longest: most rows of a sequence in the decode launches.
+    splits_norms: whether the launches around a norm carry it. Experts contain the norm before them.
     """
 
     def __init__(
@@ -214,12 +198,8 @@ class Ops:
 class PendingAttention:
     """Attention of a decode pass.
 
-    Parameters
-    ----------
-    whole : Attend
-        For up to 64 rows.
-    parts : list of (int, Attend)
-        First row, and attention of up to 64 rows from there, for passes of more rows.
+    whole: for up to 64 rows.
+    parts: first row, and attention of up to 64 rows from there, for passes of more rows.
     """
 
     def __init__(self, whole: attention.Attend, parts: list[tuple[int, attention.Attend]]) -> None:

@@ -49,27 +49,13 @@ WIDE_BUCKETS = 96, WIDE
 class Layers:
     """All launches of a pass, from embedding to last norm, bound to arrays of their own.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-    config : Config
-    pools : Pools
-        KV pages and recurrent slots on the device.
-    ops : Ops
-        Makes the launches of a decode or of a prefill pass.
-    layers : range, optional
-        Layers to run, of which `pools` has the memory; by default all.
-    space : SimpleNamespace, optional
-        Arrays of the pass; by default a `workspace`.
-    tables : DeviceWeights, optional
-        Weights that belong to no layer; by default `weights`.
-
-    Attributes
-    ----------
-    space : SimpleNamespace
-        Arrays of the pass; see `workspace`.
-    captured : dict of int to float32 (N, D)
-        Residual stream after each captured layer.
+    pools: KV pages and recurrent slots on the device.
+    ops: makes the launches of a decode or of a prefill pass.
+    layers: layers to run, of which `pools` has the memory; by default all.
+    space: arrays of the pass; by default a `workspace`.
+    tables: weights that belong to no layer; by default `weights`.
+    space: arrays of the pass; see `workspace`.
+    captured: dict of int to float32 (N, D); residual stream after each captured layer.
     """
 
     def __init__(
@@ -180,18 +166,11 @@ def _blocks(parts: dict[int, LayerContext], pools: Pools, layers: range) -> list
 class PassGraphKey(NamedTuple):
     """Key of a captured graph of a decode pass.
 
-    Parameters
-    ----------
-    rows : int
-        One of `BUCKETS` or `WIDE_BUCKETS`.
-    alone : bool
-        Whether all rows belong to one sequence.
-    capture : tuple of int
-        Layers to capture.
-    logits : bool
-        Whether logits are wanted.
-    single : bool
-        Whether each of several sequences has one row.
+    rows: one of `BUCKETS` or `WIDE_BUCKETS`.
+    alone: whether all rows belong to one sequence.
+    capture: layers to capture.
+    logits: whether logits are wanted.
+    single: whether each of several sequences has one row.
     """
 
     rows: int
@@ -206,21 +185,11 @@ class DecodePass:
 
     The last parameter is the arena of all arrays that are valid until the next pass of any kind.
 
-    Parameters
-    ----------
-    weights, config, pools
-        See `Layers`.
-    pages : int
-        Most pages of a sequence.
-    rows : int
-        64 or `WIDE`.
-
-    Attributes
-    ----------
-    logits : float32 (rows, V)
-        Logits of the rows of the last pass.
-    graphs : Graphs
-        Captured graphs by `PassGraphKey`.
+    weights, config, pools: see `Layers`.
+    pages: most pages of a sequence.
+    rows: 64 or `WIDE`.
+    logits: float32 (rows, V); logits of the rows of the last pass.
+    graphs: captured graphs by `PassGraphKey`.
     """
 
     def __init__(

@@ -17,10 +17,7 @@ class ScratchArena:
     Arrays of different users may overlap. All users launch on one stream, and none reads its array after another user's
     launch has begun.
 
-    Parameters
-    ----------
-    memories : iterable of array
-        Device arrays of any dtype.
+    memories: device arrays of any dtype.
     """
 
     def __init__(self, memories: Iterable[Any]) -> None:

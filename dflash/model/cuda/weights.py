@@ -23,19 +23,10 @@ H = TypeVar("H", bound=HostTensors)
 class DeviceWeights(Generic[H]):
     """Tensors of a checked file, or of one of its blocks, for the kernels of a GPU.
 
-    Parameters
-    ----------
-    host : Weights or Source
-        Weights in host memory; available as an attribute of this name.
-    staging : Staging
-        Uploads to the device. Uploads of weights that were returned may still be in progress.
-
-    Attributes
-    ----------
-    expressed : dict of str to str
-        File types without a kernel, each with the type that replaces it on the device.
-    n_bytes : int
-        Bytes of device memory that the weights take.
+    host: weights in host memory; available as an attribute of this name.
+    staging: uploads to the device. Uploads of weights that were returned may still be in progress.
+    expressed: file types without a kernel, each with the type that replaces it on the device.
+    n_bytes: bytes of device memory that the weights take.
     """
 
     def __init__(self, host: H, staging: Staging) -> None:
@@ -64,10 +55,7 @@ class DeviceWeights(Generic[H]):
 
         Call this before any of the matrices is requested by itself.
 
-        Returns
-        -------
-        list of (PackedWeight, list of str)
-            For each type, all its matrices as one matrix, and their names from the top.
+        Returns: for each type, all its matrices as one matrix, and their names from the top.
         """
         of_type: dict[str, list[Matrix]] = {}
         called: dict[str, list[str]] = {}

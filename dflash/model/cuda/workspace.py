@@ -24,18 +24,9 @@ Arrays = dict[str, tuple[np.dtype, int]]
 def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
     """Make the arrays of a pass of up to `n_rows` rows.
 
-    Parameters
-    ----------
-    config : Config
-        Sizes of the model.
-    n_rows : int
-    kv : str
-        Type of the KV cache; rotated queries are float32 for ``"f32"``, else bits of float16.
-
-    Returns
-    -------
-    SimpleNamespace
-        ``stream`` float32 (N, D), the residual stream; ``normed`` float16 (N, D), the input of a mixer or feed forward;
+    config: sizes of the model.
+    kv: type of the KV cache; rotated queries are float32 for ``"f32"``, else bits of float16.
+    Returns: ``stream`` float32 (N, D), the residual stream; ``normed`` float16 (N, D), the input of a mixer or feed forward;
         ``squares`` float32 (N, S), the sums of a `SplitNorm`. ``hidden`` and ``wanted``, after the last norm, share the
         memory of ``stream`` and ``normed``. ``cos``, ``sin`` float32 (N, R). ``mixed``, ``gate``, ``alpha``, ``beta``,
         ``heads`` of linear attention, ``query``, ``key``, ``value``, ``rotated``, ``attended`` of full attention and

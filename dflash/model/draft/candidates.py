@@ -45,12 +45,8 @@ class IndependentTokens:
 def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, min_confidence: float) -> Chooser:
     """Make the function that finds candidates for a kind of draft model.
 
-    Parameters
-    ----------
-    slots : int
-        Most requests at a time.
-    min_confidence : float
-        See `BlockDraft`.
+    slots: most requests at a time.
+    min_confidence: see `BlockDraft`.
     """
     if config.kind == "dflash2":
         return Selector(config, source, vocabulary.targets)

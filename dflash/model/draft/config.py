@@ -16,46 +16,28 @@ _LANES = 16
 class DraftConfig:
     """Sizes and settings of a draft model.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    width, ffn : int
-        Width of the residual stream, equal to the target's, and inner size of the feed forward.
-    n_layers, heads, kv_heads, head_size : int
-        Rotary embedding applies to whole heads, with element i paired with element ``i + head_size / 2``.
-    n_vocab : int
-        Vocabulary size of the target; 0 if the file does not give it.
-    norm_eps : float
-        Added to the mean square in every norm.
-    rope_base : float
-        Base of the rotary embedding.
-    rope_scaling : RopeScaling or None
-        Context extension of the rotary embedding.
-    block : int
-        Rows of a block, the anchor (the last token of the text) included.
-    mask : int
-        Token id of the other rows.
-    target_layer_ids : tuple of int
-        Layers of the target, counted from 0, whose outputs the draft model reads.
-    windows : tuple of int
-        For each layer, number of positions that a row attends to, itself included; 0 for all.
-    causal : tuple of bool
-        For each layer, whether a row of the block attends only to itself and earlier rows of the block.
-    conv_width, conv_group : int
-        Taps of the convolutions of DFlash 2, and number of columns that share dynamic taps; else 0.
-    selector_rank, selector_top : int
-        Rank of the codebooks of DFlash 2, and number of candidates that its selector scores; else 0.
-    markov_rank : int
-        Rank of DSpark's correction by the previous token; else 0.
-    from_anchor : bool
-        Whether row 0 drafts, too. If so, row i predicts the position after its own, else its own position.
-    has_confidence : bool
-        Whether there is a head that estimates the probability that each draft token is accepted.
-    logit_scale, logit_cap : float
-        Factor on logits, and bound of the soft cap ``cap * tanh(logit / cap)`` applied after it; 0 is no cap.
-    embed_scale : float
-        Factor on the embeddings of a block.
+    kind: one of `KINDS`.
+    width, ffn: width of the residual stream, equal to the target's, and inner size of the feed forward.
+    n_layers, heads, kv_heads, head_size: rotary embedding applies to whole heads, with element i paired with element ``i +
+        head_size / 2``.
+    n_vocab: vocabulary size of the target; 0 if the file does not give it.
+    norm_eps: added to the mean square in every norm.
+    rope_base: base of the rotary embedding.
+    rope_scaling: context extension of the rotary embedding.
+    block: rows of a block, the anchor (the last token of the text) included.
+    mask: token id of the other rows.
+    target_layer_ids: layers of the target, counted from 0, whose outputs the draft model reads.
+    windows: for each layer, number of positions that a row attends to, itself included; 0 for all.
+    causal: for each layer, whether a row of the block attends only to itself and earlier rows of the block.
+    conv_width, conv_group: taps of the convolutions of DFlash 2, and number of columns that share dynamic taps; else 0.
+    selector_rank, selector_top: rank of the codebooks of DFlash 2, and number of candidates that its selector scores; else
+        0.
+    markov_rank: rank of DSpark's correction by the previous token; else 0.
+    from_anchor: whether row 0 drafts, too. If so, row i predicts the position after its own, else its own position.
+    has_confidence: whether there is a head that estimates the probability that each draft token is accepted.
+    logit_scale, logit_cap: factor on logits, and bound of the soft cap ``cap * tanh(logit / cap)`` applied after it; 0 is no
+        cap.
+    embed_scale: factor on the embeddings of a block.
     """
 
     kind: str
@@ -125,10 +107,7 @@ class DraftConfig:
 def default_target_layer_ids(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
     """Return the target layers that a draft model reads if its file does not list them.
 
-    Returns
-    -------
-    tuple of int
-        Evenly spaced from 1 to ``n_target_layers - 3``, ties to even; the middle one for a draft of one layer.
+    Returns: evenly spaced from 1 to ``n_target_layers - 3``, ties to even; the middle one for a draft of one layer.
     """
     if n_layers == 1:
         return (n_target_layers // 2,)

@@ -14,15 +14,8 @@ NAMES = {"dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark"}
 def draft_overview(path: Path) -> dict[str, Any]:
     """Describe a draft model without reading a weight. Raises the errors of `open_draft`.
 
-    Parameters
-    ----------
-    path : Path
-        A GGUF file, a model folder, or a file in such a folder.
-
-    Returns
-    -------
-    dict
-        ``draft``, ``quantization``, ``memory``: JSON values only, sizes in bytes.
+    path: a GGUF file, a model folder, or a file in such a folder.
+    Returns: ``draft``, ``quantization``, ``memory``: JSON values only, sizes in bytes.
     """
     config, source = open_draft(path)
     counts, sizes = Counter(source.types.values()), Counter[str]()

@@ -30,13 +30,8 @@ from dflash.model.rope import inverse_frequencies, tabulate
 class Tables(NamedTuple):
     """Embedding and LM head of a draft model: its own, or its target's.
 
-    Parameters
-    ----------
-    embedding, output : Matrix (V, D)
-    n_vocab : int
-        Vocabulary size of the target.
-    vocabulary : Vocabulary
-        Draft vocabulary.
+    n_vocab: vocabulary size of the target.
+    vocabulary: draft vocabulary.
     """
 
     embedding: Matrix
@@ -48,30 +43,16 @@ class Tables(NamedTuple):
 class BlockDraft:
     """Draft model that proposes a block of tokens per pass, for several sequences together.
 
-    Parameters
-    ----------
-    source : Source
-        Weights of the same file; they stay packed and mapped.
-    slots : int
-        Sequences that may be open at a time.
-    size : int
-        Context positions kept for each sequence; see `dflash.model.draft.state.places`.
-    kv : str
-        A key of `dflash.kernels.kv_types.KV_TYPES`, not a quantized one: type of stored keys and values.
-    threads : int
-        Cores to use.
-    trim_block : bool
-        Whether to shorten blocks to the requested length even if a layer is not causal. This is cheaper, and rows keep their
-        positions, but they no longer see the mask rows that they were trained with. The demo's draft, which has one layer
-        that is not causal, then has 1 % fewer tokens per step on code and 3 % fewer in chats, with 7 draft tokens.
-    min_confidence : float
-        A DSpark draft ends where the product of its confidences falls below this value.
-
-    Attributes
-    ----------
-    config : DraftConfig
-    draft_vocabs : tuple
-        Empty: only draft models on a GPU have smaller draft vocabularies.
+    source: weights of the same file; they stay packed and mapped.
+    slots: sequences that may be open at a time.
+    size: context positions kept for each sequence; see `dflash.model.draft.state.places`.
+    kv: a key of `dflash.kernels.kv_types.KV_TYPES`, not a quantized one: type of stored keys and values.
+    threads: cores to use.
+    trim_block: whether to shorten blocks to the requested length even if a layer is not causal. This is cheaper, and rows
+        keep their positions, but they no longer see the mask rows that they were trained with. The demo's draft, which has
+        one layer that is not causal, then has 1 % fewer tokens per step on code and 3 % fewer in chats, with 7 draft tokens.
+    min_confidence: a DSpark draft ends where the product of its confidences falls below this value.
+    draft_vocabs: empty: only draft models on a GPU have smaller draft vocabularies.
     """
 
     device: Literal["cpu"] = "cpu"
@@ -115,10 +96,7 @@ class BlockDraft:
     def state(self, begin: int = 0) -> DraftState:
         """Begin a sequence, of which positions from `begin` on will be read.
 
-        Raises
-        ------
-        PoolExhausted
-            If every slot is in use.
+        Raises PoolExhausted if every slot is in use.
         """
         return DraftState(self._rings, begin)
 
@@ -129,13 +107,9 @@ class BlockDraft:
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
         """Append the next positions of several sequences to their contexts.
 
-        Parameters
-        ----------
-        items : sequence of (DraftState, slice or sequence of int)
-            Accepted rows of the features for each sequence, in the order of its positions.
-        features : Mapping of int to float32 (N, D)
-            Outputs of the target's layers ``config.target_layer_ids``, such as `Forward.captured`. Device arrays are copied
-            to the host.
+        items: accepted rows of the features for each sequence, in the order of its positions.
+        features: Mapping of int to float32 (N, D); outputs of the target's layers ``config.target_layer_ids``, such as
+            `Forward.captured`. Device arrays are copied to the host.
         """
         use_threads(self.threads)
         self._context.read(items, features)
@@ -143,25 +117,12 @@ class BlockDraft:
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Find candidates for the tokens after the last one of each sequence.
 
-        Parameters
-        ----------
-        requests : sequence of DraftRequest
-            Requests with different states.
+        requests: requests with different states.
+        Returns: for each request, candidates of `n_draft` positions; of fewer if a DSpark draft ends early by its
+            confidence.
+        Raises RequestError if an anchor is not in the vocabulary, or `n_draft` is out of range.
+        Raises KernelError if two requests have the same state, or a state is closed.
 
-        Returns
-        -------
-        list of Candidates
-            For each request, candidates of `n_draft` positions; of fewer if a DSpark draft ends early by its confidence.
-
-        Raises
-        ------
-        RequestError
-            If an anchor is not in the vocabulary, or `n_draft` is out of range.
-        KernelError
-            If two requests have the same state, or a state is closed.
-
-        Notes
-        -----
         The states do not change. A request has the same result, bit for bit, in every batch.
         """
         if not requests:

@@ -14,20 +14,12 @@ S = TypeVar("S", bound=DraftState | State)
 class DraftRequest(NamedTuple):
     """Request for candidates of one sequence.
 
-    Parameters
-    ----------
-    state : DraftState
-        State that has read all tokens of the sequence but the last.
-    anchor : int
-        The last token, at position ``state.length``.
-    n_draft : int
-        Positions to draft after the anchor, 1 to ``config.max_draft``.
-    params : SampleParams
-        Sampling parameters of the sequence; the scores include its temperature and noise.
-    n_candidates : int
-        Candidates of each position, 1 to 64. A DFlash 2 draft always returns all that its selector scores.
-    draft_vocab : int, optional
-        Index of one of the draft model's ``draft_vocabs``; None drafts from its full vocabulary.
+    state: state that has read all tokens of the sequence but the last.
+    anchor: the last token, at position ``state.length``.
+    n_draft: positions to draft after the anchor, 1 to ``config.max_draft``.
+    params: sampling parameters of the sequence; the scores include its temperature and noise.
+    n_candidates: candidates of each position, 1 to 64. A DFlash 2 draft always returns all that its selector scores.
+    draft_vocab: index of one of the draft model's ``draft_vocabs``; None drafts from its full vocabulary.
     """
 
     state: DraftState
@@ -41,16 +33,10 @@ class DraftRequest(NamedTuple):
 class DeviceDraftRequest(NamedTuple, Generic[S]):
     """Request for a draft tree of one sequence that stays on the device.
 
-    Parameters
-    ----------
-    state : DraftState or State
-        State of the draft model or of the MTP head that has read all tokens of the sequence but the last.
-    params : SampleParams
-        Sampling parameters of the sequence.
-    positions, n_candidates, nodes : int
-        Positions to draft, candidates considered at each, and draft tokens in the tree.
-    draft_vocab : int, optional
-        See `DraftRequest`.
+    state: state of the draft model or of the MTP head that has read all tokens of the sequence but the last.
+    params: sampling parameters of the sequence.
+    positions, n_candidates, nodes: positions to draft, candidates considered at each, and draft tokens in the tree.
+    draft_vocab: see `DraftRequest`.
     """
 
     state: S

@@ -25,10 +25,7 @@ class Selector:
     ``score(a, j) = logit[j] + sum(predecessor[a] * gate * successor[j])``. The candidates are the tokens with the largest
     logits, whatever the sampling parameters; their number is the one that the model was trained with.
 
-    Parameters
-    ----------
-    targets : int32 (R,), optional
-        Target token of each logit; None if the logits are in the order of the target's ids.
+    targets: int32 (R,), optional; target token of each logit; None if the logits are in the order of the target's ids.
     """
 
     def __init__(self, config: DraftConfig, source: Source, targets: Ids | None = None) -> None:
@@ -66,15 +63,10 @@ class Selector:
 def pair_codes(anchor: int, ids: Ids, before: Matrix, rows: Ids, after: Matrix) -> tuple[Floats, Floats]:
     """Return codes (T, K, rank) of the candidates before each position, and of those at each position.
 
-    Parameters
-    ----------
-    anchor : int
-        Token before position 0.
-    ids : int32 (T, K)
-        Candidate tokens.
-    before, after : Matrix (V, rank)
-        Codebooks; candidate j at position t has row ``rows[t, j]`` of `after`.
-    rows : int32 (T, K)
+    anchor: token before position 0.
+    ids: int32 (T, K); candidate tokens.
+    before, after: codebooks; candidate j at position t has row ``rows[t, j]`` of `after`.
+    rows: int32 (T, K)
     """
     n, width = ids.shape
     codes = np.empty((2, n * width, before.shape[1]), np.float32)
@@ -87,21 +79,11 @@ def pair_codes(anchor: int, ids: Ids, before: Matrix, rows: Ids, after: Matrix) 
 def drawn(scores: Floats, ids: Ids, params: SampleParams, first: int) -> Floats:
     """Return log-probabilities of candidates after each previous candidate, with the noise by which tokens are sampled.
 
-    Parameters
-    ----------
-    scores : float32 (T, K, K)
-        Logit of candidate j at position t after candidate i at position t - 1.
-    ids : int32 (T, K)
-        Candidate tokens; -1 fills rows with fewer than K.
-    params : SampleParams
-        Sampling parameters of the sequence.
-    first : int
-        Position of row 0 in the sequence.
-
-    Returns
-    -------
-    float32 (T, K, K)
-        Log-probabilities, normalised over j.
+    scores: float32 (T, K, K); logit of candidate j at position t after candidate i at position t - 1.
+    ids: int32 (T, K); candidate tokens; -1 fills rows with fewer than K.
+    params: sampling parameters of the sequence.
+    first: position of row 0 in the sequence.
+    Returns: float32 (T, K, K); log-probabilities, normalised over j.
     """
     if params.scale is None:
         return log_softmax(scores)

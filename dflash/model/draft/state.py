@@ -23,10 +23,7 @@ DEFAULT_CONTEXT = 4096
 def places(config: DraftConfig, context: int) -> int:
     """Return the positions that the ring of a sequence must hold.
 
-    Parameters
-    ----------
-    context : int
-        Positions that layers without a window see.
+    context: positions that layers without a window see.
     """
     most = max(window or context for window in config.windows)
     return -(-max(most, 1) // _STEP) * _STEP
@@ -35,21 +32,12 @@ def places(config: DraftConfig, context: int) -> int:
 class Rings:
     """Keys and values of the contexts of all sequences; each sequence owns one slot.
 
-    Parameters
-    ----------
-    slots : int
-        Sequences at a time.
-    size : int
-        Positions kept for each.
-    kv : str
-        A key of `KV_TYPES`, not a quantized one.
-    zeros : callable
-        Allocates an array: ``zeros(*shape, dtype=)``.
-
-    Attributes
-    ----------
-    k, v : uint16 or float32 (L, slots, C, KV, D)
-        Keys and values; uint16 holds the bits of float16. Position p is stored at index ``p % C``.
+    slots: sequences at a time.
+    size: positions kept for each.
+    kv: a key of `KV_TYPES`, not a quantized one.
+    zeros: allocates an array: ``zeros(*shape, dtype=)``.
+    k, v: uint16 or float32 (L, slots, C, KV, D); keys and values; uint16 holds the bits of float16. Position p is stored at
+        index ``p % C``.
     """
 
     def __init__(self, config: DraftConfig, slots: int, size: int, kv: str, *, zeros: Callable[..., Any] = zeros) -> None:
@@ -108,10 +96,7 @@ class Rings:
 class DraftSnapshot:
     """Copy of a state, to which it or another state can be restored.
 
-    Attributes
-    ----------
-    begin, length : int
-        Values of the state's attributes.
+    begin, length: values of the state's attributes.
     """
 
     def __init__(self, begin: int, length: int, copies: list[NDArray[Any]]) -> None:
@@ -143,10 +128,7 @@ class DraftSnapshot:
 class DraftState:
     """Context of one sequence.
 
-    Attributes
-    ----------
-    length : int
-        Position of the next token to read; positions ``begin .. length - 1`` have been read.
+    length: position of the next token to read; positions ``begin .. length - 1`` have been read.
     """
 
     def __init__(self, rings: Rings, begin: int = 0) -> None:
@@ -173,10 +155,7 @@ class DraftState:
     def restore(self, snapshot: DraftSnapshot) -> Self:
         """Return to a snapshot of this state or of another one of the same draft model.
 
-        Raises
-        ------
-        DFlashError
-            If the snapshot is closed.
+        Raises DFlashError if the snapshot is closed.
         """
         self.rings.paste(self.slot, snapshot.begin, snapshot.length, snapshot.copies)
         self.begin, self.length = snapshot.begin, snapshot.length

@@ -25,19 +25,10 @@ _TILE = 16
 class Vocabulary:
     """Draft vocabulary: the rows of an LM head that are computed, and the target's token for each logit.
 
-    Parameters
-    ----------
-    parts : tuple of slice
-        Ranges of rows of the head, ascending; their logits stand side by side.
-    targets : int32 (R,), optional
-        Target token of each of the R logits; None if logit i is of token i.
-    own : bool
-        Whether the head has rows for these tokens only.
-
-    Attributes
-    ----------
-    parts, targets, own
-        The parameters.
+    parts: ranges of rows of the head, ascending; their logits stand side by side.
+    targets: int32 (R,), optional; target token of each of the R logits; None if logit i is of token i.
+    own: whether the head has rows for these tokens only.
+    parts, targets, own: the parameters.
     """
 
     def __init__(self, parts: tuple[slice, ...], targets: Ids | None = None, *, own: bool = False) -> None:
@@ -73,20 +64,11 @@ class Vocabulary:
 def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> Vocabulary:
     """Return the vocabulary of a draft model.
 
-    Parameters
-    ----------
-    n : int, optional
-        Use only the first `n` tokens, and the special tokens at the end. Tokens of a byte-pair encoding are in the order of
+    n: use only the first `n` tokens, and the special tokens at the end. Tokens of a byte-pair encoding are in the order of
         its merges, which is roughly the order of their frequency.
-
-    Raises
-    ------
-    RequestError
-        If the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
-    Unsupported
-        If `n` is given for a draft model with a vocabulary of its own.
-    FormatError
-        If the draft model maps a token to an id that the target does not have.
+    Raises RequestError if the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
+    Raises Unsupported if `n` is given for a draft model with a vocabulary of its own.
+    Raises FormatError if the draft model maps a token to an id that the target does not have.
     """
     shared = first(target, n)
     if source.has("d2t"):
@@ -104,10 +86,7 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
     """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None.
 
-    Raises
-    ------
-    RequestError
-        If the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
+    Raises RequestError if the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
     """
     n_vocab = target.config.n_vocab
     if n is not None and not (isinstance(n, Integral) and 1 <= n <= n_vocab):
@@ -121,14 +100,9 @@ def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
 def common(target: "Model | DeviceModel") -> tuple[Vocabulary, ...]:
     """Return subsets of the vocabulary that cover texts of the most common languages.
 
-    Returns
-    -------
-    tuple of Vocabulary
-        The first two fifths and the first three fifths of a vocabulary of at least `LARGE` tokens, each with the special
-        tokens; empty for a smaller vocabulary.
+    Returns: the first two fifths and the first three fifths of a vocabulary of at least `LARGE` tokens, each with the
+        special tokens; empty for a smaller vocabulary.
 
-    Notes
-    -----
     Merges are in the order of their frequency, but not equally over all languages. Of the 248,320 tokens of Qwen3.5, the
     first 95,000 are nearly all of English and code, the next 53,000 are Chinese, the rest of other languages. Share of the
     tokens of a text that lie outside the first two fifths: code 0.03 to 0.15 %, English 0.2 to 0.5 %, German 6 to 9 %,

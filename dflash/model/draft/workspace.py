@@ -8,11 +8,9 @@ from dflash.model.workspace import RowArrays
 def block_space(config: DraftConfig, n_rows: int) -> RowArrays:
     """Allocate the arrays for the rows of blocks.
 
-    Returns
-    -------
-    RowArrays
-        ``stream``, ``normed``, ``query``, ``key``, ``value``, ``attended``, ``inner``, ``cos``, ``sin``; a DFlash 2 draft
-        also has ``change`` (dynamic taps of the convolutions), ``mixed`` (input of a sublayer) and ``product`` (its output).
+    Returns: ``stream``, ``normed``, ``query``, ``key``, ``value``, ``attended``, ``inner``, ``cos``, ``sin``; a DFlash 2
+        draft also has ``change`` (dynamic taps of the convolutions), ``mixed`` (input of a sublayer) and ``product`` (its
+        output).
     """
     q, kv = config.heads * config.head_size, config.kv_heads * config.head_size
     widths = {"stream": config.width, "normed": config.width, "query": q, "key": kv, "value": kv, "attended": q}
@@ -26,10 +24,7 @@ def block_space(config: DraftConfig, n_rows: int) -> RowArrays:
 def context_space(config: DraftConfig, n_rows: int) -> RowArrays:
     """Allocate the arrays for context rows.
 
-    Returns
-    -------
-    RowArrays
-        ``features``, ``fused``, ``cos``, ``sin``, and for each layer ``key0``, ``value0``, ``key1``, ...
+    Returns: ``features``, ``fused``, ``cos``, ``sin``, and for each layer ``key0``, ``value0``, ``key1``, ...
     """
     widths = {"features": len(config.target_layer_ids) * config.width, "fused": config.width}
     widths |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}

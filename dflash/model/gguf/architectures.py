@@ -77,16 +77,11 @@ MTP_OPTIONAL: Shapes = {
 class Fused(NamedTuple):
     """A tensor that files hold in place of several.
 
-    Parameters
-    ----------
-    name, shape : str
-        The tensor in the file.
-    parts : tuple of str
-        The tensors that it replaces.
-    runs : tuple of (str, int)
-        Rows that belong to one key head of linear attention, from the top: the axis name of their number, and the index in
-        `parts` of the tensor that they belong to. The tensor has these rows for each key head in turn; a part has all of
-        its first rows, then all of its second rows. Empty if the rows of the parts stand one after the other.
+    name, shape: the tensor in the file.
+    parts: the tensors that it replaces.
+    runs: rows that belong to one key head of linear attention, from the top: the axis name of their number, and the index in
+        `parts` of the tensor that they belong to. The tensor has these rows for each key head in turn; a part has all of its
+        first rows, then all of its second rows. Empty if the rows of the parts stand one after the other.
     """
 
     name: str
@@ -105,41 +100,24 @@ ALIASES = {"ssm_dt": "ssm_dt.bias"}
 class Architecture(NamedTuple):
     """Tensors of an architecture, which say what its blocks have.
 
-    Parameters
-    ----------
-    linear : dict or None
-        Mixer of a linear-attention block; None if every block is full attention.
-    full : dict
-        Mixer of a full-attention block.
-    ffn : dict
-        Feed forward of every block; the first tensor is the norm before it.
-    fused : tuple of Fused
-        Fused tensors that may replace those of a full-attention mixer or of a feed forward.
-    sections : bool
-        Whether the rotary embedding has sections for the positions of images, which the file must give.
-    grouped : bool
-        Whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
-    outside : dict
-        Tensors outside the blocks besides those of every model.
-    optional : dict
-        Tensors that a file may lack, in a block or outside.
-    layered : bool
-        Whether layers differ in heads, window and feed forward, see `dflash.model.layered.sizes`.
-    unscaled : bool
-        Whether scores of attention are not divided by the root of the head size, and values are normed like keys.
-    gelu : bool
-        Whether the feed forward has GELU in place of SiLU.
-    scaled_embedding : bool
-        Whether embeddings are multiplied by the root of their width.
-    beside : dict
-        Tensors of a block whose file has experts beside the dense feed forward.
-    window_period : int
-        Period of the layers where the file names a window but not its layers: the first layer of a period sees all tokens,
-        the others have the window. 0 where the file must name them.
-    interleaved : bool
-        Whether neighbouring rows of the query and key projections form a pair of the rotary embedding.
-    routed : dict
-        Feed forward of every block in a file with experts, in place of `ffn`; empty where that does not depend on the file.
+    linear: mixer of a linear-attention block; None if every block is full attention.
+    full: mixer of a full-attention block.
+    ffn: feed forward of every block; the first tensor is the norm before it.
+    fused: fused tensors that may replace those of a full-attention mixer or of a feed forward.
+    sections: whether the rotary embedding has sections for the positions of images, which the file must give.
+    grouped: whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
+    outside: tensors outside the blocks besides those of every model.
+    optional: tensors that a file may lack, in a block or outside.
+    layered: whether layers differ in heads, window and feed forward, see `dflash.model.layered.sizes`.
+    unscaled: whether scores of attention are not divided by the root of the head size, and values are normed like keys.
+    gelu: whether the feed forward has GELU in place of SiLU.
+    scaled_embedding: whether embeddings are multiplied by the root of their width.
+    beside: tensors of a block whose file has experts beside the dense feed forward.
+    window_period: period of the layers where the file names a window but not its layers: the first layer of a period sees
+        all tokens, the others have the window. 0 where the file must name them.
+    interleaved: whether neighbouring rows of the query and key projections form a pair of the rotary embedding.
+    routed: feed forward of every block in a file with experts, in place of `ffn`; empty where that does not depend on the
+        file.
     """
 
     linear: Shapes | None

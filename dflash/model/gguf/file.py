@@ -30,16 +30,10 @@ class GGUFFile:
 
     Opening reads and checks only the header; weights are memory-mapped and read from disk when they are used.
 
-    Attributes
-    ----------
-    path : Path
-        The first file.
-    parts : tuple of Path
-        All files.
-    metadata : Mapping of str to Value
-        Keys of the first file; arrays are NumPy arrays, or lists of str.
-    tensors : dict of str to TensorInfo
-        Tensors of all files, in file order.
+    path: the first file.
+    parts: all files.
+    metadata: keys of the first file; arrays are NumPy arrays, or lists of str.
+    tensors: tensors of all files, in file order.
     """
 
     def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
@@ -57,21 +51,12 @@ class GGUFFile:
     def open(cls, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Self:
         """Open a model.
 
-        Parameters
-        ----------
-        path : str or path
-            The file, or any part of a split model (``...-00001-of-00003.gguf``).
-        progress : callable, optional
-            Called after each file with the number of files opened so far and the number of all files.
-
-        Raises
-        ------
-        NotFound
-            If there is no such file, or a part of a split model is missing.
-        FormatError
-            If a file is damaged or not a GGUF file; the message names the item, its value and the file offset.
-        Unsupported
-            If a file is of another GGUF version or big-endian.
+        path: the file, or any part of a split model (``...-00001-of-00003.gguf``).
+        progress: called after each file with the number of files opened so far and the number of all files.
+        Raises NotFound if there is no such file, or a part of a split model is missing.
+        Raises FormatError if a file is damaged or not a GGUF file; the message names the item, its value and the file
+            offset.
+        Raises Unsupported if a file is of another GGUF version or big-endian.
         """
         path = Path(path)
         with ExitStack() as opened:
@@ -95,15 +80,9 @@ class GGUFFile:
     def data(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as stored in the file.
 
-        Returns
-        -------
-        uint8 (..., row_bytes)
-            Read-only, memory-mapped; the leading axes are those of the tensor. Stays valid after `close`.
-
-        Raises
-        ------
-        FormatError
-            If there is no such tensor.
+        Returns: uint8 (..., row_bytes); read-only, memory-mapped; the leading axes are those of the tensor. Stays valid
+            after `close`.
+        Raises FormatError if there is no such tensor.
         """
         tensor = self._tensor(name)
         raw = np.frombuffer(self._data[tensor.part], np.uint8, tensor.n_bytes, tensor.offset)
@@ -112,19 +91,8 @@ class GGUFFile:
     def array(self, name: str) -> np.ndarray:
         """Return a copy of an unquantized tensor as float32.
 
-        Parameters
-        ----------
-        name : str
-            A tensor of type F32, F16 or BF16.
-
-        Returns
-        -------
-        float32, of the shape of the tensor
-
-        Raises
-        ------
-        FormatError
-            If there is no such tensor or it is of another type.
+        name: a tensor of type F32, F16 or BF16.
+        Raises FormatError if there is no such tensor or it is of another type.
         """
         tensor = self._tensor(name)
         if tensor.type not in FLOATS:
@@ -134,18 +102,9 @@ class GGUFFile:
     def fingerprint(self) -> str:
         """Return a hash of all headers and of samples of each tensor, which differs between models and quantizations.
 
-        Returns
-        -------
-        str
-            64 hexadecimal digits. Names and times of files have no influence.
+        Returns: 64 hexadecimal digits. Names and times of files have no influence.
+        Raises ModelError if the file is closed.
 
-        Raises
-        ------
-        ModelError
-            If the file is closed.
-
-        Notes
-        -----
         Samples are the first, middle and last `_SAMPLE` bytes of a tensor: training and quantization change nearly all.
         """
         if not self._data:
@@ -184,10 +143,7 @@ class GGUFFile:
 def part_names(name: str) -> list[str]:
     """Return the names of all parts of the model that the file `name` belongs to, in order.
 
-    Parameters
-    ----------
-    name : str
-        A file name; unless it ends in ``-0000k-of-0000n.gguf`` it is the only part.
+    name: a file name; unless it ends in ``-0000k-of-0000n.gguf`` it is the only part.
     """
     match = _PART_NAME.fullmatch(name)
     if match is None:

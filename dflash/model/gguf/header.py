@@ -38,14 +38,9 @@ def quoted(name: str) -> str:
 class HeaderReader:
     """Reads a header from its start, never past its end.
 
-    Attributes
-    ----------
-    file : str
-        Name of the file.
-    position : int
-        File offset of the next value.
-    end : int
-        File offset at which the header must have ended.
+    file: name of the file.
+    position: file offset of the next value.
+    end: file offset at which the header must have ended.
     """
 
     def __init__(self, data: mmap, file: str) -> None:

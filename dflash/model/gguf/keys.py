@@ -15,12 +15,8 @@ _REQUIRED = object()
 class Keys:
     """Metadata of one architecture, read key by key with checks.
 
-    Parameters
-    ----------
-    metadata : Mapping of str to Value
-        All keys of a file.
-    architecture : str
-        Prefix of the keys: with ``"qwen35"``, ``integer("block_count")`` reads ``qwen35.block_count``.
+    metadata: all keys of a file.
+    architecture: prefix of the keys: with ``"qwen35"``, ``integer("block_count")`` reads ``qwen35.block_count``.
     """
 
     def __init__(self, metadata: Mapping[str, Value], architecture: str) -> None:
@@ -33,10 +29,7 @@ class Keys:
     def integer(self, name: str, default: Any = _REQUIRED, *, low: int = 1, high: int = 2**31 - 1) -> int:
         """Return a whole number within `low` and `high`.
 
-        Raises
-        ------
-        FormatError
-            If the key is missing and has no default, or holds anything else.
+        Raises FormatError if the key is missing and has no default, or holds anything else.
         """
         value = self.value(name, default)
         if value is default:

@@ -20,18 +20,10 @@ _ALIGNMENT = "general.alignment"
 class TensorInfo(NamedTuple):
     """Location, shape and type of a tensor.
 
-    Parameters
-    ----------
-    name : str
-    shape : tuple of int
-        Shape in NumPy order: the row length is last, which GGUF lists first.
-    type : str
-        Name of the block type, such as ``"Q4_K"``.
-    offset : int
-        Offset of the first byte from the start of the file.
-    n_bytes : int
-    part : int
-        Index of the file in a split model, from 0.
+    shape: shape in NumPy order: the row length is last, which GGUF lists first.
+    type: name of the block type, such as ``"Q4_K"``.
+    offset: offset of the first byte from the start of the file.
+    part: index of the file in a split model, from 0.
     """
 
     name: str
@@ -65,19 +57,10 @@ class GGUFPart:
 def open_part(path: Path, number: int = 0) -> GGUFPart:
     """Map a file, then read and check its header.
 
-    Parameters
-    ----------
-    number : int
-        Index of the file in a split model, from 0.
-
-    Raises
-    ------
-    NotFound
-        If there is no such file.
-    FormatError
-        If the file is damaged or not a GGUF file.
-    Unsupported
-        If the file has another GGUF version or byte order.
+    number: index of the file in a split model, from 0.
+    Raises NotFound if there is no such file.
+    Raises FormatError if the file is damaged or not a GGUF file.
+    Raises Unsupported if the file has another GGUF version or byte order.
     """
     data = _map(path)
     try:

@@ -34,12 +34,8 @@ _ENCODERS = ("v.", "mm.", "a.")
 class Matched(NamedTuple):
     """Tensors of a file, split into those that the model needs and others.
 
-    Parameters
-    ----------
-    known : dict of str to TensorInfo
-        Tensors that the model needs, by the name in dflash: the file's name, except ``ssm_dt.bias`` for ``ssm_dt``.
-    unknown : tuple of str
-        Names in the file of tensors that the model does not use: those of encoders of images and audio.
+    known: tensors that the model needs, by the name in dflash: the file's name, except ``ssm_dt.bias`` for ``ssm_dt``.
+    unknown: names in the file of tensors that the model does not use: those of encoders of images and audio.
     """
 
     known: dict[str, TensorInfo]
@@ -49,16 +45,9 @@ class Matched(NamedTuple):
 def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
     """Return every tensor that a model needs.
 
-    Parameters
-    ----------
-    present : collection of str
-        Names of the tensors in a file. They determine which projections are expected in fused form, and which optional
+    present: names of the tensors in a file. They determine which projections are expected in fused form, and which optional
         tensors are expected.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        NumPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
+    Returns: numPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
     """
     architecture, axes = config.blocks, _axes(config)
     shapes = OUTSIDE | ({} if config.tied else HEAD) | architecture.outside
@@ -79,18 +68,10 @@ def _sized(shape: str, axes: Mapping[str, int]) -> tuple[int, ...]:
 def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: bool = True) -> Matched:
     """Check that a file holds every tensor of a model, in its shape.
 
-    Parameters
-    ----------
-    trunk : bool
-        False for a file that holds only the MTP block, whose trunk is in another file.
-
-    Raises
-    ------
-    FormatError
-        If tensors are missing, which the message lists, or a tensor has a wrong shape.
-    Unsupported
-        If the file holds only an MTP block although `trunk` is True, weights have separate scale tensors, or there are
-        tensors that dflash would not use: it would compute another function than the file describes.
+    trunk: false for a file that holds only the MTP block, whose trunk is in another file.
+    Raises FormatError if tensors are missing, which the message lists, or a tensor has a wrong shape.
+    Raises Unsupported if the file holds only an MTP block although `trunk` is True, weights have separate scale tensors, or
+        there are tensors that dflash would not use: it would compute another function than the file describes.
     """
     named = {_meant(name, tensors): tensor for name, tensor in tensors.items()}
     expected = expected_tensors(config, named.keys())

@@ -14,8 +14,6 @@ class ExpertsBeside:
 
     Reads `stream`, adds to `hidden`. Their router has a norm of its own, and each expert a factor of its share.
 
-    Notes
-    -----
     ``hidden += rms(sum_e p_e f_e expert_e(rms(stream)))`` with ``p = softmax(router (scale rms(stream) / sqrt(D)))`` of the
     selected experts, normalised to a sum of 1.
     """

@@ -17,8 +17,6 @@ class PerLayerEmbedding:
 
     Reads `stream` before the first layer, writes `per_layer`.
 
-    Notes
-    -----
     ``per_layer = (rms(model_proj stream / sqrt(D)) + sqrt(P) token_embd[token]) / sqrt(2)``, with the norm over the P
     elements of a layer.
     """

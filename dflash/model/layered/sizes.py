@@ -15,18 +15,11 @@ from dflash.model.gguf.part import TensorInfo
 class LayerSizes(NamedTuple):
     """Sizes of one layer.
 
-    Parameters
-    ----------
-    heads, kv_heads, head_size : int
-        Query heads, KV heads and head size.
-    window : int
-        Tokens that a row attends to at most: itself and those before it. 0 for all.
-    source : int
-        Layer whose keys and values it reads; itself unless it has none of its own.
-    ffn : int
-        Inner size of the dense feed forward; 0 if the layer has experts instead.
-    gate : int
-        Elements of the gate of a token's attention: one for each query head, or for each of its elements; 0 for no gate.
+    heads, kv_heads, head_size: query heads, KV heads and head size.
+    window: tokens that a row attends to at most: itself and those before it. 0 for all.
+    source: layer whose keys and values it reads; itself unless it has none of its own.
+    ffn: inner size of the dense feed forward; 0 if the layer has experts instead.
+    gate: elements of the gate of a token's attention: one for each query head, or for each of its elements; 0 for no gate.
     """
 
     heads: int

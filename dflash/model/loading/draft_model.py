@@ -22,11 +22,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 class Small:
     """A complete model that drafts for another one.
 
-    Attributes
-    ----------
-    model : Model or DeviceModel
-    kind : str
-        See `Loaded.kind`.
+    kind: see `Loaded.kind`.
     """
 
     def __init__(self, loaded: Loaded) -> None:
@@ -41,22 +37,12 @@ class Small:
 def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], device: str | None = None) -> Small:
     """Load a model that has the same tokens as another one.
 
-    Parameters
-    ----------
-    large : Model or DeviceModel
-        The target model; the small model gets its numbers of sequences and pending rows, its context and its type of
-        KV cache.
-    name : str or path
-        See `load_model`.
-    device : str, optional
-        ``"cpu"``, or that of the target, which is the default.
-
-    Raises
-    ------
-    Unsupported
-        If the two models have different tokens, or the device is another GPU than the target's.
-    DFlashError
-        As raised by `load_model`.
+    large: the target model; the small model gets its numbers of sequences and pending rows, its context and its type of KV
+        cache.
+    name: see `load_model`.
+    device: ``"cpu"``, or that of the target, which is the default.
+    Raises Unsupported if the two models have different tokens, or the device is another GPU than the target's.
+    Raises DFlashError as raised by `load_model`.
     """
     if device is not None and device_number(device) is not None and device != _gpu(large):
         raise Unsupported(f"draft_device {device!r}: a small model runs on 'cuda', the GPU of its target, or on 'cpu'")

@@ -10,10 +10,7 @@ _processes: list[int] = []
 def check_fork(loaded_in: int | None = None) -> None:
     """Raise an error if this process is a fork of one that has loaded a model; otherwise note that it loads one.
 
-    Parameters
-    ----------
-    loaded_in : int, optional
-        Process that has loaded the model to be used; None to load another one.
+    loaded_in: process that has loaded the model to be used; None to load another one.
     """
     if loaded_in is None and not _processes:
         _processes.append(os.getpid())

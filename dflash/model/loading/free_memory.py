@@ -8,16 +8,10 @@ from pathlib import Path
 def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that can be allocated without swapping and without the process being killed.
 
-    Parameters
-    ----------
-    root : Path
-        Root of the file system; tests use another one.
-
-    Returns
-    -------
-    int
-        The minimum of the machine's available memory and of the memory left in each control group of the process (versions 1
-        and 2, parents included). In a container, ``/proc/meminfo`` shows the host's memory, so that both are needed.
+    root: root of the file system; tests use another one.
+    Returns: the minimum of the machine's available memory and of the memory left in each control group of the process
+        (versions 1 and 2, parents included). In a container, ``/proc/meminfo`` shows the host's memory, so that both are
+        needed.
     """
     return max(0, min([_of_machine(root), *_of_groups(root)]))
 

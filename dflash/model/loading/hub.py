@@ -65,34 +65,18 @@ def resolve(
 ) -> Path:
     """Find a model, downloading it if it is on the hub and not in the cache.
 
-    Parameters
-    ----------
-    name : str or path
-        A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo@revision:quant``, where ``hf:`` may be left out unless
+    name: a GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo@revision:quant``, where ``hf:`` may be left out unless
         there is a file or folder of that name. The revision is a branch, tag or commit, by default the current ``main``;
-        only a commit never changes. The quantization is a name in upper or lower case
-        (``hf:org/repo:q4_k_m``) or a file name; by default Q4_K_M, if the repository has it.
-    folders : bool
-        Whether a repository without GGUF files may hold ``config.json`` and safetensors files, as draft models often do.
-    progress : type, optional
-        A class like `tqdm.tqdm` that shows the progress of the download; by default the hub client's own.
-    endpoint, cache_dir : str or path, optional
-        Hub and cache folder to use instead of the hub client's defaults.
+        only a commit never changes. The quantization is a name in upper or lower case (``hf:org/repo:q4_k_m``) or a file
+        name; by default Q4_K_M, if the repository has it.
+    folders: whether a repository without GGUF files may hold ``config.json`` and safetensors files, as draft models often
+        do.
+    progress: a class like `tqdm.tqdm` that shows the progress of the download; by default the hub client's own.
+    endpoint, cache_dir: hub and cache folder to use instead of the hub client's defaults.
+    Returns: the file; of a split model the first part, with the other parts beside it; of a folder its ``config.json``.
+    Raises NotFound if there is no such file, repository, revision or quantization; the message lists what exists.
+    Raises DownloadError if the hub can't be reached or answers with an error, and the model is not in the cache.
 
-    Returns
-    -------
-    Path
-        The file; of a split model the first part, with the other parts beside it; of a folder its ``config.json``.
-
-    Raises
-    ------
-    NotFound
-        If there is no such file, repository, revision or quantization; the message lists what exists.
-    DownloadError
-        If the hub can't be reached or answers with an error, and the model is not in the cache.
-
-    Notes
-    -----
     The hub client resumes downloads, caches files and shows progress. If the hub can't be reached, a model in the cache is
     used.
     """
@@ -146,16 +130,9 @@ def _names_beside(path: Path) -> list[str]:
 def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
     """Return a fingerprint of the local files of a model, to detect changes.
 
-    Parameters
-    ----------
-    name : str
-        See `resolve`; folders are allowed.
-
-    Returns
-    -------
-    tuple or None
-        Name, modification time in nanoseconds and bytes of each file; empty if there is none. None for a model on the hub,
-        or one that is yet to be found, whose state is not known without a request.
+    name: see `resolve`; folders are allowed.
+    Returns: name, modification time in nanoseconds and bytes of each file; empty if there is none. None for a model on the
+        hub, or one that is yet to be found, whose state is not known without a request.
     """
     if repository_of(name) is not None or name == "auto":
         return None

@@ -39,21 +39,11 @@ def draft_of(metadata: Mapping[str, Any], path: Path, *, at_hand: bool = False) 
 
     A draft in the repository or folder of the target comes first, then the table.
 
-    Parameters
-    ----------
-    metadata : mapping
-        Metadata of the target's file.
-    path : Path
-        The target's file.
-    at_hand : bool
-        Whether drafts on the hub are left out, since a gigabyte should not be downloaded for a name.
-
-    Raises
-    ------
-    NotFound
-        If no draft is known, or at hand.
-    RequestError
-        If the user's own table can't be read.
+    metadata: metadata of the target's file.
+    path: the target's file.
+    at_hand: whether drafts on the hub are left out, since a gigabyte should not be downloaded for a name.
+    Raises NotFound if no draft is known, or at hand.
+    Raises RequestError if the user's own table can't be read.
     """
     names = list(_names(metadata, path))
     found = _beside(path, names) or _listed(names)

@@ -12,17 +12,9 @@ from dflash.model.gguf.header import quoted
 def memory_errors(name: object, remedy: str) -> Iterator[None]:
     """Raise `OutOfMemory` in place of MemoryError and of an OSError with ENOMEM.
 
-    Parameters
-    ----------
-    name : object
-        Name of the model that is being loaded, for the message.
-    remedy : str
-        Advice that reduces the memory needed, for the message.
-
-    Raises
-    ------
-    OutOfMemory
-        If the body ran out of memory.
+    name: name of the model that is being loaded, for the message.
+    remedy: advice that reduces the memory needed, for the message.
+    Raises OutOfMemory if the body ran out of memory.
     """
     try:
         yield

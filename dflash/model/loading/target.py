@@ -48,22 +48,13 @@ MAX_SEQUENCES = 1024
 class Loaded:
     """A loaded model with its file, tokenizer and chat template.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        Open.
-    model : Model or DeviceModel
-        Computes logits from token ids; ``model.config.context`` is the most tokens of a sequence here.
-    tokenizer : Tokenizer
-        Converts text to token ids and back.
-    template : ChatTemplate or None
-        Renders messages as text; None if the file has no template.
-    sequences : int
-        Sequences that may be open at a time. The model has one more slot, for scoring a given text beside them.
-    trouble : str or None
-        Reason why the model runs on the CPU although ``device="auto"`` prefers a GPU.
-    gpu : int or None
-        CUDA device number if one was chosen. That GPU must be current in every thread that uses the model
+    file: open.
+    model: computes logits from token ids; ``model.config.context`` is the most tokens of a sequence here.
+    tokenizer: converts text to token ids and back.
+    template: renders messages as text; None if the file has no template.
+    sequences: sequences that may be open at a time. The model has one more slot, for scoring a given text beside them.
+    trouble: reason why the model runs on the CPU although ``device="auto"`` prefers a GPU.
+    gpu: CUDA device number if one was chosen. That GPU must be current in every thread that uses the model
         (`dflash.kernels.gpu.device.on`); None leaves a thread as it is.
     """
 
@@ -117,24 +108,13 @@ def load_model(
 ) -> Loaded:
     """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
 
-    Parameters
-    ----------
-    threads : int, optional
-        Cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
-    context : int, optional
-        Most tokens of a sequence. By default the model's own limit, or less if that does not fit: on the CPU, sequences get
-        half of the free memory.
-    progress : callable, optional
-        Called with the name of each phase before it begins. If given, downloads also show a progress bar.
-    with_tokenizer : callable, optional
-        Called with the tokenizer before the weights are loaded.
-    before_kernels : callable, optional
-        Called before the first kernel of a model on the CPU is compiled.
-
-    Raises
-    ------
-    OutOfMemory
-        If the weights do not fit the GPU, or the machine has too little memory.
+    threads: cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
+    context: most tokens of a sequence. By default the model's own limit, or less if that does not fit: on the CPU, sequences
+        get half of the free memory.
+    progress: called with the name of each phase before it begins. If given, downloads also show a progress bar.
+    with_tokenizer: called with the tokenizer before the weights are loaded.
+    before_kernels: called before the first kernel of a model on the CPU is compiled.
+    Raises OutOfMemory if the weights do not fit the GPU, or the machine has too little memory.
     """
     _check(device, threads, context, sequences, kv)
     check_fork()
@@ -191,15 +171,8 @@ def split_overview(
 ) -> dict[str, Any]:
     """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
 
-    Returns
-    -------
-    dict
-        ``split``, ``pages``, ``context``, and ``devices``, a list with layers and bytes of each; JSON values.
-
-    Raises
-    ------
-    DFlashError
-        As `load_model`, before it would load anything.
+    Returns: ``split``, ``pages``, ``context``, and ``devices``, a list with layers and bytes of each; JSON values.
+    Raises DFlashError as `load_model`, before it would load anything.
     """
     numbers = _numbers(device, devices, split)
     _trouble("cuda")
@@ -220,10 +193,7 @@ def split_overview(
 def loaded_model(model: TargetModel) -> "Model | DeviceModel":
     """Return a target as the model of a file that it is, for drafters that read its weights and metadata.
 
-    Raises
-    ------
-    Unsupported
-        If it is another kind of model.
+    Raises Unsupported if it is another kind of model.
     """
     if isinstance(model, Model):
         return model

@@ -21,17 +21,11 @@ _STEPS = 40  # of the bisection that balances the devices; the last one changes 
 class DevicePlan:
     """Part of a model on one device, in bytes.
 
-    Parameters
-    ----------
-    name : str
-    layers : range
-        Layers whose weights it has; in a tensor split it has a part of each.
-    config : Config
-        Sizes of its part, from which its KV pages and recurrent slots are allocated.
-    weights, states, pages, work : int
-        Weights; recurrent states of all sequences; KV pages, with those that prompts unpack; scratch memory and reserve.
-    free : int
-        Free memory before loading.
+    layers: layers whose weights it has; in a tensor split it has a part of each.
+    config: sizes of its part, from which its KV pages and recurrent slots are allocated.
+    weights, states, pages, work: weights; recurrent states of all sequences; KV pages, with those that prompts unpack;
+        scratch memory and reserve.
+    free: free memory before loading.
     """
 
     name: str
@@ -58,16 +52,10 @@ class DevicePlan:
 class SplitPlan:
     """A model on several devices.
 
-    Parameters
-    ----------
-    kind : str
-        One of `SPLITS`.
-    devices : tuple of DevicePlan
-        The first one also has the embedding, the LM head and the drafts.
-    n_pages : int
-        KV pages.
-    context : int
-        Most tokens of a sequence.
+    kind: one of `SPLITS`.
+    devices: the first one also has the embedding, the LM head and the drafts.
+    n_pages: KV pages.
+    context: most tokens of a sequence.
     """
 
     kind: str
@@ -97,29 +85,16 @@ def plan_split(
 ) -> SplitPlan:
     """Divide a model among devices.
 
-    Parameters
-    ----------
-    tensors : collection of TensorInfo
-        Tensors that the model uses.
-    kind : str
-        One of `SPLITS`.
-    names : sequence of str
-        Names of the devices.
-    free : sequence of int
-        Free bytes of each device.
-    work : callable
-        Returns the bytes of scratch memory and reserve of a device that runs layers of these sizes.
-    context, sequences, kv, kv_bytes
-        See `dflash.model.state.budget.n_pages`; recurrent states are allocated for one more sequence.
-
-    Raises
-    ------
-    OutOfMemory
-        If a device has too little memory; the message names it.
-    RequestError
-        If there are fewer layers than devices, or the context does not fit.
-    Unsupported
-        If a tensor split does not divide the model, or its layers differ.
+    tensors: tensors that the model uses.
+    kind: one of `SPLITS`.
+    names: names of the devices.
+    free: free bytes of each device.
+    work: returns the bytes of scratch memory and reserve of a device that runs layers of these sizes.
+    context, sequences, kv, kv_bytes: see `dflash.model.state.budget.n_pages`; recurrent states are allocated for one more
+        sequence.
+    Raises OutOfMemory if a device has too little memory; the message names it.
+    Raises RequestError if there are fewer layers than devices, or the context does not fit.
+    Raises Unsupported if a tensor split does not divide the model, or its layers differ.
     """
     if config.layers:
         raise Unsupported(

@@ -13,19 +13,10 @@ class SplitPools(Pools):
 
     Its own arrays are those of the first device.
 
-    Parameters
-    ----------
-    plan : SplitPlan
-        Number of pages, and the sizes of each device's part.
-    devices : sequence of context manager
-        For each device a reusable context in which it is the current one.
-    slots, kv, backend
-        See `Pools`.
-
-    Attributes
-    ----------
-    others : list of Pools
-        Arrays of the other devices.
+    plan: number of pages, and the sizes of each device's part.
+    devices: for each device a reusable context in which it is the current one.
+    slots, kv, backend: see `Pools`.
+    others: arrays of the other devices.
     """
 
     def __init__(

@@ -26,10 +26,7 @@ TILE = 16
 class Columns(NamedTuple):
     """Columns of a gathered array that one device computes: ranges of `size`, each `step` after the one before.
 
-    Parameters
-    ----------
-    first, size, step, n : int
-        First column, columns of a range, distance of two ranges, number of ranges.
+    first, size, step, n: first column, columns of a range, distance of two ranges, number of ranges.
     """
 
     first: int
@@ -47,10 +44,7 @@ class Columns(NamedTuple):
 class Shard(NamedTuple):
     """One of the devices of a tensor split.
 
-    Parameters
-    ----------
-    rank, of : int
-        Number of the device, and number of all devices.
+    rank, of: number of the device, and number of all devices.
     """
 
     rank: int
@@ -70,10 +64,7 @@ class Shard(NamedTuple):
 def shard_config(config: Config, shards: int) -> Config:
     """Return the sizes of one device: its heads, and its part of the feed forward.
 
-    Raises
-    ------
-    Unsupported
-        If the number of devices does not divide the heads or the tiles of the model.
+    Raises Unsupported if the number of devices does not divide the heads or the tiles of the model.
     """
     sizes = {
         "KV heads": config.kv_heads,
@@ -104,19 +95,10 @@ def value_groups(config: Config) -> int:
 def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> list[slice]:
     """Return the rows of a block's tensor that a device has, in the order in which it stores them.
 
-    Parameters
-    ----------
-    config : Config
-        Sizes of the whole model.
-    name : str
-        Name of the tensor without ``blk.i.``.
-    recurrent : bool
-        Whether the block is linear attention.
-
-    Returns
-    -------
-    list of slice
-        Empty for a tensor that every device has as a whole: norms and experts.
+    config: sizes of the whole model.
+    name: name of the tensor without ``blk.i.``.
+    recurrent: whether the block is linear attention.
+    Returns: empty for a tensor that every device has as a whole: norms and experts.
     """
     groups = value_groups(config) if recurrent else 1
     keys, values = config.delta_key_heads * config.delta_size, config.delta_value_heads * config.delta_size
@@ -147,10 +129,7 @@ def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> lis
 class ShardWeights:
     """The weights of one device, by the names of `Weights`.
 
-    Parameters
-    ----------
-    config : Config
-        Sizes of the whole model.
+    config: sizes of the whole model.
     """
 
     def __init__(self, whole: Weights, config: Config, shard: Shard) -> None:

@@ -13,17 +13,12 @@ from dflash.model.loading.free_memory import free_memory
 class Need(NamedTuple):
     """Bytes that sequences take beside the weights.
 
-    Parameters
-    ----------
-    page : int
-        Keys and values of `PAGE` positions, all layers.
-    state : int
-        Recurrent and convolution state of a sequence.
-    pending : int
-        Inputs of a sequence's pending rows, stored until the next forward applies the accepted ones; in proportion to
+    page: keys and values of `PAGE` positions, all layers.
+    state: recurrent and convolution state of a sequence.
+    pending: inputs of a sequence's pending rows, stored until the next forward applies the accepted ones; in proportion to
         ``config.pending``.
-    unpacked : int
-        Values of a quantized page of one layer in float16, which prefill passes on a GPU read; 0 if nothing is quantized.
+    unpacked: values of a quantized page of one layer in float16, which prefill passes on a GPU read; 0 if nothing is
+        quantized.
     """
 
     page: int
@@ -54,32 +49,15 @@ def n_pages(
 ) -> tuple[int, int]:
     """Choose the number of KV pages to allocate.
 
-    Parameters
-    ----------
-    context : int, optional
-        Tokens that one sequence must be able to have; by default the model's own limit, or less if that does not fit.
-    sequences : int
-        Sequences at a time; their full contexts need not fit all at once.
-    kv : str
-        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
-    room : int, optional
-        Bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
-    kv_bytes : int, optional
-        Most bytes of all pages, instead of a share of the memory.
+    context: tokens that one sequence must be able to have; by default the model's own limit, or less if that does not fit.
+    sequences: sequences at a time; their full contexts need not fit all at once.
+    kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+    room: bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
+    kv_bytes: most bytes of all pages, instead of a share of the memory.
+    Returns pages, context: pages to allocate, and most tokens of a sequence.
+    Raises RequestError if `context` does not fit, or is more than the model was trained for; if `kv_bytes` is less than a
+        page or the context takes, or more than there is.
 
-    Returns
-    -------
-    pages, context : int
-        Pages to allocate, and most tokens of a sequence.
-
-    Raises
-    ------
-    RequestError
-        If `context` does not fit, or is more than the model was trained for; if `kv_bytes` is less than a page or the
-        context takes, or more than there is.
-
-    Notes
-    -----
     Host memory of pages that no sequence reaches is never touched, so that it costs nothing. GPU memory is allocated at
     once. There all pages together take three quarters of `room`, or a quarter without a given `context`, or one full context
     if that is more; states of the prefix cache take the rest.

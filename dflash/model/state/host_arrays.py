@@ -39,14 +39,9 @@ def checked(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...
 def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     """Copy the first `length` positions of some pages to the host.
 
-    Returns
-    -------
-    dict of str to array
-        ``k`` and ``v`` (L, length, KV heads, stored elements of a head), in the types of the pools; ``k.1`` and ``v.1``
+    Returns: ``k`` and ``v`` (L, length, KV heads, stored elements of a head), in the types of the pools; ``k.1`` and ``v.1``
         those of a second device, and so on.
 
-    Notes
-    -----
     Pages are copied one after another, so that a GPU needs memory for a copy of one page only.
     """
     found = {}
@@ -62,12 +57,8 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
 def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int, shared: Sequence[int] = ()) -> list[int]:
     """Share some pages that hold the first positions, write the other ones of `copy_pages` into new pages, return all.
 
-    Raises
-    ------
-    FormatError
-        If an array does not fit the pools.
-    PoolExhausted, OutOfMemory
-        If there is no memory; no page is taken then.
+    Raises FormatError if an array does not fit the pools.
+    Raises PoolExhausted, OutOfMemory if there is no memory; no page is taken then.
     """
     copies = []
     for name, pool in _caches(pools):

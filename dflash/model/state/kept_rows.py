@@ -15,23 +15,12 @@ LEAST_SEQUENCES = 8
 def first_row(accepted: Sequence[int], length: int, slot: int, sequences: int, pending: int) -> int:
     """Return the row of the same pending buffer at which the next pass of one row writes.
 
-    Parameters
-    ----------
-    accepted : sequence of int
-        Rows of the buffer that are not part of the recurrent state yet, root first.
-    length : int
-        Committed tokens of the sequence.
-    slot : int
-        Slot of the sequence. Sequences of different slots write their states in different passes.
-    sequences : int
-        Sequences of the pass.
-    pending : int
-        Rows of the buffer. With fewer than `MOST_KEPT`, states are written more often.
-
-    Returns
-    -------
-    int
-        0 if the pass adds the accepted rows to the state and writes the other buffer.
+    accepted: rows of the buffer that are not part of the recurrent state yet, root first.
+    length: committed tokens of the sequence.
+    slot: slot of the sequence. Sequences of different slots write their states in different passes.
+    sequences: sequences of the pass.
+    pending: rows of the buffer. With fewer than `MOST_KEPT`, states are written more often.
+    Returns: 0 if the pass adds the accepted rows to the state and writes the other buffer.
     """
     if not accepted or sequences < LEAST_SEQUENCES or len(accepted) >= MOST_KEPT or (length + slot) % MOST_KEPT == 0:
         return 0

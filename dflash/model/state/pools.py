@@ -20,33 +20,18 @@ from dflash.model.config import Config
 class Pools:
     """KV pages with reference counts, and recurrent slots.
 
-    Parameters
-    ----------
-    config : Config
-        Sizes of the model, which determine those of a page and a slot.
-    pages : int
-        Pages of `PAGE` positions in all.
-    slots : int
-        Sequences that may be open at a time.
-    kv : str
-        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
-    backend : PoolBackend
-        Allocates the arrays, on the host by default.
-
-    Attributes
-    ----------
-    k, v : uint16, float32, int8 or uint8 (L, pages, PAGE, KV heads, stored elements of a head)
-        KV caches of the attention layers, see `dflash.kernels.kv_types`. Where layers have heads of different numbers or
-        sizes, those of the first one's shape; `layer_cache` returns any.
-    conv : list of ConvMemory
-    delta : list of DeltaMemory
-        State of the convolution and of the delta rule of each linear-attention layer.
-    pending : int
-        Most pending rows of a sequence.
-    free_pages, free_slots : int
-        Numbers of free pages and slots.
-    layout : str
-        Text that differs between pools whose saved states differ in shape; empty on one device.
+    config: sizes of the model, which determine those of a page and a slot.
+    pages: pages of `PAGE` positions in all.
+    slots: sequences that may be open at a time.
+    kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+    backend: allocates the arrays, on the host by default.
+    k, v: uint16, float32, int8 or uint8 (L, pages, PAGE, KV heads, stored elements of a head); KV caches of the attention
+        layers, see `dflash.kernels.kv_types`. Where layers have heads of different numbers or sizes, those of the first
+        one's shape; `layer_cache` returns any.
+    delta: state of the convolution and of the delta rule of each linear-attention layer.
+    pending: most pending rows of a sequence.
+    free_pages, free_slots: numbers of free pages and slots.
+    layout: text that differs between pools whose saved states differ in shape; empty on one device.
     """
 
     layout = ""
@@ -208,17 +193,11 @@ class Pools:
 class PoolBackend(NamedTuple):
     """Functions that allocate and move the arrays of a pool on one device.
 
-    Parameters
-    ----------
-    zeros : callable
-        Allocates an array: ``zeros(*shape, dtype=)``.
-    compact : callable
-        See `dflash.kernels.attention.compact`.
-    clone : callable
-        Returns a copy of an array.
-    release : callable
-        Gives the memory of an array that `zeros` allocated back to the system, if that can be. The array stays usable, with
-        undefined values.
+    zeros: allocates an array: ``zeros(*shape, dtype=)``.
+    compact: see `dflash.kernels.attention.compact`.
+    clone: returns a copy of an array.
+    release: gives the memory of an array that `zeros` allocated back to the system, if that can be. The array stays usable,
+        with undefined values.
     """
 
     zeros: Callable[..., Any]

@@ -27,10 +27,7 @@ from dflash.model.state.pools import Pools
 class Snapshot:
     """Snapshot of a sequence: its pages, shared with the sequence, and a copy of its recurrent state.
 
-    Attributes
-    ----------
-    length : int
-        Committed tokens.
+    length: committed tokens.
     """
 
     def __init__(self, pools: Pools, length: int, pages: list[int], recurrent: list[Any]) -> None:
@@ -64,15 +61,8 @@ class Snapshot:
     def host_arrays(self) -> HostArrays:
         """Copy the snapshot to the host; on a CPU the recurrent state is not copied, since nothing writes to it.
 
-        Returns
-        -------
-        dict of str to array
-            ``length``, int64 (1,); ``k`` and ``v`` as `copy_pages` returns them; ``recurrent.0`` and so on.
-
-        Raises
-        ------
-        DFlashError
-            If the snapshot is closed.
+        Returns: ``length``, int64 (1,); ``k`` and ``v`` as `copy_pages` returns them; ``recurrent.0`` and so on.
+        Raises DFlashError if the snapshot is closed.
         """
         if self._pools is None:
             raise DFlashError("host_arrays: the snapshot is closed")
@@ -83,12 +73,8 @@ class Snapshot:
     def from_host(cls, pools: Pools, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return a snapshot with the content of `host_arrays`, in pages of its own.
 
-        Raises
-        ------
-        FormatError
-            If an array is missing or does not fit the pools.
-        PoolExhausted, OutOfMemory
-            If there is no memory; nothing is taken then.
+        Raises FormatError if an array is missing or does not fit the pools.
+        Raises PoolExhausted, OutOfMemory if there is no memory; nothing is taken then.
         """
         length = int(checked(arrays, "length", (1,), np.int64)[0])
         recurrent = [
@@ -112,23 +98,12 @@ class State:
     `commit` accepts some of them, and the next forward applies the accepted rows to the recurrent state. Rejected rows have
     no effect.
 
-    Parameters
-    ----------
-    pools : Pools
-        Provide pages and the slot.
-    flush : callable
-        Applies accepted rows to the recurrent state; used before a snapshot, which needs the complete state.
-    keeps_rows : bool
-        Passes of many sequences may leave accepted rows in the pending buffer, see `kept_rows`.
-
-    Attributes
-    ----------
-    length : int
-        Committed tokens.
-    accepted : list of int
-        Committed rows of pending buffer `buffer` that the recurrent state does not include, root first.
-    first : int
-        Row of that buffer at which the pending rows begin.
+    pools: provide pages and the slot.
+    flush: applies accepted rows to the recurrent state; used before a snapshot, which needs the complete state.
+    keeps_rows: passes of many sequences may leave accepted rows in the pending buffer, see `kept_rows`.
+    length: committed tokens.
+    accepted: committed rows of pending buffer `buffer` that the recurrent state does not include, root first.
+    first: row of that buffer at which the pending rows begin.
     """
 
     def __init__(self, pools: Pools, flush: FlushFunction, *, keeps_rows: bool = False) -> None:
@@ -250,12 +225,8 @@ class State:
     def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
         """Continue from the arrays of `host_arrays`; see `SequenceState.restore_from_host`.
 
-        Raises
-        ------
-        FormatError
-            If an array is missing or does not fit the pools.
-        PoolExhausted, OutOfMemory
-            If there is no memory.
+        Raises FormatError if an array is missing or does not fit the pools.
+        Raises PoolExhausted, OutOfMemory if there is no memory.
         """
         assert not self.pages, "a sequence without tokens"
         length = int(checked(arrays, "length", (1,), np.int64)[0])

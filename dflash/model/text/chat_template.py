@@ -30,18 +30,11 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 class Abilities:
     """Features that a chat template supports, found by rendering test messages.
 
-    Attributes
-    ----------
-    system : bool
-        The prompt includes a system message.
-    tools : bool
-        The prompt includes the given tools.
-    parallel_calls : bool
-        The prompt includes all tool calls of a message that has several.
-    thinking : bool
-        ``enable_thinking`` changes the prompt.
-    variables : frozenset of str
-        Names that the template reads and may not set itself, including settings such as ``preserve_thinking``.
+    system: the prompt includes a system message.
+    tools: the prompt includes the given tools.
+    parallel_calls: the prompt includes all tool calls of a message that has several.
+    thinking: ``enable_thinking`` changes the prompt.
+    variables: names that the template reads and may not set itself, including settings such as ``preserve_thinking``.
     """
 
     system: bool
@@ -54,15 +47,10 @@ class Abilities:
 class ChatTemplate:
     """The chat template of a model, rendered as ``apply_chat_template`` of Transformers does.
 
-    Parameters
-    ----------
-    source : str
-        Jinja source. It is compiled at first use, in a sandbox.
-    tokens : mapping of str to str
-        Texts of special tokens by the name that templates use, such as ``eos_token``.
-    spelled : SpelledTokens, optional
-        Control tokens that are text where messages, tools and documents spell them out. The rendered prompt has marks there
-        then, for `Tokenizer.encode` with `marked`.
+    source: jinja source. It is compiled at first use, in a sandbox.
+    tokens: texts of special tokens by the name that templates use, such as ``eos_token``.
+    spelled: control tokens that are text where messages, tools and documents spell them out. The rendered prompt has marks
+        there then, for `Tokenizer.encode` with `marked`.
     """
 
     def __init__(self, source: str, *, tokens: Mapping[str, str], spelled: SpelledTokens | None = None) -> None:
@@ -80,25 +68,16 @@ class ChatTemplate:
     ) -> str:
         """Render messages as the prompt text of the model.
 
-        Parameters
-        ----------
-        messages : sequence of mapping
-            Messages with ``role`` and ``content``, and other keys that the template supports, such as
+        messages: messages with ``role`` and ``content``, and other keys that the template supports, such as
             ``reasoning_content`` and ``tool_calls``. Keys whose value is None count as absent. Tool calls may have
             ``arguments`` as JSON text, as in OpenAI's API. Their identifiers are shortened for templates that want nine
             letters. The caller's objects are not changed.
-        tools, documents : sequence of mapping, optional
-            Passed to the template unchanged; tools are JSON schemas, preferably in OpenAI's format.
-        add_generation_prompt : bool
-            Whether the prompt ends with the beginning of the model's message.
-        **kwargs
-            Settings of the template, such as ``enable_thinking``; they take precedence over `tokens`.
-
-        Raises
-        ------
-        TemplateError
-            If the template refuses the messages, fails on them or is not valid Jinja; the error repeats the template's
-            message. Also if rendering takes more steps or makes more text than a conversation of this size can need.
+        tools, documents: passed to the template unchanged; tools are JSON schemas, preferably in OpenAI's format.
+        add_generation_prompt: whether the prompt ends with the beginning of the model's message.
+        **kwargs: settings of the template, such as ``enable_thinking``; they take precedence over `tokens`.
+        Raises TemplateError if the template refuses the messages, fails on them or is not valid Jinja; the error repeats the
+            template's message. Also if rendering takes more steps or makes more text than a conversation of this size can
+            need.
         """
         if not messages:
             raise TemplateError("messages is empty: a chat template needs at least one message")
@@ -130,10 +109,7 @@ class ChatTemplate:
     def abilities(self) -> Abilities:
         """Features that the template supports, found at first use.
 
-        Raises
-        ------
-        TemplateError
-            If the template is not valid Jinja, or exceeds the budget of a rendering.
+        Raises TemplateError if the template is not valid Jinja, or exceeds the budget of a rendering.
         """
         from jinja2 import meta
 

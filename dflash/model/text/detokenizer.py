@@ -20,31 +20,14 @@ class TextStream:
     however the ids are split over the calls. Text is held back only while it ends inside a character or may be the start of
     a stop string. If the last id ends inside a character, the bytes of that character are dropped.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-        Provides the bytes of each id.
-    stop : sequence of str
-        Stop strings. The text ends before the first one that is complete; of two that end together, before the longer.
-    skip_special : bool
-        Whether control tokens are left out of the text.
-    shown : collection of int
-        Control tokens that are not left out, such as those that mark tool calls.
-    min_tokens : int
-        Number of first ids whose text can't complete a stop string. A stop string may begin in it, as in vLLM.
+    tokenizer: provides the bytes of each id.
+    stop: stop strings. The text ends before the first one that is complete; of two that end together, before the longer.
+    skip_special: whether control tokens are left out of the text.
+    shown: control tokens that are not left out, such as those that mark tool calls.
+    min_tokens: number of first ids whose text can't complete a stop string. A stop string may begin in it, as in vLLM.
+    stopped: the stop string that ended the text.
+    Raises RequestError if a stop string is empty or not a string.
 
-    Attributes
-    ----------
-    stopped : str or None
-        The stop string that ended the text.
-
-    Raises
-    ------
-    RequestError
-        If a stop string is empty or not a string.
-
-    Notes
-    -----
     Takes constant time per byte on average.
     """
 
@@ -85,15 +68,8 @@ class TextStream:
     def push(self, ids: Iterable[int]) -> str:
         """Decode more ids and return the new text that no later id can change.
 
-        Parameters
-        ----------
-        ids : iterable of int
-            The next ids; ids after a stop string are ignored.
-
-        Raises
-        ------
-        RequestError
-            If an id is not in the vocabulary.
+        ids: the next ids; ids after a stop string are ignored.
+        Raises RequestError if an id is not in the vocabulary.
         """
         assert not self._finished, "push after finish"
         shown = []

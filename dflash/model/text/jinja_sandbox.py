@@ -237,11 +237,8 @@ class BoundedEscapeFormatter(BoundedFormatter, SandboxedEscapeFormatter):
 def environment() -> BoundedEnvironment:
     """Make an environment that renders as ``apply_chat_template`` of Transformers 5 does.
 
-    Returns
-    -------
-    BoundedEnvironment
-        Trims blocks; has loop controls, ``generation``, ``raise_exception``, ``strftime_now`` and a ``tojson`` that keeps
-        the order of keys and does not escape HTML. Jinja's ``lipsum`` is removed.
+    Returns: trims blocks; has loop controls, ``generation``, ``raise_exception``, ``strftime_now`` and a ``tojson`` that
+        keeps the order of keys and does not escape HTML. Jinja's ``lipsum`` is removed.
     """
     sandbox = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     sandbox.filters["tojson"] = _tojson

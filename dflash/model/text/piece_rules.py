@@ -20,16 +20,10 @@ _TEKKEN = rf"{_LETTERS}{_UPPER}*{_LOWER}+|{_LETTERS}{_UPPER}+{_LOWER}*|\p{{N}}| 
 class PieceRule:
     """Pieces of a byte-level BPE, which merges inside pieces only.
 
-    Attributes
-    ----------
-    patterns : tuple of str
-        Regular expressions; each splits what the one before it has left, into its matches and the text between them.
-    nfc : bool
-        Text is normalized to NFC first.
-    whole_tokens : bool
-        A piece that is a token stays whole, even if no merges lead to it.
-    adds_bos : bool
-        Text starts with the beginning-of-sequence token where the file does not say.
+    patterns: regular expressions; each splits what the one before it has left, into its matches and the text between them.
+    nfc: text is normalized to NFC first.
+    whole_tokens: a piece that is a token stays whole, even if no merges lead to it.
+    adds_bos: text starts with the beginning-of-sequence token where the file does not say.
     """
 
     patterns: tuple[str, ...]

@@ -55,13 +55,8 @@ class Weight(NamedTuple):
 class Budget:
     """Steps and characters left for a rendering.
 
-    Parameters
-    ----------
-    variables : mapping
-        Variables of the rendering; large conversations get a larger budget.
+    variables: variables of the rendering; large conversations get a larger budget.
 
-    Notes
-    -----
     Counts do not depend on the machine: a template that renders once always renders. Each container is measured once, since
     no template can change one in the sandbox.
     """

@@ -39,25 +39,15 @@ _UNCERTAIN_PIECES = 16
 class Tokenizer:
     """BPE of a GGUF file, of bytes or of characters, run by Hugging Face `tokenizers`.
 
-    Attributes
-    ----------
-    n_vocab : int
-        Rows of the embedding, including padding rows.
-    n_tokens : int
-        Smaller ids may be tokens; rows from here on are padding.
-    eos, bos, pad : int or None
-        Special ids in the file.
-    eos_ids : tuple of int
-        Ids that end a completion: `eos` first, the ends of a turn and of a message that the file names, then others such as
-        ``<|im_end|>`` if they exist.
-    add_bos : bool
-        Whether `encode` starts with `bos`.
-    pre : str
-        Name of the pattern that splits text into pieces before BPE.
-    space_prefix : bool
-        Whether `encode` puts a space in front of the text, as SentencePiece does, and `decode` removes it.
-    normalizer : str
-        Unicode normalization form applied to text between added tokens, or ``"none"``.
+    n_vocab: rows of the embedding, including padding rows.
+    n_tokens: smaller ids may be tokens; rows from here on are padding.
+    eos, bos, pad: special ids in the file.
+    eos_ids: ids that end a completion: `eos` first, the ends of a turn and of a message that the file names, then others
+        such as ``<|im_end|>`` if they exist.
+    add_bos: whether `encode` starts with `bos`.
+    pre: name of the pattern that splits text into pieces before BPE.
+    space_prefix: whether `encode` puts a space in front of the text, as SentencePiece does, and `decode` removes it.
+    normalizer: unicode normalization form applied to text between added tokens, or ``"none"``.
     """
 
     def __init__(self, vocabulary: TokenizerVocabulary) -> None:
@@ -92,26 +82,15 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True, marked: bool = False, max_tokens: int | None = None) -> list[int]:
         """Convert text to token ids.
 
-        Parameters
-        ----------
-        text : str
-            Any text.
-        special : bool
-            Whether a control token spelled out in the text (``<|im_end|>``) becomes that token. Use False for untrusted text
-            and for parts of a text; no `bos` and no space is added then. Added tokens that are not control tokens
+        text: any text.
+        special: whether a control token spelled out in the text (``<|im_end|>``) becomes that token. Use False for untrusted
+            text and for parts of a text; no `bos` and no space is added then. Added tokens that are not control tokens
             (``<think>``) are recognized in both cases.
-        marked : bool
-            Whether the text comes from a chat template: control tokens with a mark of `SpelledTokens` are ordinary text, and
-            marks are left out.
-        max_tokens : int, optional
-            Most tokens that the text may have. A much longer text is refused without encoding all of it.
-
-        Raises
-        ------
-        RequestError
-            If the text contains half of a surrogate pair, which UTF-8 can't encode.
-        ContextOverflow
-            If the text has more than `max_tokens` tokens.
+        marked: whether the text comes from a chat template: control tokens with a mark of `SpelledTokens` are ordinary text,
+            and marks are left out.
+        max_tokens: most tokens that the text may have. A much longer text is refused without encoding all of it.
+        Raises RequestError if the text contains half of a surrogate pair, which UTF-8 can't encode.
+        Raises ContextOverflow if the text has more than `max_tokens` tokens.
         """
         marked = marked and MARK in text
         if marked and not special:
@@ -177,19 +156,10 @@ class Tokenizer:
 
         The space that `encode` has put in front of the text is left out.
 
-        Parameters
-        ----------
-        ids : iterable of int
-            Ids below `n_vocab`; padding rows have no bytes.
-        skip_special : bool
-            Whether control tokens are left out.
-        continues : bool
-            Whether the ids continue a text, so that a space in front belongs to it.
-
-        Raises
-        ------
-        RequestError
-            If an id is not in the vocabulary; the message names it.
+        ids: ids below `n_vocab`; padding rows have no bytes.
+        skip_special: whether control tokens are left out.
+        continues: whether the ids continue a text, so that a space in front belongs to it.
+        Raises RequestError if an id is not in the vocabulary; the message names it.
         """
         if skip_special:
             ids = (token for token in ids if not self.is_special(token))

@@ -43,24 +43,15 @@ BYTE_LETTERS = _byte_letters()
 class TokenizerVocabulary:
     """Tokens, merges and special ids of a BPE of bytes, or of characters with bytes for those that have no token.
 
-    Attributes
-    ----------
-    texts : list of str
-        Text of each id: in `BYTE_LETTERS` for normal tokens of a byte-level BPE, else plain.
-    types : bytes
-        Type of each id: `NORMAL`, `CONTROL`, `USER`, `UNUSED`, or `BYTE` for the bytes of a BPE of characters.
-    merges : list of (str, str)
-        Merges in the order of priority.
-    pre : str
-        Name of the rule that splits text into pieces, a key of `PIECE_RULES`; for a BPE of characters, which splits nothing,
-        a key of `CHARACTERS`.
-    space_prefix : bool
-        Text that begins a sequence or follows an added token gets a space in front, as SentencePiece does.
-    eos, eot, eom, bos, pad : int or None
-        Special ids, `eot` at the end of a turn, `eom` of a message that a tool must answer; None if the file does not name
-        them.
-    add_bos : bool
-        Whether text must start with `bos`.
+    texts: text of each id: in `BYTE_LETTERS` for normal tokens of a byte-level BPE, else plain.
+    types: type of each id: `NORMAL`, `CONTROL`, `USER`, `UNUSED`, or `BYTE` for the bytes of a BPE of characters.
+    merges: merges in the order of priority.
+    pre: name of the rule that splits text into pieces, a key of `PIECE_RULES`; for a BPE of characters, which splits
+        nothing, a key of `CHARACTERS`.
+    space_prefix: text that begins a sequence or follows an added token gets a space in front, as SentencePiece does.
+    eos, eot, eom, bos, pad: special ids, `eot` at the end of a turn, `eom` of a message that a tool must answer; None if the
+        file does not name them.
+    add_bos: whether text must start with `bos`.
     """
 
     texts: list[str]
@@ -90,17 +81,9 @@ class TokenizerVocabulary:
     def from_gguf(cls, metadata: Mapping[str, Any]) -> TokenizerVocabulary:
         """Read and check the keys ``tokenizer.ggml.*``.
 
-        Parameters
-        ----------
-        metadata : mapping of str
-            Keys and values of a GGUF file; arrays may be lists or NumPy arrays.
-
-        Raises
-        ------
-        Unsupported
-            If the tokenizer is neither a byte-level BPE with a known rule nor one of `CHARACTERS`.
-        FormatError
-            If a key is missing or the keys contradict each other; the message names the key.
+        metadata: keys and values of a GGUF file; arrays may be lists or NumPy arrays.
+        Raises Unsupported if the tokenizer is neither a byte-level BPE with a known rule nor one of `CHARACTERS`.
+        Raises FormatError if a key is missing or the keys contradict each other; the message names the key.
         """
         model = _text(metadata, "tokenizer.ggml.model")
         if model != "gpt2" and model not in CHARACTERS:

@@ -35,16 +35,10 @@ def written_float(text: str) -> float:
 def with_written_numbers(message: Message) -> Message:
     """Replace arguments of past calls by their text where conversion would change a number, as ``1e3`` to ``1000.0``.
 
-    Parameters
-    ----------
-    message : mapping
-        Message in OpenAI's format, for a template that writes each argument in tags of its own. Such templates write a
+    message: message in OpenAI's format, for a template that writes each argument in tags of its own. Such templates write a
         string as it is, a number as its text, and arrays and objects as JSON.
-
-    Returns
-    -------
-    mapping
-        The same object if it has no such number. Only `WrittenFloat` counts in arguments that are objects instead of JSON.
+    Returns: the same object if it has no such number. Only `WrittenFloat` counts in arguments that are objects instead of
+        JSON.
     """
     calls = message.get("tool_calls")
     if not isinstance(calls, list):

@@ -51,10 +51,7 @@ class RuleGraph:
     def dead(self, *, inner: bool) -> set[int]:
         """Return the nodes that match nothing, since they lead only into themselves.
 
-        Parameters
-        ----------
-        inner : bool
-            Count parts of `link_inner`: then nodes that match no finite text are dead, too.
+        inner: count parts of `link_inner`: then nodes that match no finite text are dead, too.
         """
         needed, users, waiting = [], [list[int]() for _ in self.labels], []
         for node, any_of in enumerate(self._any):
@@ -74,8 +71,6 @@ class RuleGraph:
     def longest_chain(self, root: int) -> int:
         """Return the largest sum of weights in a row from a node on. Nodes that lead into each other in a circle all count.
 
-        Notes
-        -----
         Tarjan's algorithm finds the circles, each after all to which it leads.
         """
         number, low, longest = dict[int, int](), dict[int, int](), dict[int, int]()

@@ -14,15 +14,8 @@ def packed(data: bytes) -> bytes:
 def read_message(read: Callable[[int], bytes]) -> bytes:
     """Read one message.
 
-    Parameters
-    ----------
-    read : callable
-        Returns up to that many bytes, none at the end.
-
-    Raises
-    ------
-    EOFError
-        If the other process has closed the connection, or has ended.
+    read: returns up to that many bytes, none at the end.
+    Raises EOFError if the other process has closed the connection, or has ended.
     """
     return _exactly(read, _LENGTH.unpack(_exactly(read, _LENGTH.size))[0])
 

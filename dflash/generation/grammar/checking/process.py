@@ -22,20 +22,10 @@ _SHOWN = 400
 class CheckProcess:
     """A running `dflash.generation.grammar.checking.program`.
 
-    Parameters
-    ----------
-    vocabulary : sequence of bytes
-        Messages that describe the vocabulary.
-    seconds : float
-        Seconds for the process to start and to build the vocabulary.
+    vocabulary: messages that describe the vocabulary.
+    seconds: seconds for the process to start and to build the vocabulary.
+    Raises DFlashError if the process does not start; the message names the cause.
 
-    Raises
-    ------
-    DFlashError
-        If the process does not start; the message names the cause.
-
-    Notes
-    -----
     Started by the interpreter of this process from the modules of this process, wherever they were imported from. `site`,
     the user's script and Python's environment variables play no part. A session of its own keeps interrupts typed at a
     terminal away. The process ends when the connection is closed, also if this process is killed.
@@ -77,10 +67,7 @@ class CheckProcess:
     def send(self, message: bytes, seconds: float) -> None:
         """Send a message.
 
-        Raises
-        ------
-        OSError
-            If the process has ended, or takes no message for `seconds` (TimeoutError).
+        Raises OSError if the process has ended, or takes no message for `seconds` (TimeoutError).
         """
         self._connection.settimeout(seconds)
         self._connection.sendall(packed(message))
@@ -88,12 +75,8 @@ class CheckProcess:
     def receive(self, seconds: float) -> bytes:
         """Wait for a message.
 
-        Raises
-        ------
-        EOFError
-            If the process has ended, or `hang_up` was called.
-        TimeoutError
-            If there is none for `seconds`.
+        Raises EOFError if the process has ended, or `hang_up` was called.
+        Raises TimeoutError if there is none for `seconds`.
         """
         self._connection.settimeout(seconds)
         return read_message(self._connection.recv)

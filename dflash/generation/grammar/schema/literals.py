@@ -40,10 +40,7 @@ class _Lost(Exception):
 class Literals:
     """Makes expressions for the values of one schema and what it refers to.
 
-    Attributes
-    ----------
-    rules : list of str
-        Terminals that the expressions use.
+    rules: terminals that the expressions use.
     """
 
     def __init__(self, root: Any, policy: Policy, prefix: str) -> None:

@@ -23,12 +23,8 @@ Schema = dict[str, Any] | bool
 class PlainSchemas:
     """Reduces schemas of one root. Parts that references name are shared: each is reduced once.
 
-    Parameters
-    ----------
-    root : mapping
-        Schema that references point into.
-    policy : Policy
-        Decides about keywords that can't be enforced.
+    root: schema that references point into.
+    policy: decides about keywords that can't be enforced.
     """
 
     def __init__(self, root: Any, policy: Policy) -> None:

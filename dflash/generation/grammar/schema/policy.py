@@ -31,14 +31,9 @@ class Notes:
 class Policy:
     """Refuses what can't be enforced if the schema is strict, else notes it.
 
-    Parameters
-    ----------
-    name : str
-        Field of the request and, for a tool, its name, for messages.
-    strict : bool
-        The schema is enforced wholly or refused.
-    notes : Notes
-        Receives the notes.
+    name: field of the request and, for a tool, its name, for messages.
+    strict: the schema is enforced wholly or refused.
+    notes: receives the notes.
     """
 
     def __init__(self, name: str, *, strict: bool, notes: Notes) -> None:
@@ -52,10 +47,7 @@ class Policy:
     def give_up(self, pointer: str, keyword: str, reason: str = "") -> None:
         """Give up a keyword at a JSON pointer.
 
-        Raises
-        ------
-        RequestError
-            If the schema is strict.
+        Raises RequestError if the schema is strict.
         """
         where = f"{self.name}: #{pointer}/{escaped(keyword)}" if keyword else f"{self.name}: #{pointer}"
         why = f": {reason}" if reason else ""

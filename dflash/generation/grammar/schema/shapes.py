@@ -19,14 +19,9 @@ _COUNTS = ("unevaluatedProperties", "minProperties", "maxProperties", "enum", "c
 class ParameterSet:
     """One form of the parameters.
 
-    Parameters
-    ----------
-    properties : mapping
-        Schemas and JSON pointers of the parameters, by key. A parameter has several if several parts describe it.
-    required : tuple of str
-        Parameters that must be given.
-    additional : Any
-        Schema of other parameters; None if the schema does not speak of them.
+    properties: schemas and JSON pointers of the parameters, by key. A parameter has several if several parts describe it.
+    required: parameters that must be given.
+    additional: schema of other parameters; None if the schema does not speak of them.
     """
 
     properties: Mapping[str, tuple[tuple[Any, str], ...]] = field(default_factory=dict)
@@ -46,10 +41,7 @@ class ParameterSet:
 def shapes_of(parameters: Any, policy: Policy) -> list[ParameterSet]:
     """Return the forms of a function's parameters: more than one if ``anyOf`` or ``oneOf`` stands at the top.
 
-    Raises
-    ------
-    RequestError
-        If a keyword can't be enforced and the schema is strict.
+    Raises RequestError if a keyword can't be enforced and the schema is strict.
     """
     return _Shapes(parameters, policy).of(parameters, "", ())
 

@@ -59,20 +59,12 @@ class WideLaunch:
 
     All such launches on a device share scratch memory, so they must run on one stream.
 
-    Parameters
-    ----------
-    x : float16 (T, K)
-        At most 128 tokens; K is a multiple of 256.
-    pairs : sequence of (PackedWeight, array)
-        Weights and their outputs.
-    mode : int
-        MODE of epilogue.cuh.
-    scale : float
-    norm : tuple
-        Kind, gain, halves, squares and eps of the fused norm.
-    slices : int
-        K slices of the multiply of fewer tokens.
-    gates : float32 (T, R), optional
+    x: float16 (T, K); at most 128 tokens; K is a multiple of 256.
+    pairs: weights and their outputs.
+    mode: MODE of epilogue.cuh.
+    norm: kind, gain, halves, squares and eps of the fused norm.
+    slices: k slices of the multiply of fewer tokens.
+    gates: float32 (T, R), optional
     """
 
     def __init__(

@@ -39,16 +39,10 @@ from dflash.model.rope import inverse_frequencies
 class BlockGraphKey(NamedTuple):
     """Key of a captured graph.
 
-    Parameters
-    ----------
-    texts : int
-        Number of sequences.
-    chains : bool
-        Whether only the likeliest token of each position is needed.
-    pairs : bool
-        Whether a DSpark draft scores pairs of candidates, which only trees need.
-    draft_vocab : int, optional
-        Index of the smaller draft vocabulary; None for the full one.
+    texts: number of sequences.
+    chains: whether only the likeliest token of each position is needed.
+    pairs: whether a DSpark draft scores pairs of candidates, which only trees need.
+    draft_vocab: index of the smaller draft vocabulary; None for the full one.
     """
 
     texts: int
@@ -60,36 +54,18 @@ class BlockGraphKey(NamedTuple):
 class DraftBlock:
     """Blocks of several sequences, from their anchors to draft trees.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-    config : DraftConfig
-    rings : DeviceRings
-    tables : tuple of PackedWeight (V, D)
-        Embedding and LM head, usually those of the target.
-    vocabulary : Vocabulary
-        Draft vocabulary.
-    common : sequence of Vocabulary
-        Smaller draft vocabularies, from fewer to more tokens.
-    n_texts : int
-        Most sequences of a pass.
-    min_confidence : float
-        See `BlockDraft`.
-    scratch : ScratchArena
-        Memory whose content lasts no longer than a pass.
-
-    Attributes
-    ----------
-    arrays : DeviceArrays
-        Inputs of a pass: ``counts`` (2,), ``row_starts`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context position;
-        ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``, ``tokens``,
-        ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
-    out : DeviceArrays
-        Draft trees in the layout of `dflash.kernels.tree.cuda`.
-    candidates : FindCandidates, Markov or Pairs
-        Launch that finds the candidates of each position.
-    reach : int32 (S,) or None
-        Number of draft positions of each sequence; None if there is no limit by confidence.
+    tables: embedding and LM head, usually those of the target.
+    vocabulary: draft vocabulary.
+    common: smaller draft vocabularies, from fewer to more tokens.
+    n_texts: most sequences of a pass.
+    min_confidence: see `BlockDraft`.
+    scratch: memory whose content lasts no longer than a pass.
+    arrays: inputs of a pass: ``counts`` (2,), ``row_starts`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context
+        position; ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``,
+        ``tokens``, ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
+    out: draft trees in the layout of `dflash.kernels.tree.cuda`.
+    candidates: launch that finds the candidates of each position.
+    reach: int32 (S,) or None; number of draft positions of each sequence; None if there is no limit by confidence.
     """
 
     def __init__(
@@ -178,11 +154,8 @@ class DraftBlock:
     def lay(self, requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int] | None = None) -> None:
         """Upload the requests and their anchors.
 
-        Parameters
-        ----------
-        requests : sequence of DeviceDraftRequest
-        anchors : sequence of int, optional
-            Last token of each sequence. If None, a kernel writes the anchors, and an upload equal to the last is skipped.
+        anchors: last token of each sequence. If None, a kernel writes the anchors, and an upload equal to the last is
+            skipped.
         """
         laid = None if anchors is not None else [(request, request.state.begin) for request in requests]
         if laid is not None and laid == self._laid:

@@ -30,10 +30,8 @@ class Context:
 
     ``c = norm(fc [features])``; for every layer ``k = rope(norm(Wk c))`` at the position, ``v = Wv c``.
 
-    Attributes
-    ----------
-    arrays : DeviceArrays
-        Inputs of a pass: arrays of `context_shapes`, ``pages`` (S, P) of the rings, and ``sources``, addresses of features.
+    arrays: inputs of a pass: arrays of `context_shapes`, ``pages`` (S, P) of the rings, and ``sources``, addresses of
+        features.
     """
 
     def __init__(self, weights: DeviceWeights, config: DraftConfig, rings: DeviceRings) -> None:

@@ -23,14 +23,9 @@ _PLACES = 4
 class FeatureBuffer:
     """Features of the newest rows of each sequence, which the draft model has not read.
 
-    Parameters
-    ----------
-    taps : sequence of int
-        Target layers whose outputs are the features.
-    slots : int
-        Sequences at a time.
-    width : int
-        Width of the target's residual stream.
+    taps: target layers whose outputs are the features.
+    slots: sequences at a time.
+    width: width of the target's residual stream.
     """
 
     def __init__(self, taps: Sequence[int], slots: int, width: int) -> None:

@@ -24,16 +24,10 @@ from dflash.model.draft.config import DraftConfig
 class DraftBatch(NamedTuple):
     """Memory and layout of the rows of blocks.
 
-    Parameters
-    ----------
-    rings : DeviceRings
-        Keys and values of the contexts.
-    blocks : DeviceBlocks
-        Blocks and the range of context positions that each sees.
-    own : SimpleNamespace
-        Layout by which the blocks' own keys and values are written; see `rows_of`.
-    workspace : Workspace
-        Scratch memory of attention.
+    rings: keys and values of the contexts.
+    blocks: blocks and the range of context positions that each sees.
+    own: layout by which the blocks' own keys and values are written; see `rows_of`.
+    workspace: scratch memory of attention.
     """
 
     rings: DeviceRings
@@ -45,15 +39,8 @@ class DraftBatch(NamedTuple):
 class DraftLayerContext(NamedTuple):
     """Inputs from which the launches of a layer are built.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-    config : DraftConfig
-    space : SimpleNamespace
-        Intermediate arrays of a pass.
-    where : DraftBatch
-    i : int
-        Index of the layer.
+    space: intermediate arrays of a pass.
+    i: index of the layer.
     """
 
     weights: DeviceWeights

@@ -40,33 +40,17 @@ class Markov:
 
     ``logits[t] + w2 w1[token before]`` along the likeliest tokens; for trees, also scores of pairs of other candidates.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-    config : DraftConfig
-    logits : float32 (R, V)
-        Logits of the rows of blocks; corrected in place.
-    arrays : DeviceArrays
-        Inputs of the blocks: ``counts``, ``row_params``, ``position``, ``tokens``.
-    vocabulary : Vocabulary
-        Draft vocabulary, in the order of the logits.
-    targets : int32 (V,) or None
-        See `FindCandidates`.
-    stream : float32 (R, D)
-        Residual stream of the rows before the last norm.
-    min_confidence : float
-        See `BlockDraft`.
-
-    Attributes
-    ----------
-    ids : int32 (R, POOL)
-    scores : float32 (R, POOL)
-    largest : tuple of int32 and float32 (R, 1)
-        Outputs of `Largest`, if only the likeliest tokens are computed.
-    reach : int32 (S,) or None
-        Number of draft positions of each sequence; None if there is no limit by confidence.
-    pairs : Pairs
-        Launch that scores the likeliest candidates of each position after every candidate before; run for trees only.
+    logits: float32 (R, V); logits of the rows of blocks; corrected in place.
+    arrays: inputs of the blocks: ``counts``, ``row_params``, ``position``, ``tokens``.
+    vocabulary: draft vocabulary, in the order of the logits.
+    targets: int32 (V,) or None; see `FindCandidates`.
+    stream: float32 (R, D); residual stream of the rows before the last norm.
+    min_confidence: see `BlockDraft`.
+    ids: int32 (R, POOL)
+    scores: float32 (R, POOL)
+    largest: tuple of int32 and float32 (R, 1); outputs of `Largest`, if only the likeliest tokens are computed.
+    reach: int32 (S,) or None; number of draft positions of each sequence; None if there is no limit by confidence.
+    pairs: launch that scores the likeliest candidates of each position after every candidate before; run for trees only.
     """
 
     def __init__(

@@ -36,43 +36,20 @@ _MOST_HEAD, _MOST_SHARE, _MOST_TOP = 256, 64, 32
 class DeviceBlockDraft:
     """Draft model that proposes a block of tokens per pass, for several sequences, on the GPU of its target.
 
-    Parameters
-    ----------
-    config : DraftConfig
-    source : Source
-        Weights of the same file; they are read once and kept on the device, repacked.
-    target : DeviceModel or TargetCopy
-        Target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
-    vocabulary : Vocabulary
-        Draft vocabulary.
-    common : sequence of Vocabulary
-        Smaller draft vocabularies, from fewer to more tokens; not used by a draft with a soft cap on its logits.
-    sequences : int
-        Sequences that may be open at a time.
-    context : int
-        Positions that layers without a window see.
-    min_confidence : float
-        See `BlockDraft`. Positions beyond the limit stay in the target's pass as draft tokens that are almost never
-        accepted. So the target's step can be launched before the number of confident positions is known.
-
-    Attributes
-    ----------
-    config : DraftConfig
-    reach : int
-        Most positions of a sequence that the context keeps.
-    most_texts : int
-        Most sequences of a pass.
-    draft_vocabs : sequence of Vocabulary
-        The smaller draft vocabularies in use: `common`, or none.
-    latest : DeviceDrafts or None
-        The drafts that the device memory holds now.
-
-    Raises
-    ------
-    Unsupported
-        If the draft has sizes that run only on the CPU.
-    OutOfMemory
-        If the draft does not fit the device memory.
+    source: weights of the same file; they are read once and kept on the device, repacked.
+    target: target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
+    vocabulary: draft vocabulary.
+    common: smaller draft vocabularies, from fewer to more tokens; not used by a draft with a soft cap on its logits.
+    sequences: sequences that may be open at a time.
+    context: positions that layers without a window see.
+    min_confidence: see `BlockDraft`. Positions beyond the limit stay in the target's pass as draft tokens that are almost
+        never accepted. So the target's step can be launched before the number of confident positions is known.
+    reach: most positions of a sequence that the context keeps.
+    most_texts: most sequences of a pass.
+    draft_vocabs: the smaller draft vocabularies in use: `common`, or none.
+    latest: the drafts that the device memory holds now.
+    Raises Unsupported if the draft has sizes that run only on the CPU.
+    Raises OutOfMemory if the draft does not fit the device memory.
     """
 
     device: Literal["cuda"] = "cuda"
@@ -202,16 +179,8 @@ class DeviceBlockDraft:
     ) -> DeviceDrafts | None:
         """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
-        Parameters
-        ----------
-        device_requests : sequence of DeviceDraftRequest
-        anchors : sequence of int
-            Last token of each sequence.
-
-        Returns
-        -------
-        DeviceDrafts or None
-            Drafts that the device may still be computing. None if there are too many sequences for one pass.
+        anchors: last token of each sequence.
+        Returns: drafts that the device may still be computing. None if there are too many sequences for one pass.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.matches(device_requests, anchors):

@@ -26,12 +26,9 @@ class OtherGpuDraft(DeviceBlockDraft):
     Each step copies tokens and features of the target's pass to it, and draft trees back, in the order of the two streams:
     the host does not wait. All launches and allocations of the draft are made while its GPU is the current one.
 
-    Parameters
-    ----------
-    config, source, target, vocabulary, **settings
-        See `DeviceBlockDraft`. Embedding and LM head are read from the target's file once more unless the draft has its own.
-    gpu : int
-        CUDA device number of the draft.
+    config, source, target, vocabulary, **settings: see `DeviceBlockDraft`. Embedding and LM head are read from the target's
+        file once more unless the draft has its own.
+    gpu: CUDA device number of the draft.
     """
 
     def __init__(

@@ -14,19 +14,9 @@ from dflash.model.draft.state import Rings, places
 class DeviceRings(Rings):
     """Rings with extra places for rows that are written beyond the accepted text.
 
-    Parameters
-    ----------
-    config : DraftConfig
-    slots : int
-    context : int
-        Positions that layers without a window see.
-
-    Attributes
-    ----------
-    reach : int
-        Most positions of a sequence that the ring keeps.
-    laps : int
-        Length of a page list: the pages of a ring and one more, since writes may wrap around.
+    context: positions that layers without a window see.
+    reach: most positions of a sequence that the ring keeps.
+    laps: length of a page list: the pages of a ring and one more, since writes may wrap around.
     """
 
     def __init__(self, config: DraftConfig, slots: int, context: int) -> None:

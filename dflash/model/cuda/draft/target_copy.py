@@ -38,22 +38,11 @@ class TargetCopy:
     No kernel reads memory of the other GPU. Each GPU waits for the other one around a copy, as two launches of one stream
     would, so no array is overwritten while it is read.
 
-    Parameters
-    ----------
-    target : DeviceModel
-    devices : Devices
-        GPU of the target, and GPU of the draft. The second must be current.
-    layers : sequence of int
-        Layers whose outputs are the features.
-    staging : Staging
-        Uploads embedding and LM head of the target's file to the draft's GPU when they are requested.
-
-    Attributes
-    ----------
-    latest : Forward or None
-        The target's last forward with features on the draft's GPU, if `receive` has copied it.
-    source : object
-        Features of the target that those of `latest` are copies of.
+    devices: GPU of the target, and GPU of the draft. The second must be current.
+    layers: layers whose outputs are the features.
+    staging: uploads embedding and LM head of the target's file to the draft's GPU when they are requested.
+    latest: the target's last forward with features on the draft's GPU, if `receive` has copied it.
+    source: features of the target that those of `latest` are copies of.
     """
 
     def __init__(self, target: DeviceModel, devices: Devices, layers: Sequence[int], staging: Staging) -> None:
@@ -120,14 +109,9 @@ class TargetCopy:
 class SendDraft:
     """Copies draft trees to the GPU of the target, and writes them into a batch there; called as `WriteDraft`.
 
-    Parameters
-    ----------
-    trees : DeviceArrays
-        Output of the draft model.
-    batch : DeviceBatch
-        Batch of the target.
-    devices : Devices
-        GPU of the target, and GPU of the draft.
+    trees: output of the draft model.
+    batch: batch of the target.
+    devices: GPU of the target, and GPU of the draft.
     """
 
     def __init__(self, trees: DeviceArrays, batch: DeviceBatch, devices: Devices) -> None:

@@ -14,18 +14,9 @@ from dflash.model.weights import experts_of
 class LayeredBlock:
     """A block as a list of launches: ``steps``, in order.
 
-    Parameters
-    ----------
-    parts : LayerContext
-        Its `space` is that of the layer.
-    layer : int
-    cache : tuple of array
-        Keys and values that the layer reads.
-
-    Attributes
-    ----------
-    keeps : bool
-        False: the last launch writes the stream only.
+    parts: its `space` is that of the layer.
+    cache: keys and values that the layer reads.
+    keeps: false: the last launch writes the stream only.
     """
 
     keeps = False

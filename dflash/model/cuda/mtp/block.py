@@ -26,24 +26,14 @@ from dflash.model.state.pools import Pools
 class MtpContext(NamedTuple):
     """Inputs from which an MTP head is built.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-        Weights of the block.
-    config : Config
-        Configuration of one layer.
-    pools : Pools
-        Keys and values of the block.
-    embedding, output : PackedWeight (V, D)
-        Embedding and LM head, usually those of the trunk.
-    norm : float32 (D,)
-        Gain of the last norm.
-    known : Vocabulary
-        Draft vocabulary.
-    common : sequence of Vocabulary
-        Smaller draft vocabularies, from fewer to more tokens.
-    scratch : ScratchArena
-        Memory whose content lasts no longer than a pass.
+    weights: weights of the block.
+    config: configuration of one layer.
+    pools: keys and values of the block.
+    embedding, output: embedding and LM head, usually those of the trunk.
+    norm: float32 (D,); gain of the last norm.
+    known: draft vocabulary.
+    common: smaller draft vocabularies, from fewer to more tokens.
+    scratch: memory whose content lasts no longer than a pass.
     """
 
     weights: DeviceWeights
@@ -62,18 +52,9 @@ class Reading:
 
     ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention.
 
-    Parameters
-    ----------
-    parts : MtpContext
-    batch : SimpleNamespace
-        Arrays named like those of a `DeviceBatch`.
-    hidden : float32 (N, D)
-        Hidden state of the position before each token.
-
-    Attributes
-    ----------
-    stream : float32 (N, D)
-        Output of the block, before the last norm.
+    batch: arrays named like those of a `DeviceBatch`.
+    hidden: float32 (N, D); hidden state of the position before each token.
+    stream: float32 (N, D); output of the block, before the last norm.
     """
 
     def __init__(self, parts: MtpContext, batch: SimpleNamespace, hidden: Any) -> None:

@@ -28,16 +28,10 @@ MOST = 8
 class LoopGraphKey(NamedTuple):
     """Key of a captured graph.
 
-    Parameters
-    ----------
-    rows : int
-        Rows that are read.
-    texts, depth : int
-        Number of sequences, and of draft positions for each.
-    chains : bool
-        Whether only the likeliest token of each position is needed.
-    draft_vocab : int, optional
-        Index of the smaller draft vocabulary; None for the full one.
+    rows: rows that are read.
+    texts, depth: number of sequences, and of draft positions for each.
+    chains: whether only the likeliest token of each position is needed.
+    draft_vocab: index of the smaller draft vocabulary; None for the full one.
     """
 
     rows: int
@@ -62,22 +56,12 @@ class _LoopStep(NamedTuple):
 class DraftLoop:
     """Reads rows of up to 16 sequences, at most 64 in all, and drafts the tokens that follow each.
 
-    Parameters
-    ----------
-    parts : MtpContext
-    pages : int
-        Most pages of a sequence.
-
-    Attributes
-    ----------
-    arrays : DeviceArrays
-        Inputs of a pass: arrays of `context_shapes`; ``pages`` (S, P), ``row_params`` (S, words), ``outlines`` (S, 4);
+    pages: most pages of a sequence.
+    arrays: inputs of a pass: arrays of `context_shapes`; ``pages`` (S, P), ``row_params`` (S, words), ``outlines`` (S, 4);
         ``sources``, the address of the trunk's hidden rows; ``alone`` (2,), counts of the later passes; ``next`` (MOST, S),
         positions at which draft tokens are read.
-    ids, scores : (MOST * S, POOL)
-        Candidates; those of one position lie together.
-    out : DeviceArrays
-        Draft trees in the layout of `dflash.kernels.tree.cuda`.
+    ids, scores: candidates; those of one position lie together.
+    out: draft trees in the layout of `dflash.kernels.tree.cuda`.
     """
 
     def __init__(self, parts: MtpContext, pages: int) -> None:

@@ -43,29 +43,15 @@ Unread = tuple[Ints, Any]
 class DeviceMtpHead:
     """MTP head on the GPU of its trunk: reads the trunk's tokens, shifted by one, then drafts from its own states.
 
-    Parameters
-    ----------
-    model : DeviceModel
-        The trunk.
-    weights : DeviceWeights or Weights
-        Weights of the block.
-    config : Config
-        Configuration of the file that holds the block.
-    file : GGUFFile, optional
-        The file that holds the block, if it is not the trunk's; closed with the head.
-    known : Vocabulary
-        Draft vocabulary.
-    common : sequence of Vocabulary
-        Smaller draft vocabularies, from fewer to more tokens.
-
-    Attributes
-    ----------
-    pools : Pools
-        See `MtpHead`.
-    latest : DeviceDrafts or None
-        The drafts that the device memory holds now.
-    draft_vocabs : sequence of Vocabulary
-        `common`.
+    model: the trunk.
+    weights: weights of the block.
+    config: configuration of the file that holds the block.
+    file: the file that holds the block, if it is not the trunk's; closed with the head.
+    known: draft vocabulary.
+    common: smaller draft vocabularies, from fewer to more tokens.
+    pools: see `MtpHead`.
+    latest: the drafts that the device memory holds now.
+    draft_vocabs: `common`.
     """
 
     device: Literal["cuda"] = "cuda"
@@ -186,19 +172,10 @@ class DeviceMtpHead:
     ) -> DeviceDrafts | None:
         """Read the unread tokens of some sequences and draft trees that stay on the device.
 
-        Parameters
-        ----------
-        device_requests : sequence of DeviceDraftRequest
-            Requests of the same number of positions.
-        anchors : sequence of int
-            Last token of each sequence.
-        unread : sequence of Unread
-            At least one token each.
-
-        Returns
-        -------
-        DeviceDrafts or None
-            Drafts that the device may still be computing. None if they do not fit one pass.
+        device_requests: requests of the same number of positions.
+        anchors: last token of each sequence.
+        unread: at least one token each.
+        Returns: drafts that the device may still be computing. None if they do not fit one pass.
         """
         if len(device_requests) > SEQUENCES or max(device_request.positions for device_request in device_requests) > MOST:
             return None

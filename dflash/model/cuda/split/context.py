@@ -13,15 +13,8 @@ from dflash.model.split.pools import SplitPools
 class SplitContext(NamedTuple):
     """Inputs from which the passes of a split are built.
 
-    Parameters
-    ----------
-    devices : Devices
-    plan : SplitPlan
-    config : Config
-        Sizes of the whole model.
-    weights, tables : sequence of DeviceWeights
-        Weights of the layers of each GPU, and those that belong to no layer.
-    pools : SplitPools
+    config: sizes of the whole model.
+    weights, tables: weights of the layers of each GPU, and those that belong to no layer.
     """
 
     devices: Devices

@@ -22,18 +22,10 @@ _TURNS = 2  # arrays of norms, used in turn: between two uses of an array there 
 def few_rows_space(config: Config, space: SimpleNamespace, shard: Shard) -> SimpleNamespace:
     """Return the arrays of passes of few rows: first rows of those of all passes, and gathered arrays of their own.
 
-    Parameters
-    ----------
-    config : Config
-        Sizes of the model.
-    space : SimpleNamespace
-        See `shard_space`.
-    shard : Shard
-
-    Returns
-    -------
-    SimpleNamespace
-        As `shard_space`; ``turns`` has for each of two norms in turn what a `ShardNorm` needs. Gathered arrays are cleared.
+    config: sizes of the model.
+    space: see `shard_space`.
+    Returns: as `shard_space`; ``turns`` has for each of two norms in turn what a `ShardNorm` needs. Gathered arrays are
+        cleared.
     """
     first = slice(FEW_ROWS)
     some = SimpleNamespace(**{name: v[first] for name, v in vars(space).items() if getattr(v, "ndim", 0) == 2})
@@ -65,14 +57,9 @@ def clear_gathered(space: SimpleNamespace) -> None:
 class FewRowsOps(ShardOps):
     """Makes the launches of a pass of at most `FEW_ROWS` rows; the parameters are those of `ShardOps`.
 
-    Parameters
-    ----------
-    place : ShardPlace
-        Its spaces are those of `few_rows_space`.
-    part, batch
-        See `ShardOps`.
-    many : ShardOps
-        Ops of the passes of more rows, whose scratch memory is used.
+    place: its spaces are those of `few_rows_space`.
+    part, batch: see `ShardOps`.
+    many: ops of the passes of more rows, whose scratch memory is used.
     """
 
     def __init__(self, place: ShardPlace, part: Config, batch: DeviceBatch, many: ShardOps) -> None:

@@ -23,15 +23,9 @@ _BETWEEN = "stream", "normed", "squares"
 class LayerStage:
     """The layers of one GPU in a pass.
 
-    Parameters
-    ----------
-    parts : SplitContext
-    i : int
-        Number of the GPU.
-    ops : Ops
-        Makes the launches of a decode or of a prefill pass.
-    batch : DeviceBatch
-        Batch of the pass on this GPU.
+    i: number of the GPU.
+    ops: makes the launches of a decode or of a prefill pass.
+    batch: batch of the pass on this GPU.
     """
 
     def __init__(self, parts: SplitContext, i: int, ops: Ops, batch: DeviceBatch) -> None:
@@ -49,10 +43,7 @@ class LayerStage:
 class _Chain:
     """The stages of a pass, one after the other.
 
-    Attributes
-    ----------
-    layers : Layers
-        Layers of the first GPU, whose arrays hold the results of the pass.
+    layers: layers of the first GPU, whose arrays hold the results of the pass.
     """
 
     def __init__(self, devices: Devices, stages: Sequence[LayerStage]) -> None:
@@ -154,10 +145,7 @@ class LayerDecode(_Chain):
 class LayerPrefill(_Chain):
     """A prefill pass over several GPUs, with the interface of `PrefillPass`.
 
-    Attributes
-    ----------
-    arenas : list of ScratchArena
-        Memory of each GPU that holds nothing between passes.
+    arenas: memory of each GPU that holds nothing between passes.
     """
 
     def __init__(self, parts: SplitContext, rows: int, pages: int) -> None:

@@ -24,21 +24,11 @@ def gpu_plan(
 ) -> SplitPlan:
     """Plan a model over GPUs by their free memory now; loads nothing.
 
-    Parameters
-    ----------
-    file, config, context, sequences, kv, kv_bytes
-        See `dflash.model.loading.target.load_model`.
-    numbers : sequence of int
-        CUDA device numbers.
-    kind : str
-        ``"tensor"`` or ``"layer"``.
-
-    Raises
-    ------
-    Unsupported
-        If there is no such GPU, or a tensor split does not divide the model.
-    OutOfMemory, RequestError
-        See `dflash.model.split.plan.plan_split`.
+    file, config, context, sequences, kv, kv_bytes: see `dflash.model.loading.target.load_model`.
+    numbers: CUDA device numbers.
+    kind: ``"tensor"`` or ``"layer"``.
+    Raises Unsupported if there is no such GPU, or a tensor split does not divide the model.
+    Raises OutOfMemory, RequestError: see `dflash.model.split.plan.plan_split`.
     """
     free = [free_memory_of(number) for number in numbers]
     return plan_split(

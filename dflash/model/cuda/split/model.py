@@ -31,24 +31,12 @@ class SplitDeviceModel(DeviceModel):
     Embedding, LM head, sampling and drafts are on the first GPU, which must be the current device of every thread that uses
     the model.
 
-    Parameters
-    ----------
-    file : GGUFFile
-        Open; weights are read once and kept on the devices, repacked.
-    config : Config
-        Configuration of the same file.
-    plan : SplitPlan
-    devices : Devices
-        GPUs of the plan.
-    slots, kv, threads, chunk
-        See `DeviceModel`.
-
-    Raises
-    ------
-    OutOfMemory
-        If a part does not fit its device.
-    Unsupported
-        If launches of a tensor split are to be waited for one by one.
+    file: open; weights are read once and kept on the devices, repacked.
+    config: configuration of the same file.
+    devices: GPUs of the plan.
+    slots, kv, threads, chunk: see `DeviceModel`.
+    Raises OutOfMemory if a part does not fit its device.
+    Raises Unsupported if launches of a tensor split are to be waited for one by one.
     """
 
     def __init__(

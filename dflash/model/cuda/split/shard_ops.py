@@ -27,15 +27,9 @@ _ROOMY = 200 << 10
 class ShardPlace(NamedTuple):
     """One GPU of a tensor split.
 
-    Parameters
-    ----------
-    config : Config
-        Sizes of the whole model.
-    shard : Shard
-    signals, links : Signals
-        Counters of exchanges that are launches, and of those inside other launches.
-    spaces : sequence of SimpleNamespace
-        Arrays of the pass on each GPU; see `shard_space`.
+    config: sizes of the whole model.
+    signals, links: counters of exchanges that are launches, and of those inside other launches.
+    spaces: arrays of the pass on each GPU; see `shard_space`.
     """
 
     config: Config
@@ -48,21 +42,11 @@ class ShardPlace(NamedTuple):
 class ShardNorm(SplitNorm):
     """A `SplitNorm` of whole rows, of which the multiply before it prepares only the GPU's own columns.
 
-    Parameters
-    ----------
-    spaces : sequence of SimpleNamespace
-        For each GPU ``stream``, ``normed``, ``squares``, and those of its columns as ``own``.
-    rank : int
-        Number of this GPU.
-    gain, eps
-        See `SplitNorm`.
-    columns : slice
-        The GPU's columns.
-
-    Attributes
-    ----------
-    own : SplitNorm
-        Norm of the GPU's columns.
+    spaces: for each GPU ``stream``, ``normed``, ``squares``, and those of its columns as ``own``.
+    rank: number of this GPU.
+    gain, eps: see `SplitNorm`.
+    columns: the GPU's columns.
+    own: norm of the GPU's columns.
     """
 
     def __init__(self, spaces: Sequence[SimpleNamespace], rank: int, gain: Any, eps: float, columns: slice) -> None:
@@ -75,13 +59,8 @@ class ShardNorm(SplitNorm):
 class Gathered:
     """A launch, and the exchange of its results if that is a launch of its own.
 
-    Parameters
-    ----------
-    launch : callable
-    exchange : ColumnExchange, optional
-        None if the launch sends its results itself.
-    columns : slice
-        Columns of the residual stream that the launch computes.
+    exchange: none if the launch sends its results itself.
+    columns: columns of the residual stream that the launch computes.
     """
 
     def __init__(self, launch: Any, exchange: ColumnExchange | None, columns: slice) -> None:
@@ -100,13 +79,8 @@ class Gathered:
 class ShardOps(Ops):
     """Makes the launches of a pass on one GPU of a tensor split.
 
-    Parameters
-    ----------
-    place : ShardPlace
-    part : Config
-        Sizes of the GPU's part.
-    batch, prefill, empty, n_scratch
-        See `Ops`.
+    part: sizes of the GPU's part.
+    batch, prefill, empty, n_scratch: see `Ops`.
     """
 
     def __init__(
@@ -202,14 +176,9 @@ class ShardOps(Ops):
     ) -> dict[str, Any]:
         """Return the link of a launch, as keyword argument; none without links.
 
-        Parameters
-        ----------
-        *names : str
-            Arrays of `spaces` of which the launch computes columns.
-        reads : sequence of array
-            Gathered arrays that it reads.
-        spaces : sequence of SimpleNamespace, optional
-            Arrays on each GPU; by default those of the pass.
+        *names: arrays of `spaces` of which the launch computes columns.
+        reads: gathered arrays that it reads.
+        spaces: arrays on each GPU; by default those of the pass.
         """
         if self.links is None:
             return {}

@@ -28,10 +28,7 @@ from dflash.model.split.shards import Shard
 class _Ranks:
     """The parts of a pass on all GPUs.
 
-    Attributes
-    ----------
-    batch, layers
-        Those of the first GPU, whose arrays hold the results of the pass.
+    batch, layers: those of the first GPU, whose arrays hold the results of the pass.
     """
 
     def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], batches: Sequence[DeviceBatch]) -> None:
@@ -78,10 +75,7 @@ class _Ranks:
 class TensorPrefill(_Ranks):
     """A prefill pass over several GPUs, with the interface of `PrefillPass`.
 
-    Attributes
-    ----------
-    arenas : list of ScratchArena
-        Memory of each GPU that holds nothing between passes.
+    arenas: memory of each GPU that holds nothing between passes.
     """
 
     def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], rows: int, pages: int) -> None:

@@ -55,12 +55,8 @@ class JsonKeys(Keys):
 def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
     """Read the configuration of a draft model from ``config.json`` and the shapes of its tensors by canonical name.
 
-    Raises
-    ------
-    FormatError
-        If a key is missing or its value makes no sense; the message names the key.
-    Unsupported
-        If the model is not a draft of a known kind.
+    Raises FormatError if a key is missing or its value makes no sense; the message names the key.
+    Raises Unsupported if the model is not a draft of a known kind.
     """
     top = JsonKeys(config)
     name, kind = _class(top)

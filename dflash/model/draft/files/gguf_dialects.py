@@ -18,14 +18,9 @@ MAX_HEADS, MAX_HEAD_SIZE, MAX_RANK, MAX_TOP, MAX_CONV = 4096, 1024, 1 << 16, 64,
 class Dialect(NamedTuple):
     """Keys by which a kind of GGUF file describes the block.
 
-    Parameters
-    ----------
-    block, target_layer_ids : str
-        Keys under the architecture.
-    shift : int
-        Offset of layer numbers in the file: the file stores layer i as ``i + shift``.
-    masks : tuple of str
-        Full keys that may hold the mask token; the first one present is used.
+    block, target_layer_ids: keys under the architecture.
+    shift: offset of layer numbers in the file: the file stores layer i as ``i + shift``.
+    masks: full keys that may hold the mask token; the first one present is used.
     """
 
     block: str
@@ -49,12 +44,8 @@ DIALECTS = {
 def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
     """Read the configuration of a draft model from the metadata of its file and the shapes of its tensors by canonical name.
 
-    Raises
-    ------
-    FormatError
-        If a key is missing or its value makes no sense; the message names the key.
-    Unsupported
-        If the model is not a draft of a known kind.
+    Raises FormatError if a key is missing or its value makes no sense; the message names the key.
+    Raises Unsupported if the model is not a draft of a known kind.
     """
     name = Keys(metadata, "general").text("architecture")
     if name not in DIALECTS:
@@ -96,11 +87,8 @@ def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...
 def causality(kind: str, windows: tuple[int, ...], given: bool | None) -> tuple[bool, ...]:
     """Return for each layer whether rows of the block attend only to themselves and earlier rows.
 
-    Parameters
-    ----------
-    given : bool or None
-        Value in the file, for all layers. If None, no layer of a DFlash 2 draft is causal; of other drafts, the layers with
-        a window are.
+    given: value in the file, for all layers. If None, no layer of a DFlash 2 draft is causal; of other drafts, the layers
+        with a window are.
     """
     if given is None:
         return tuple(kind != "dflash2" and window > 0 for window in windows)

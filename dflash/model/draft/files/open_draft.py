@@ -19,10 +19,7 @@ _PARTS = (".json", ".safetensors")
 def is_draft(path: Path) -> bool:
     """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture.
 
-    Raises
-    ------
-    NotFound, FormatError, Unsupported
-        If a GGUF file can't be opened, or its architecture is not a string.
+    Raises NotFound, FormatError, Unsupported if a GGUF file can't be opened, or its architecture is not a string.
     """
     if path.is_dir() or path.suffix in _PARTS:
         return True
@@ -33,15 +30,8 @@ def is_draft(path: Path) -> bool:
 def open_draft(path: Path) -> tuple[DraftConfig, Source]:
     """Open a draft model and read its configuration; no weight is read.
 
-    Parameters
-    ----------
-    path : Path
-        A GGUF file, a model folder, or a file in such a folder.
-
-    Raises
-    ------
-    NotFound, FormatError, Unsupported
-        If there is no draft model at the path, or it is damaged or of an unknown kind.
+    path: a GGUF file, a model folder, or a file in such a folder.
+    Raises NotFound, FormatError, Unsupported if there is no draft model at the path, or it is damaged or of an unknown kind.
     """
     if not (path.is_dir() or path.suffix in _PARTS):
         with GGUFFile.open(path) as file:

@@ -22,13 +22,8 @@ _INDEX = "model.safetensors.index.json"
 class Entry(NamedTuple):
     """One tensor of a file.
 
-    Parameters
-    ----------
-    shape : tuple of int
-    type : str
-        A key of `SIZES`.
-    data : uint8 (n_bytes,)
-        Memory-mapped and read-only.
+    type: a key of `SIZES`.
+    data: uint8 (n_bytes,); memory-mapped and read-only.
     """
 
     shape: tuple[int, ...]
@@ -39,12 +34,7 @@ class Entry(NamedTuple):
 class SafeTensors:
     """The tensors of one file.
 
-    Attributes
-    ----------
-    path : Path
-    tensors : dict of str to Entry
-    metadata : object
-        The header's entry ``__metadata__``, unchecked; None if there is none.
+    metadata: the header's entry ``__metadata__``, unchecked; None if there is none.
     """
 
     def __init__(self, path: Path, tensors: dict[str, Entry], metadata: object = None) -> None:
@@ -54,12 +44,8 @@ class SafeTensors:
     def open(cls, path: Path) -> Self:
         """Map a file and check its header.
 
-        Raises
-        ------
-        NotFound
-            If there is no such file.
-        FormatError
-            If the file is damaged; the message names the file and the tensor.
+        Raises NotFound if there is no such file.
+        Raises FormatError if the file is damaged; the message names the file and the tensor.
         """
         try:
             with path.open("rb") as file:
@@ -74,10 +60,7 @@ class SafeTensors:
     def parse(cls, path: Path, data: mmap.mmap | bytearray) -> Self:
         """Check the header of a file's content; errors name `path`.
 
-        Raises
-        ------
-        FormatError
-            As `open` does.
+        Raises FormatError as `open` does.
         """
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or not 2 <= size <= min(_MAX_HEADER, len(data) - 8):
@@ -92,17 +75,9 @@ class SafeTensors:
 def open_folder(folder: Path) -> list[SafeTensors]:
     """Open all files of a model.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder with one ``*.safetensors`` file, or several files and an index.
-
-    Raises
-    ------
-    NotFound
-        If there is no such file, or a file named in the index is missing.
-    FormatError
-        If a file is damaged, or there are several files and no index.
+    folder: folder with one ``*.safetensors`` file, or several files and an index.
+    Raises NotFound if there is no such file, or a file named in the index is missing.
+    Raises FormatError if a file is damaged, or there are several files and no index.
     """
     names = [path.name for path in sorted(folder.glob("*.safetensors"))]
     index = folder / _INDEX

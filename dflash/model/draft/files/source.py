@@ -22,25 +22,13 @@ _PLAIN = ("I64", "I32", "BOOL", "U8", "I8")
 class Source:
     """Tensors of a draft model by canonical name; see `dflash.model.draft.files.names`.
 
-    Parameters
-    ----------
-    entries : dict of str to Entry
-        The tensors, memory-mapped. A matrix (R, K) may be packed.
-    tokens : list of str
-        The vocabulary; empty if the file has none.
-    fork : bool
-        Whether files of the kind are known to hold a wrong rotation base.
-    offsets : bool
-        Whether ``d2t`` holds offsets from the draft's own ids instead of the target's ids.
-
-    Attributes
-    ----------
-    shapes : dict of str to tuple of int
-        Shape of each tensor in the file.
-    types, sizes : dict of str to str, dict of str to int
-        Stored type and bytes of each tensor.
-    tokens, fork
-        The parameters.
+    entries: the tensors, memory-mapped. A matrix (R, K) may be packed.
+    tokens: the vocabulary; empty if the file has none.
+    fork: whether files of the kind are known to hold a wrong rotation base.
+    offsets: whether ``d2t`` holds offsets from the draft's own ids instead of the target's ids.
+    shapes: shape of each tensor in the file.
+    types, sizes: stored type and bytes of each tensor.
+    tokens, fork: the parameters.
     """
 
     def __init__(
@@ -55,10 +43,7 @@ class Source:
     def of_gguf(cls, file: GGUFFile) -> "Source":
         """Return the tensors of an open GGUF file, which may be closed afterwards.
 
-        Raises
-        ------
-        FormatError
-            If two tensors have the same canonical name, or the architecture is not a string.
+        Raises FormatError if two tensors have the same canonical name, or the architecture is not a string.
         """
         fork = Keys(file.metadata, "general").text("architecture", None) in FORKS
         tokens = file.metadata.get("tokenizer.ggml.tokens")
@@ -72,10 +57,8 @@ class Source:
     def of_folder(cls, folder: Path) -> "Source":
         """Return the tensors of a folder of safetensors files.
 
-        Raises
-        ------
-        NotFound, FormatError
-            As raised by `open_folder`. FormatError also if two tensors have the same canonical name.
+        Raises NotFound, FormatError as raised by `open_folder`. FormatError also if two tensors have the same canonical
+            name.
         """
         found = [(name, entry) for file in open_folder(folder) for name, entry in file.tensors.items()]
         return cls(_distinct([(canonical(name, torch=True), entry) for name, entry in found]), offsets=True)
