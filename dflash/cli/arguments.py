@@ -126,10 +126,7 @@ def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 def sampling_value(name: str, text: str) -> dict[str, Any]:
     """Return one of the sampling arguments by its name, from text.
 
-    Raises
-    ------
-    RequestError
-        If there is no such argument, or the value is not valid.
+    Raises RequestError if there is no such argument, or the value is not valid.
     """
     from dflash.decode.sampling.params import Sampling, check_whole
 
@@ -152,10 +149,7 @@ def sampling_value(name: str, text: str) -> dict[str, Any]:
 def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the strategy and recoveries for `LM.generate`.
 
-    Raises
-    ------
-    RequestError
-        If the strategy or a recovery is not known.
+    Raises RequestError if the strategy or a recovery is not known.
     """
     from dflash.generation.recovery.names import settle
 
@@ -165,10 +159,7 @@ def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
 def named_strategy(arguments: argparse.Namespace) -> "Strategy":
     """Make the strategy that the arguments name.
 
-    Raises
-    ------
-    RequestError
-        If the strategy is not known, or does not use a given draft option.
+    Raises RequestError if the strategy is not known, or does not use a given draft option.
     """
     from dflash.serve.strategy_choice import named
 
@@ -185,12 +176,8 @@ def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def tools(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
     """Read the file of tools.
 
-    Raises
-    ------
-    NotFound
-        If there is no such file.
-    RequestError
-        If the file is not a JSON array of objects.
+    Raises NotFound if there is no such file.
+    Raises RequestError if the file is not a JSON array of objects.
     """
     if arguments.tools is None:
         return None

@@ -104,10 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
 def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the requested measurements.
 
-    Returns
-    -------
-    dict
-        JSON values: ``rates`` by name, ``shares`` of time by name and op (CPU only; on a GPU ops run asynchronously),
+    Returns: JSON values: ``rates`` by name, ``shares`` of time by name and op (CPU only; on a GPU ops run asynchronously),
         ``forward`` costs, and the copy bandwidth ``copy_gb_s`` that decode rates are compared with.
     """
     from dflash.cli.rates.traffic import Traffic

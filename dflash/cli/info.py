@@ -128,10 +128,7 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
 def as_text(about: dict[str, Any]) -> str:
     """Format the description of a model as text.
 
-    Parameters
-    ----------
-    about : dict
-        From `dflash.model.describe.overview`, and names of strategies and recoveries if they are to be listed.
+    about: from `dflash.model.describe.overview`, and names of strategies and recoveries if they are to be listed.
     """
     model, memory, tokenizer, device = (about[name] for name in ("model", "memory", "tokenizer", "device"))
     layers, pending = model["layers"], f"{size(memory['pending_per_sequence'])} for {memory['pending_rows']} pending tokens"

@@ -143,10 +143,7 @@ def draft_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def check_draft(arguments: argparse.Namespace, names: Sequence[str]) -> None:
     """Check that the named strategies accept the given draft options.
 
-    Raises
-    ------
-    RequestError
-        If none of them accepts an option; the message lists the strategies that do.
+    Raises RequestError if none of them accepts an option; the message lists the strategies that do.
     """
     import dflash.decode.drafters  # noqa: F401  registers the names
     from dflash.decode.registry import check_draft_options

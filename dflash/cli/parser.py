@@ -20,18 +20,11 @@ _CHOICE = re.compile(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)")
 class Parser(argparse.ArgumentParser):
     """A parser for one command.
 
-    Parameters
-    ----------
-    prog : str
-        The words that start the command.
-    description : str
-        One sentence, with which the help begins.
-    usage : str
-        Arguments in the usage line, in place of the list of all options.
-    examples : sequence of (str, str)
-        Arguments of a call, and what it does.
-    allow_abbrev : bool
-        Whether the beginning of an option's name stands for it.
+    prog: the words that start the command.
+    description: one sentence, with which the help begins.
+    usage: arguments in the usage line, in place of the list of all options.
+    examples: arguments of a call, and what it does.
+    allow_abbrev: whether the beginning of an option's name stands for it.
     """
 
     def __init__(

@@ -88,12 +88,8 @@ def save_plot(arguments: argparse.Namespace, plot: "Callable[[], Figure]") -> No
 def session(name: str) -> "list[Turn]":
     """Return the turns of a file or of the built-in session.
 
-    Raises
-    ------
-    RequestError
-        If the number of turns of the built-in session is no number, or a line of the file is not valid.
-    NotFound
-        If there is no such file.
+    Raises RequestError if the number of turns of the built-in session is no number, or a line of the file is not valid.
+    Raises NotFound if there is no such file.
     """
     from dflash.evaluation.replay import load_session, synthetic
 

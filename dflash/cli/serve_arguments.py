@@ -47,18 +47,10 @@ _SAMPLING: dict[str, tuple[tuple[str, ...], type, str, str]] = {
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the server.
 
-    Returns
-    -------
-    Namespace
-        ``model`` is set, and ``context`` is None for the model's own; ``kv`` holds the type of the KV cache and
+    Returns: ``model`` is set, and ``context`` is None for the model's own; ``kv`` holds the type of the KV cache and
         ``template_kwargs`` the variables of the chat template.
-
-    Raises
-    ------
-    RequestError
-        If an option has no meaning here, or options contradict each other.
-    SystemExit
-        For ``--help``, and for usage errors.
+    Raises RequestError if an option has no meaning here, or options contradict each other.
+    Raises SystemExit: for ``--help``, and for usage errors.
     """
     arguments = parser().parse_args(words)
     if arguments.model_option is not None:
@@ -86,10 +78,7 @@ def _template_kwargs(text: str | None) -> dict[str, Any]:
 def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling parameters and the limit of requests that leave them out, by the name of their field.
 
-    Raises
-    ------
-    RequestError
-        If a value is out of range; the message names the option.
+    Raises RequestError if a value is out of range; the message names the option.
     """
     from dflash.decode.registry.recoveries import MAX_TOKENS
     from dflash.decode.sampling.params import Sampling
@@ -278,10 +267,7 @@ def byte_size(option: str, text: str | None) -> int | None:
 
     K, M, G and T are powers of 1024.
 
-    Raises
-    ------
-    RequestError
-        If the text is no size of at least one byte; the message names the option.
+    Raises RequestError if the text is no size of at least one byte; the message names the option.
     """
     if text is None:
         return None

@@ -56,10 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
 def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
     """Return the strategies of ``--strategies``, plain if it is not given, by name.
 
-    Raises
-    ------
-    RequestError
-        If there is no such strategy, or none of them takes a given draft option.
+    Raises RequestError if there is no such strategy, or none of them takes a given draft option.
     """
     from dflash.decode import acceptance as synthetic
     from dflash.decode.drafting.drafter import Nothing

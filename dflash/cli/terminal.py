@@ -20,16 +20,9 @@ def has_terminal() -> bool:
 def visible(text: str) -> str:
     """Replace control characters, which a terminal would execute, by visible characters.
 
-    Parameters
-    ----------
-    text : str
-        Untrusted text: from a model, its file, or a message that quotes them.
-
-    Returns
-    -------
-    str
-        C0 and DEL in caret notation (ESC is ``^[``) and C1 as U+FFFD; newlines and tabs stay. Every escape sequence begins
-        with one of these characters, so none remains, even if it is split over two calls.
+    text: untrusted text: from a model, its file, or a message that quotes them.
+    Returns: c0 and DEL in caret notation (ESC is ``^[``) and C1 as U+FFFD; newlines and tabs stay. Every escape sequence
+        begins with one of these characters, so none remains, even if it is split over two calls.
     """
     return text.translate(_SHOWN)
 

@@ -24,17 +24,10 @@ class OutputPart(Enum):
 def prompt_reasoning(prompt_ids: Sequence[int], think: tuple[int, int] | None, ends: Collection[int] = ()) -> bool | None:
     """Return True if a prompt leaves reasoning open, False if it has closed it, None if it does neither.
 
-    Parameters
-    ----------
-    prompt_ids : sequence of int
-        The prompt. Only its last turn counts, which begins after the last end token.
-    think : (int, int) or None
-        Tokens that open and close reasoning; None if the model has none.
-    ends : collection of int
-        End tokens.
+    prompt_ids: the prompt. Only its last turn counts, which begins after the last end token.
+    think: tokens that open and close reasoning; None if the model has none.
+    ends: end tokens.
 
-    Notes
-    -----
     The last of all these tokens decides, so the cost is the distance to it.
     """
     if think is None:
@@ -59,10 +52,7 @@ class OutputReader(Protocol):
 class SpecialTokenReader:
     """Reader of an output that has no parser: special tokens open and close its parts.
 
-    Parameters
-    ----------
-    is_open : bool
-        The prompt has opened reasoning.
+    is_open: the prompt has opened reasoning.
     """
 
     def __init__(self, special_tokens: SpecialTokens, *, is_open: bool) -> None:
@@ -83,10 +73,7 @@ class SpecialTokenReader:
 class ReasoningCount:
     """Counts reasoning tokens. Tokens that may open a call count once it is known that they do not.
 
-    Attributes
-    ----------
-    n : int
-        Reasoning tokens, with those that open and close it.
+    n: reasoning tokens, with those that open and close it.
     """
 
     def __init__(self) -> None:

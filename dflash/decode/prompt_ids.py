@@ -16,17 +16,9 @@ _INT32_MAX = 2**31 - 1
 class PromptIds:
     """Ids of a prompt that several sessions may continue. The sessions share the array and the ints of the list.
 
-    Attributes
-    ----------
-    array : int32 (N,)
-        Read-only array of the ids.
-    token_ids : list of int
-        The same ids; must not be changed.
-
-    Raises
-    ------
-    RequestError
-        If the prompt is empty, nested, or does not hold token ids.
+    array: int32 (N,); read-only array of the ids.
+    token_ids: the same ids; must not be changed.
+    Raises RequestError if the prompt is empty, nested, or does not hold token ids.
     """
 
     __slots__ = ("array", "token_ids")

@@ -7,16 +7,10 @@ from dataclasses import dataclass
 class SpecialTokens:
     """Ids with a meaning for the model. Code that has the tokenizer makes them.
 
-    Parameters
-    ----------
-    silent : frozenset of int
-        Tokens that a reader does not see: reasoning tags, white space, `control`. End tokens need not be included.
-    control : frozenset of int
-        Control tokens that texts leave out, and that belong neither to reasoning nor to calls.
-    call : (int, int), optional
-        Tokens that open and close a tool call.
-    think : (int, int), optional
-        Tokens that open and close reasoning.
+    silent: tokens that a reader does not see: reasoning tags, white space, `control`. End tokens need not be included.
+    control: control tokens that texts leave out, and that belong neither to reasoning nor to calls.
+    call: tokens that open and close a tool call.
+    think: tokens that open and close reasoning.
     """
 
     silent: frozenset[int] = frozenset()

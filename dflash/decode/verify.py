@@ -17,22 +17,13 @@ from dflash.kernels.sample.cuda_logits import LogitRows
 class Accepted(NamedTuple):
     """Tokens that a step appends to a sequence.
 
-    Parameters
-    ----------
-    tokens : list of int
-        New ids, at least one as `verify` returns them: accepted draft tokens, then the bonus token.
-    rows : list of int
-        For each token the row of the span that it was picked from, root first. These rows are committed.
-    n_accepted : int
-        Number of accepted draft tokens; they come first.
-    logprobs : list of TokenLogprobs
-        One for each token, if the session wants them.
-    finish : str or None
-        ``"stop"`` if the last token is an end token, ``"length"`` if the sequence may not grow further.
-    drafted : int
-        Number of draft tokens.
-    injected : int
-        Number of tokens, from the first on, that a recovery injected.
+    tokens: new ids, at least one as `verify` returns them: accepted draft tokens, then the bonus token.
+    rows: for each token the row of the span that it was picked from, root first. These rows are committed.
+    n_accepted: number of accepted draft tokens; they come first.
+    logprobs: one for each token, if the session wants them.
+    finish: ``"stop"`` if the last token is an end token, ``"length"`` if the sequence may not grow further.
+    drafted: number of draft tokens.
+    injected: number of tokens, from the first on, that a recovery injected.
     """
 
     tokens: list[int]
@@ -67,20 +58,10 @@ class Samples(NamedTuple):
 def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
     """Start sampling the tokens of a step for all sessions together, where no processor needs the path to a node.
 
-    Parameters
-    ----------
-    logits : float32 (R, V), or Logits
-        Of the whole forward.
-    requests : sequence of (Draft, SamplingView, int)
-        Draft, session and first row of each sequence.
+    logits: float32 (R, V), or Logits; of the whole forward.
+    requests: draft, session and first row of each sequence.
+    Returns: for `verify`, one for each session; None if its tokens must be picked row by row.
 
-    Returns
-    -------
-    list of Samples or None
-        For `verify`, one for each session; None if its tokens must be picked row by row.
-
-    Notes
-    -----
     On a GPU, all sessions need few launches and one copy back, including penalties, bias and the masks of grammars. The
     masks are computed here, while the device runs the forward. On the CPU, a session with processors or masks is faster
     node by node.
@@ -117,25 +98,13 @@ def wait(samples: Sequence[Samples | None]) -> None:
 def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samples | None = None) -> Accepted:
     """Walk a draft from the root: pick the target's token and step to the draft token that equals it, until there is none.
 
-    Parameters
-    ----------
-    draft : Draft
-        Draft tokens under the last token of the sequence; empty in plain decoding.
-    logits : float32 (1 + N, V), or Logits
-        The target's logits for the last token of the sequence and for each draft token.
-    session : SamplingView
-        Its processors and its grammar see at every node the history with that node's path. The history is restored
+    draft: draft tokens under the last token of the sequence; empty in plain decoding.
+    logits: float32 (1 + N, V), or Logits; the target's logits for the last token of the sequence and for each draft token.
+    session: its processors and its grammar see at every node the history with that node's path. The history is restored
         afterwards. Ids of `forced_ids` are taken first, whatever the logits; the draft then holds only these.
-    samples : Samples, optional
-        Result of `sample_rows` for this session.
+    samples: result of `sample_rows` for this session.
+    Raises DFlashError if a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
 
-    Raises
-    ------
-    DFlashError
-        If a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
-
-    Notes
-    -----
     Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
     long as the logits of a node are equal. With a synthetic acceptance, tokens of the draft are taken instead as often as it
     says, for measurements.

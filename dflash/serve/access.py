@@ -26,21 +26,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def read_key(option: str | None, file: str | None) -> str | None:
     """Find the API keys: an option, a file with a key in each line, or the environment variable `KEY`.
 
-    Parameters
-    ----------
-    option, file : str, optional
-        Values of ``--api-key`` and ``--api-key-file``.
-
-    Returns
-    -------
-    str or None
-        The key, or several with commas between them; None if the server has none.
-
-    Raises
-    ------
-    RequestError
-        If the key is empty (an unset shell variable would open the server), both options are given, or the file can't be
-        read.
+    option, file: values of ``--api-key`` and ``--api-key-file``.
+    Returns: the key, or several with commas between them; None if the server has none.
+    Raises RequestError if the key is empty (an unset shell variable would open the server), both options are given, or the
+        file can't be read.
     """
     if option is not None and file is not None:
         raise RequestError("--api-key and --api-key-file: give one of them")
@@ -62,23 +51,11 @@ def read_key(option: str | None, file: str | None) -> str | None:
 def check_key(headers: Mapping[str, str], key: str | None) -> str:
     """Refuse a request that carries no key of a list, neither as ``Authorization: Bearer KEY`` nor as ``x-api-key: KEY``.
 
-    Parameters
-    ----------
-    headers : mapping of str to str
-        Headers of the request by lower-case name.
-    key : str, optional
-        Keys of the server with commas between them; None accepts every request.
-
-    Returns
-    -------
-    str
-        Name of the user: a hash of the key, empty for a server without keys. Users share no stored responses, and no states
-        of the prefix cache unless they ask for that with one ``cache_salt``.
-
-    Raises
-    ------
-    Problem
-        401, if the server has a key and the request carries another or none.
+    headers: headers of the request by lower-case name.
+    key: keys of the server with commas between them; None accepts every request.
+    Returns: name of the user: a hash of the key, empty for a server without keys. Users share no stored responses, and no
+        states of the prefix cache unless they ask for that with one ``cache_salt``.
+    Raises Problem: 401, if the server has a key and the request carries another or none.
     """
     if key is None:
         return ""
@@ -94,15 +71,9 @@ def check_key(headers: Mapping[str, str], key: str | None) -> str:
 def local_hosts(host: str, key: str | None) -> frozenset[str] | None:
     """Return the values of ``Host`` that requests may have; None if any.
 
-    Parameters
-    ----------
-    host : str
-        Address that the server listens on.
-    key : str, optional
-        API key; with a key any ``Host`` is accepted.
+    host: address that the server listens on.
+    key: API key; with a key any ``Host`` is accepted.
 
-    Notes
-    -----
     A server on a loopback address without a key is only for this machine. A web page can reach it by pointing its own domain
     to 127.0.0.1 (DNS rebinding); such requests carry the domain in ``Host`` and are refused.
     """
@@ -122,10 +93,7 @@ def is_loopback(host: str) -> bool:
 def check_head(request: Request, hosts: Collection[str] | None) -> None:
     """Refuse a request with too many headers, or whose ``Host`` is not in `hosts`.
 
-    Raises
-    ------
-    Problem
-        431 for more than `MAX_HEADERS` headers or `HEADER_BYTES` bytes; 403 if ``Host`` is another one.
+    Raises Problem: 431 for more than `MAX_HEADERS` headers or `HEADER_BYTES` bytes; 403 if ``Host`` is another one.
     """
     raw, scope = request.headers.raw, request.scope
     if len(raw) > MAX_HEADERS:

@@ -13,12 +13,8 @@ from dflash.serve.requests import ChatRequest, CompletionRequest
 class ServerEvent(NamedTuple):
     """One server-sent event.
 
-    Parameters
-    ----------
-    data : mapping, str or None
-        JSON object, or a literal such as ``"[DONE]"``. None is an empty line, which readers of events skip.
-    name : str, optional
-        Value of ``event:``, if the API has one.
+    data: JSON object, or a literal such as ``"[DONE]"``. None is an empty line, which readers of events skip.
+    name: value of ``event:``, if the API has one.
     """
 
     data: Mapping[str, Any] | str | None
@@ -29,22 +25,13 @@ class ServerEvent(NamedTuple):
 class AnswerHead:
     """Facts about a response that are known before its first token.
 
-    Parameters
-    ----------
-    id : str
-        Unique hexadecimal number, without an API's prefix.
-    created : int
-        Unix time in seconds.
-    model : str
-        Name of the model as the client wrote it, or the server's name.
-    tokenizer : Tokenizer
-        Tokenizer of the model.
-    completions : sequence of Completion
-        Completions of all choices, grouped by prompt; not started yet.
-    fingerprint : str, optional
-        Name of all that determines the output, see `dflash.serve.admin.model_facts.fingerprint`.
-    warm_up : bool
-        No completion of this strategy has ended on this server: its time is not the strategy's speed.
+    id: unique hexadecimal number, without an API's prefix.
+    created: unix time in seconds.
+    model: name of the model as the client wrote it, or the server's name.
+    tokenizer: tokenizer of the model.
+    completions: completions of all choices, grouped by prompt; not started yet.
+    fingerprint: name of all that determines the output, see `dflash.serve.admin.model_facts.fingerprint`.
+    warm_up: no completion of this strategy has ended on this server: its time is not the strategy's speed.
     """
 
     id: str
@@ -116,12 +103,8 @@ class ServerDialect(ErrorFormat, Protocol[R]):
     def parse(self, body: object, headers: Mapping[str, str]) -> R:
         """Read the body of a request. Called in a worker thread.
 
-        Raises
-        ------
-        FieldError
-            If a field is missing, of the wrong kind or out of range. Unknown fields are ignored.
-        Problem
-            For other refusals.
+        Raises FieldError if a field is missing, of the wrong kind or out of range. Unknown fields are ignored.
+        Raises Problem: for other refusals.
         """
         ...
 

@@ -16,15 +16,8 @@ _WORDS = {"dflash": {"dflash", "dspark", "ddtree"}, "mtp": {"mtp", "mtp-tree"}, 
 def prepare_draft(engine_thread: EngineThread, defaults: Defaults) -> None:
     """Load the draft model of a server, so that an unusable one is an error at start.
 
-    Parameters
-    ----------
-    defaults : Defaults
-        Defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
-
-    Raises
-    ------
-    DFlashError
-        If the draft model is missing, damaged or for another model, or no allowed strategy uses its kind.
+    defaults: defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
+    Raises DFlashError if the draft model is missing, damaged or for another model, or no allowed strategy uses its kind.
     """
     if defaults.draft is None or _uses(defaults.strategy.drafter, defaults.draft):
         return

@@ -44,30 +44,18 @@ _THREADS = 2
 class Backend:
     """Model, engine thread and settings of the endpoints.
 
-    Parameters
-    ----------
-    engine_thread : EngineThread
-        Engine thread of the model.
-    tokenizer : Tokenizer
-        Tokenizer of the model.
-    template : ChatTemplate or None
-        Chat template of the model, if it has one.
-    names : sequence of str
-        Names of the model. Responses to requests that give none use the first.
-    defaults : Defaults
-        Strategy and recoveries of requests that name none.
-    limits : Limits
-        Limits of a request; the default is for a context of 262,144 tokens.
-    strict_names : bool
-        Refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
-    offered_tools_only : bool
-        Calls of functions that a request does not offer are text. Otherwise they reach the client as calls.
-    template_kwargs : mapping
-        Variables of the chat template for requests that do not set them, such as ``{"preserve_thinking": True}``.
-    facts : ModelFacts, optional
-        Facts about the model; None for a fake.
-    id_prefix : str
-        Hexadecimal digits with which the ids of responses begin; the others are random.
+    engine_thread: engine thread of the model.
+    tokenizer: tokenizer of the model.
+    template: chat template of the model, if it has one.
+    names: names of the model. Responses to requests that give none use the first.
+    defaults: strategy and recoveries of requests that name none.
+    limits: limits of a request; the default is for a context of 262,144 tokens.
+    strict_names: refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
+    offered_tools_only: calls of functions that a request does not offer are text. Otherwise they reach the client as calls.
+    template_kwargs: variables of the chat template for requests that do not set them, such as ``{"preserve_thinking":
+        True}``.
+    facts: facts about the model; None for a fake.
+    id_prefix: hexadecimal digits with which the ids of responses begin; the others are random.
     """
 
     engine_thread: EngineThread
@@ -89,15 +77,8 @@ class API:
     Bodies are parsed, rendered and tokenized in separate threads, so that streams are not delayed. Grammars are compiled in
     one more thread, so that they delay no request without a grammar.
 
-    Parameters
-    ----------
-    api_key : str, optional
-        Keys of the server, as `check_key` takes them.
-
-    Attributes
-    ----------
-    preparing : int
-        Number of requests that are being read and have not reached the engine.
+    api_key: keys of the server, as `check_key` takes them.
+    preparing: number of requests that are being read and have not reached the engine.
     """
 
     def __init__(self, backend: Backend, api_key: str | None = None) -> None:

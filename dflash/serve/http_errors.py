@@ -39,20 +39,12 @@ class Overflow(NamedTuple):
 class Problem(Exception):
     """A response with a status other than 200.
 
-    Parameters
-    ----------
-    status : int
-        HTTP status.
-    message : str
-        One sentence for the client.
-    param : str, optional
-        Field of the body that caused the error.
-    code : str, optional
-        OpenAI's short name of the error.
-    headers : mapping of str to str, optional
-        Headers of the response.
-    overflow : Overflow, optional
-        Length of a prompt that is too long. Clients know the words of each API for it.
+    status: HTTP status.
+    message: one sentence for the client.
+    param: field of the body that caused the error.
+    code: openAI's short name of the error.
+    headers: headers of the response.
+    overflow: length of a prompt that is too long. Clients know the words of each API for it.
     """
 
     def __init__(
@@ -94,10 +86,7 @@ def closing() -> Problem:
 def problem_of(error: BaseException) -> Problem:
     """Return the response to a request that ended in `error`.
 
-    Parameters
-    ----------
-    error : BaseException
-        Errors caused by the client are described in the response, with file names in place of paths. Internal errors are
+    error: errors caused by the client are described in the response, with file names in place of paths. Internal errors are
         logged; the response only says that there was one.
     """
     match error:

@@ -21,20 +21,10 @@ T = TypeVar("T")
 class Running:
     """The running completions of one request. Results wait in a queue, so that a slow client never delays the engine.
 
-    Parameters
-    ----------
-    seconds : float
-        Maximum seconds until all have ended.
-
-    Attributes
-    ----------
-    n_open : int
-        Completions whose last delta was not returned yet.
-
-    Raises
-    ------
-    RequestError, ContextOverflow, PoolExhausted, QueueFull, Cancelled, EngineFailed
-        If one of them can't be started; then none is.
+    seconds: maximum seconds until all have ended.
+    n_open: completions whose last delta was not returned yet.
+    Raises RequestError, ContextOverflow, PoolExhausted, QueueFull, Cancelled, EngineFailed if one of them can't be started;
+        then none is.
     """
 
     def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion], seconds: float = inf) -> None:
@@ -53,17 +43,9 @@ class Running:
     async def next(self, timeout: float | None = None) -> tuple[int, Delta] | None:
         """Return the index of a completion and what a step added to it. Not called when `n_open` is 0.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait; then None is returned.
-
-        Raises
-        ------
-        DFlashError
-            Error of a completion that failed.
-        Problem
-            If the server shuts down, or the request takes too long.
+        timeout: seconds to wait; then None is returned.
+        Raises DFlashError: error of a completion that failed.
+        Raises Problem if the server shuts down, or the request takes too long.
         """
         left = self._time_left()  # checked first: a slow reader finds deltas at once
         wait = left if timeout is None else min(left, timeout)
@@ -88,10 +70,7 @@ class Running:
     async def finish(self) -> None:
         """Wait until all completions have ended.
 
-        Raises
-        ------
-        DFlashError, Problem
-            As `next` does.
+        Raises DFlashError, Problem as `next` does.
         """
         while self.n_open:
             await self.next()
@@ -118,10 +97,7 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     If both happen at once, the result or error of `work` counts.
 
-    Raises
-    ------
-    ClientDisconnect
-        If the client has disconnected.
+    Raises ClientDisconnect if the client has disconnected.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))

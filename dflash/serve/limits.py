@@ -109,12 +109,8 @@ STORED_SECONDS = 3600.0
 class Limits:
     """Limits that grow with the context of the model, and the time of a request.
 
-    Parameters
-    ----------
-    context : int
-        Maximum tokens of a sequence.
-    request_seconds : float
-        Maximum seconds of a request from the end of its preparation; it ends with an error then.
+    context: maximum tokens of a sequence.
+    request_seconds: maximum seconds of a request from the end of its preparation; it ends with an error then.
     """
 
     context: int = 1 << 18

@@ -26,16 +26,10 @@ class Server(uvicorn.Server):
 
     A signal (SIGINT, SIGTERM) or a failure of the engine begins the shutdown. A second signal ends the process at once.
 
-    Parameters
-    ----------
-    app : ASGI application
-        Application from `build_app`.
-    engine_thread : EngineThread
-        Engine thread of the application.
-    grace : float
-        Seconds that open requests may take at shutdown.
-    ready : callable
-        Called once, when the server accepts connections.
+    app: application from `build_app`.
+    engine_thread: engine thread of the application.
+    grace: seconds that open requests may take at shutdown.
+    ready: called once, when the server accepts connections.
     """
 
     def __init__(self, app: ASGIApp, engine_thread: EngineThread, *, grace: float, ready: Callable[[], object]) -> None:

@@ -21,14 +21,9 @@ from dflash.serve.parsing.fields import FieldError, Fields, shown
 class Decoding:
     """Fields of a request that choose its strategy and recoveries.
 
-    Parameters
-    ----------
-    strategy : str, optional
-        Name of a strategy; None is the server's default.
-    recover : str or sequence of str, optional
-        Names of recoveries; None is the server's default.
-    more : tuple of Recovery
-        Recoveries that fields of their own turn on, such as ``min_tokens``.
+    strategy: name of a strategy; None is the server's default.
+    recover: names of recoveries; None is the server's default.
+    more: recoveries that fields of their own turn on, such as ``min_tokens``.
     """
 
     strategy: str | None = None
@@ -43,10 +38,7 @@ UNSAID = Decoding()
 def parse_decoding(fields: Fields) -> Decoding:
     """Read ``strategy``, ``recover``, and the fields of single recoveries.
 
-    Raises
-    ------
-    FieldError
-        If one of them is not valid.
+    Raises FieldError if one of them is not valid.
     """
     recover = fields.any("recover")
     _check_names(fields, recover)
@@ -74,24 +66,14 @@ def _check_names(fields: Fields, recover: Any) -> None:
 class Defaults:
     """Strategy and recoveries of requests that name none, and limits on those that do.
 
-    Parameters
-    ----------
-    strategy : Strategy
-        Strategy of requests that name none.
-    draft : str, optional
-        Draft model of strategies that requests name; a request can't name files.
-    settings : mapping
-        Draft options for `dflash.decode.registry.strategy`.
-    recover : str, optional
-        Names of recoveries; None reads the environment.
-    allowed : tuple of str, optional
-        Strategy names that requests may use; None allows all, an empty tuple none.
-    sampling : mapping
-        Sampling parameters of requests that leave them out, by the name of their field.
-    without_files : collection of str
-        Strategy names for which neither the model's file nor the table of published drafts has what they need.
-    acceptance : SyntheticAcceptance, optional
-        Acceptance of all requests, for measurements.
+    strategy: strategy of requests that name none.
+    draft: draft model of strategies that requests name; a request can't name files.
+    settings: draft options for `dflash.decode.registry.strategy`.
+    recover: names of recoveries; None reads the environment.
+    allowed: strategy names that requests may use; None allows all, an empty tuple none.
+    sampling: sampling parameters of requests that leave them out, by the name of their field.
+    without_files: strategy names for which neither the model's file nor the table of published drafts has what they need.
+    acceptance: acceptance of all requests, for measurements.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -111,10 +93,7 @@ PLAIN = Defaults()
 async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, engine_thread: EngineThread) -> Strategy:
     """Return the strategy of a request after loading its files and kernels.
 
-    Raises
-    ------
-    FieldError
-        If the request names a strategy that this server can't use.
+    Raises FieldError if the request names a strategy that this server can't use.
     """
     strategy = defaults.strategy
     if wanted.strategy is not None:
@@ -133,15 +112,8 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
 def allowed(text: str | None) -> tuple[str, ...] | None:
     """Parse ``--allow-strategies``.
 
-    Parameters
-    ----------
-    text : str, optional
-        Comma-separated names, or ``none``; None allows all.
-
-    Raises
-    ------
-    RequestError
-        If a name is not known; the message lists all names.
+    text: comma-separated names, or ``none``; None allows all.
+    Raises RequestError if a name is not known; the message lists all names.
     """
     if text is None:
         return None

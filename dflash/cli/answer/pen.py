@@ -25,10 +25,7 @@ DIM = "2"
 class Pen:
     """Writes text to a stream. A run of one origin gets one pair of marks, however many pieces it comes in.
 
-    Attributes
-    ----------
-    columns : int or None
-        Columns of the terminal.
+    columns: columns of the terminal.
     """
 
     def __init__(self, file: TextIO) -> None:

@@ -21,14 +21,9 @@ class AnswerWriter:
 
     Line breaks between the parts are this class's own; those inside a part are the model's.
 
-    Parameters
-    ----------
-    file : text stream
-        A terminal, file or pipe.
-    reasoning : str
-        One of `dflash.cli.arguments.REASONING`.
-    tokenizer : Tokenizer, optional
-        Show the origin of the tokens, and end with a legend.
+    file: a terminal, file or pipe.
+    reasoning: one of `dflash.cli.arguments.REASONING`.
+    tokenizer: show the origin of the tokens, and end with a legend.
     """
 
     def __init__(self, file: TextIO, reasoning: str, tokenizer: "Tokenizer | None" = None) -> None:

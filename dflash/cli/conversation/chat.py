@@ -20,18 +20,11 @@ Message = dict[str, Any]
 class Chat:
     """A conversation with a model, and the settings of its next answer.
 
-    Attributes
-    ----------
-    messages : list of dict
-        Messages in OpenAI's format.
-    settings : dict
-        Keyword arguments of `LM.generate`: strategy, recoveries and sampling.
-    display : dict
-        Keyword arguments of `dflash.cli.answer.show`.
-    answers : list of Generation
-        Answers since the start, also those that were removed.
-    deltas : list of Delta
-        Steps of the last answer.
+    messages: messages in OpenAI's format.
+    settings: keyword arguments of `LM.generate`: strategy, recoveries and sampling.
+    display: keyword arguments of `dflash.cli.answer.show`.
+    answers: answers since the start, also those that were removed.
+    deltas: steps of the last answer.
     """
 
     def __init__(self, lm: "LM", arguments: argparse.Namespace, strategy: dict[str, Any]) -> None:

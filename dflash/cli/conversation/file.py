@@ -12,10 +12,7 @@ ROLES = {"system", "user", "assistant", "tool"}
 def save_messages(path: Path, messages: list[dict[str, Any]]) -> None:
     """Write messages to a file; only a conversation is replaced.
 
-    Raises
-    ------
-    RequestError
-        If the file exists and holds something else, or can't be written.
+    Raises RequestError if the file exists and holds something else, or can't be written.
     """
     if path.exists():
         try:
@@ -31,12 +28,8 @@ def save_messages(path: Path, messages: list[dict[str, Any]]) -> None:
 def load_messages(path: Path) -> list[dict[str, Any]]:
     """Read messages from a file: ``{"messages": [...]}``, or the array alone.
 
-    Raises
-    ------
-    NotFound
-        If the file can't be read.
-    RequestError
-        If it holds no messages.
+    Raises NotFound if the file can't be read.
+    Raises RequestError if it holds no messages.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -34,12 +34,8 @@ SECONDS = 3.0
 class Bench:
     """Measure one model on random tokens.
 
-    Parameters
-    ----------
-    model : Model or DeviceModel
-        Model with room for two sequences; no other thread uses it meanwhile.
-    repeat : int
-        Maximum repetitions of each measurement.
+    model: model with room for two sequences; no other thread uses it meanwhile.
+    repeat: maximum repetitions of each measurement.
     """
 
     def __init__(self, model: "Model | DeviceModel", *, repeat: int) -> None:
@@ -93,10 +89,8 @@ class Bench:
     def forward_costs(self, sizes: Sequence[int] = FORWARDS) -> list[dict[str, Any]]:
         """Measure a forward of pending tokens with their logits, for those numbers of tokens that may be pending.
 
-        Returns
-        -------
-        list of dict
-            ``tokens``, ``ms``, ``relative`` to the first size, ``host_us`` until the call returns; on a GPU ``launches``.
+        Returns: ``tokens``, ``ms``, ``relative`` to the first size, ``host_us`` until the call returns; on a GPU
+            ``launches``.
         """
         with closing(self.model.state()) as state:
             self._chunks(state, DEPTH)

@@ -15,15 +15,10 @@ _EMBEDDING = "token_embd.weight"
 class Traffic(NamedTuple):
     """Bytes that plain decoding moves per token.
 
-    Parameters
-    ----------
-    weights : int
-        Bytes read: all weights of the layers and the head once; of routed experts only as many as a token uses. The
+    weights: bytes read: all weights of the layers and the head once; of routed experts only as many as a token uses. The
         embedding counts only if it is also the head.
-    state : int
-        Bytes of recurrent and convolution state of a sequence, read and written.
-    position : int
-        Bytes of keys and values of one position, read.
+    state: bytes of recurrent and convolution state of a sequence, read and written.
+    position: bytes of keys and values of one position, read.
     """
 
     weights: int
@@ -34,14 +29,9 @@ class Traffic(NamedTuple):
     def of(cls, file: GGUFFile, config: Config, *, kv: str, device: str) -> "Traffic":
         """Compute the traffic from the header of a file.
 
-        Parameters
-        ----------
-        config : Config
-            Config of the same file.
-        kv : str
-            Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
-        device : str
-            ``"cpu"`` or ``"cuda"``. On ``"cuda"`` tensors of types without a kernel are stored as F16.
+        config: config of the same file.
+        kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+        device: ``"cpu"`` or ``"cuda"``. On ``"cuda"`` tensors of types without a kernel are stored as F16.
         """
         need = Need.of(config, kv)
         tensors = match_tensors(config, file.tensors).known.values()

@@ -13,16 +13,10 @@ from dflash.model.protocols.device_drafter import DraftTrees
 class DeferredDraft(Draft):
     """A draft of known size whose tokens are still being computed. Reading `tokens` or `parents` waits for them.
 
-    Parameters
-    ----------
-    drafts : DraftTrees
-        Drafts of one pass on the device: ``drafts.tree(i)`` returns tokens and parents (n,). None once they were read.
-    index : int
-        Index of this draft in the pass.
-    n : int
-        Number of tokens to take from it.
-    chain : bool
-        True if the draft has no forks.
+    drafts: drafts of one pass on the device: ``drafts.tree(i)`` returns tokens and parents (n,). None once they were read.
+    index: index of this draft in the pass.
+    n: number of tokens to take from it.
+    chain: true if the draft has no forks.
     """
 
     __slots__ = ("_chain", "_found", "_line", "_n", "drafts", "index")

@@ -12,20 +12,13 @@ from dflash.decode.grammar.matcher import Grammar, Matcher, Words
 class AfterToken:
     """Free output up to a token, then a grammar.
 
-    Parameters
-    ----------
-    grammar : Grammar
-        Grammar of the output after the token.
-    token : int
-        Token that ends free output.
-    opens : int, optional
-        If given, the output begins in the grammar, and only this token, as its first one, opens free output.
-    repeats : bool
-        Return to free output where the grammar is complete; the token then starts the grammar anew.
-    enters : int, optional
-        Another token that ends free output; it is the first one of the grammar. So a tool call ends reasoning.
-    legal : uint32 (ceil(V / 32),), optional
-        Tokens that may stand in free output, as a bit-packed set; all if None. So no end token comes before the grammar.
+    grammar: grammar of the output after the token.
+    token: token that ends free output.
+    opens: if given, the output begins in the grammar, and only this token, as its first one, opens free output.
+    repeats: return to free output where the grammar is complete; the token then starts the grammar anew.
+    enters: another token that ends free output; it is the first one of the grammar. So a tool call ends reasoning.
+    legal: uint32 (ceil(V / 32),), optional; tokens that may stand in free output, as a bit-packed set; all if None. So no
+        end token comes before the grammar.
     """
 
     grammar: Grammar

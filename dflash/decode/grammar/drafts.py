@@ -12,15 +12,9 @@ MASKS_SECONDS = 0.025
 def walk(matcher: Matcher, draft: Draft) -> Iterator[int]:
     """Visit the root and the legal nodes of a draft, parents before children.
 
-    Parameters
-    ----------
-    matcher : Matcher
-        Position after the tokens above the draft. It stands at each visited node in turn, and at the root again in the end.
-
-    Yields
-    ------
-    int
-        -1 for the root, then indices of draft tokens. Nodes below an illegal one are not visited.
+    matcher: position after the tokens above the draft. It stands at each visited node in turn, and at the root again in the
+        end.
+    Yields: -1 for the root, then indices of draft tokens. Nodes below an illegal one are not visited.
     """
     depth = 0
     try:

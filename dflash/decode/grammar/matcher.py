@@ -44,20 +44,14 @@ class Matcher(Protocol):
     def mask(self) -> Words:
         """Return the tokens that may follow; the caller does not change the array. Called only where it is not `free`.
 
-        Raises
-        ------
-        DFlashError
-            If the grammar can't be followed further: no text leads on, or a limit on its work is reached.
+        Raises DFlashError if the grammar can't be followed further: no text leads on, or a limit on its work is reached.
         """
         ...
 
     def advance(self, token: int) -> bool:
         """Move past a token. Return False, and stay, if the token is not legal.
 
-        Raises
-        ------
-        DFlashError
-            As for `mask`.
+        Raises DFlashError as for `mask`.
         """
         ...
 

@@ -14,10 +14,7 @@ class GrammarState:
     `History` passes every token that it appends or removes. So the position is that of the node which `verify` visits, and
     that of the sequence between steps, also after a restart.
 
-    Parameters
-    ----------
-    grammar : Grammar
-        Grammar of the output; the prompt is no part of it.
+    grammar: grammar of the output; the prompt is no part of it.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -32,10 +29,7 @@ class GrammarState:
     def push(self, token: int, position: int) -> None:
         """Move past a token of the sequence.
 
-        Raises
-        ------
-        DFlashError
-            If the token is not legal here. The position stays; the session must end.
+        Raises DFlashError if the token is not legal here. The position stays; the session must end.
         """
         if not self._matcher.advance(token):
             raise DFlashError(f"grammar: token {token} at position {position} is not legal after the output so far")
@@ -71,10 +65,7 @@ class GrammarState:
     def mask(self, row: int = 0) -> Words | None:
         """Return the tokens that may follow here, None for all.
 
-        Parameters
-        ----------
-        row : int
-            Row of the node, for a mask that `prepare` has computed.
+        row: row of the node, for a mask that `prepare` has computed.
         """
         known = self._masks.get(row)
         return known if known is not None else None if self._matcher.free else self._matcher.mask()
@@ -89,11 +80,8 @@ class GrammarState:
     def prepare(self, draft: Draft, n_vocab: int) -> dict[int, Words] | None:
         """Compute the masks of all nodes of a draft, while a device computes their logits.
 
-        Returns
-        -------
-        dict or None
-            Masks by row. Rows that need none are missing. None if there is an error, which `verify` then raises for this
-            session alone.
+        Returns: masks by row. Rows that need none are missing. None if there is an error, which `verify` then raises for
+            this session alone.
         """
         nodes = walk(self._matcher, draft)
         try:

@@ -28,28 +28,17 @@ A forward over so few rows takes as long as one over a single row on a GPU, and 
 class PrefixCacheStats(NamedTuple):
     """Counts since the cache was made, and its present size.
 
-    Parameters
-    ----------
-    entries : int
-        Stored snapshots.
-    n_bytes : int
-        Bytes that they hold: KV pages, each counted once, recurrent states and states of drafters.
-    capacity : int
-        Maximum of `n_bytes`.
-    queries, query_tokens : int
-        Sessions that were looked up, and their prompt tokens.
-    hits, hit_tokens : int
-        Sessions that began with a snapshot, and the tokens that it held.
-    drafter_misses, drafter_miss_tokens : int
-        Sessions that began with a shorter snapshot or none, since the longest one lacks the state of their drafter; the
-        tokens that they read again for it.
-    evictions : int
-        Snapshots removed for others or for running sessions.
-    aborts : int
-        Snapshots discarded because their session ended without visible output.
-    reread_tokens, reread_seconds : int, float
-        Tokens of answers that were prefilled again while no prompt waited; the time of these steps, shared by rows with
-        sessions that decoded in them.
+    entries: stored snapshots.
+    n_bytes: bytes that they hold: KV pages, each counted once, recurrent states and states of drafters.
+    capacity: maximum of `n_bytes`.
+    queries, query_tokens: sessions that were looked up, and their prompt tokens.
+    hits, hit_tokens: sessions that began with a snapshot, and the tokens that it held.
+    drafter_misses, drafter_miss_tokens: sessions that began with a shorter snapshot or none, since the longest one lacks the
+        state of their drafter; the tokens that they read again for it.
+    evictions: snapshots removed for others or for running sessions.
+    aborts: snapshots discarded because their session ended without visible output.
+    reread_tokens, reread_seconds: tokens of answers that were prefilled again while no prompt waited; the time of these
+        steps, shared by rows with sessions that decoded in them.
     """
 
     entries: int
@@ -81,29 +70,15 @@ class PrefixCache:
     Snapshots share KV pages with each other and with sessions. Running sessions come first: if pages are short, snapshots
     are evicted. Used in the engine's thread only, except for `stats`.
 
-    Parameters
-    ----------
-    capacity : int
-        Maximum bytes of all snapshots.
-    page_bytes : int
-        Bytes of a KV page of the model.
-    exact : bool
-        Use only snapshots from which the device computes the same bits as without the cache: on a GPU those taken in a
+    capacity: maximum bytes of all snapshots.
+    page_bytes: bytes of a KV page of the model.
+    exact: use only snapshots from which the device computes the same bits as without the cache: on a GPU those taken in a
         prompt at a multiple of the model's `chunk_alignment`. On a CPU all of them are.
-    min_gain : int
-        Fewest tokens between a boundary and the next stored one above it.
-    disk : DiskTier, optional
-        Saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
-    reread : bool
-        The engine prefills answers again while no prompt waits; see `dflash.decode.scheduling.reread.RereadQueue`.
+    min_gain: fewest tokens between a boundary and the next stored one above it.
+    disk: saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
+    reread: the engine prefills answers again while no prompt waits; see `dflash.decode.scheduling.reread.RereadQueue`.
+    Raises RequestError if the capacity is negative.
 
-    Raises
-    ------
-    RequestError
-        If the capacity is negative.
-
-    Notes
-    -----
     The structure follows RadixAttention (Zheng et al. 2024, arXiv:2312.07104), with snapshots at few boundaries as hybrid
     models need them: a recurrent state can't be cut back to an earlier token (Marconi, Pan et al. 2024, arXiv:2411.19379).
     """
@@ -152,15 +127,8 @@ class PrefixCache:
     def find(self, model: TargetModel, session: Session) -> SessionSnapshot | None:
         """Return the longest usable snapshot for a session's prompt, and plan where the session takes its own.
 
-        Parameters
-        ----------
-        session : Session
-            Is about to start. `count` follows once it has started.
-
-        Returns
-        -------
-        SessionSnapshot or None
-            Stays open until the next call of a method of the cache, and while it is spared.
+        session: is about to start. `count` follows once it has started.
+        Returns: stays open until the next call of a method of the cache, and while it is spared.
         """
         alignment, ids = model.chunk_alignment, session.prompt_array[: session.n_prompt - 1]
         nodes, session.n_drafter_miss = self._usable_prefixes(model, session, ids)
@@ -200,15 +168,8 @@ class PrefixCache:
     def evict_oldest(self, spared: object = None) -> bool:
         """Evict the snapshot that is least likely to be used again; see `dflash.decode.prefix_cache.eviction.victim`.
 
-        Parameters
-        ----------
-        spared : SessionSnapshot, optional
-            Evicted only if it is the last one.
-
-        Returns
-        -------
-        bool
-            False if nothing was evicted.
+        spared: evicted only if it is the last one.
+        Returns: false if nothing was evicted.
         """
         node = victim(self._nodes, self._turns, spared, self.capacity, self._page_bytes)
         if node is None or node.value is None:
@@ -222,10 +183,7 @@ class PrefixCache:
     def give_way(self) -> bool:
         """Evict the least recently used snapshot, or discard those of one session that are reserved only.
 
-        Returns
-        -------
-        bool
-            False if there is none.
+        Returns: false if there is none.
         """
         if self.evict_oldest():
             return True
@@ -284,20 +242,9 @@ class PrefixCache:
     def restore(self, model: TargetModel, saved: SavedState, drafter: Drafter, salt: str = "") -> bool:
         """Add a saved state to memory, where it replaces older snapshots.
 
-        Parameters
-        ----------
-        drafter : Drafter
-            See `SavedState.restore`.
-
-        Returns
-        -------
-        bool
-            False if there is no memory for it.
-
-        Raises
-        ------
-        FormatError
-            If the state does not fit the model.
+        drafter: see `SavedState.restore`.
+        Returns: false if there is no memory for it.
+        Raises FormatError if the state does not fit the model.
         """
         while True:
             try:

@@ -20,16 +20,10 @@ PROTECTED = 0.75
 class CacheEntry:
     """A stored snapshot.
 
-    Attributes
-    ----------
-    used : int
-        Time of its last use.
-    conversation : str or None
-        Name of the conversation that it belongs to.
-    turn : int
-        Number of requests of the conversation at its last use by it.
-    salt : str
-        The `cache_salt` of its session.
+    used: time of its last use.
+    conversation: name of the conversation that it belongs to.
+    turn: number of requests of the conversation at its last use by it.
+    salt: the `cache_salt` of its session.
     """
 
     def __init__(self, snapshot: SessionSnapshot, n_bytes: int, conversation: str | None = None, salt: str = "") -> None:
@@ -48,16 +42,10 @@ def victim(
     First go snapshots that a later one of the same sequence has replaced, last the longest one of each living conversation.
     Otherwise the least recently used one goes first; of those used together the longest.
 
-    Parameters
-    ----------
-    nodes : collection of Node
-        All nodes with a snapshot.
-    turns : mapping of str to int
-        Number of requests of each conversation.
-    spared : SessionSnapshot or None
-        Snapshot that stays.
-    capacity, page_bytes : int
-        See `PrefixCache`.
+    nodes: all nodes with a snapshot.
+    turns: number of requests of each conversation.
+    spared: snapshot that stays.
+    capacity, page_bytes: see `PrefixCache`.
     """
     others = [(node, entry) for node in nodes if (entry := node.value) is not None and entry.snapshot is not spared]
     if not others:

@@ -11,14 +11,9 @@ V = TypeVar("V")
 class Node(Generic[V]):
     """A prefix of one or more stored sequences.
 
-    Attributes
-    ----------
-    edge : int32 (n,)
-        Ids between the parent's prefix and this one; empty for the root.
-    length : int
-        Number of ids from the root.
-    value : optional
-        Value stored for exactly this prefix, or None.
+    edge: int32 (n,); ids between the parent's prefix and this one; empty for the root.
+    length: number of ids from the root.
+    value: value stored for exactly this prefix, or None.
     """
 
     def __init__(self, edge: np.ndarray, parent: "Node[V] | None") -> None:

@@ -25,12 +25,8 @@ _EXTRA = 4 << 20
 class SavedSessions:
     """Saves and loads entries of a model's prefix cache.
 
-    Parameters
-    ----------
-    cache : PrefixCache, optional
-        None if the model has no prefix cache; then every call raises an error.
-    call : callable
-        Runs a function in the thread that owns the model, and returns its result.
+    cache: none if the model has no prefix cache; then every call raises an error.
+    call: runs a function in the thread that owns the model, and returns its result.
     """
 
     def __init__(self, loaded: Loaded, cache: PrefixCache | None, call: Callable[[Callable[[], Any]], Any]) -> None:
@@ -39,15 +35,8 @@ class SavedSessions:
     def check(self, name: str | os.PathLike[str]) -> Path:
         """Return the path of a name.
 
-        Parameters
-        ----------
-        name : str or path
-            A `str` is a name in the folder of the prefix cache, a `Path` any file.
-
-        Raises
-        ------
-        RequestError
-            If the model has no prefix cache, or the name is not valid or needs a folder.
+        name: a `str` is a name in the folder of the prefix cache, a `Path` any file.
+        Raises RequestError if the model has no prefix cache, or the name is not valid or needs a folder.
         """
         disk = self._cache.disk
         if isinstance(name, os.PathLike):
@@ -68,10 +57,7 @@ class SavedSessions:
 
         The entry is written with the state of `drafter`, if it has one.
 
-        Raises
-        ------
-        RequestError
-            If there is no entry, or the file can't be written.
+        Raises RequestError if there is no entry, or the file can't be written.
         """
         saved = self._call(lambda: self._copy(np.array(ids[:-1], np.int32), drafter))
         if saved is None:

@@ -14,16 +14,10 @@ class History:
     Processors read it; only `verify` and the session change it. Between two calls of a processor it may have grown, or been
     truncated and grown again. A processor with a state of its own must account for that.
 
-    Attributes
-    ----------
-    token_ids : list of int
-        Ids of prompt and output; the next token follows the last one.
-    n_prompt : int
-        Number of prompt ids.
-    counts : Counts or None
-        Occurrences of each token; None unless `count` was called.
-    grammar : GrammarState or None
-        Follows the ids after the prompt.
+    token_ids: ids of prompt and output; the next token follows the last one.
+    n_prompt: number of prompt ids.
+    counts: occurrences of each token; None unless `count` was called.
+    grammar: follows the ids after the prompt.
     """
 
     __slots__ = ("counts", "grammar", "n_prompt", "token_ids")

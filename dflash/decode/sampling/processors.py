@@ -30,15 +30,10 @@ class LogitsProcessor(Protocol):
 class Penalties:
     """Lower the logits of tokens that occurred before, as vLLM and OpenAI do.
 
-    Parameters
-    ----------
-    repetition : float
-        For a token of prompt or output: a positive logit is divided by it, another multiplied (Keskar et al. 2019, arXiv
-        1909.05858).
-    presence : float
-        Subtracted from the logit of a token of the output.
-    frequency : float
-        Subtracted for each occurrence in the output.
+    repetition: for a token of prompt or output: a positive logit is divided by it, another multiplied (Keskar et al. 2019,
+        arXiv 1909.05858).
+    presence: subtracted from the logit of a token of the output.
+    frequency: subtracted for each occurrence in the output.
     """
 
     repetition: float = 1.0
@@ -66,15 +61,8 @@ class Penalties:
 class Bias:
     """Add to the logits of some tokens.
 
-    Parameters
-    ----------
-    bias : tuple of (int, float)
-        Token ids and the values added to their logits, as float32.
-
-    Attributes
-    ----------
-    offsets : Offsets
-        The same as two arrays, made once, so that a node of a draft costs one vector operation.
+    bias: token ids and the values added to their logits, as float32.
+    offsets: the same as two arrays, made once, so that a node of a draft costs one vector operation.
     """
 
     bias: tuple[tuple[int, float], ...]

@@ -18,16 +18,10 @@ from dflash.kernels.sample import NO_MASKS, NO_OFFSETS, LogitEdits, Masks, Sampl
 class TokenLogprobs(NamedTuple):
     """Log-probabilities of a picked token and of the likeliest tokens.
 
-    Parameters
-    ----------
-    token : int
-        The token that was picked.
-    logprob : float
-        Natural logarithm of its probability by the model's own logits.
-    top : tuple of (int, float)
-        The likeliest tokens with their log-probabilities, the likeliest first.
-    rank : int, optional
-        Place of the token among all by probability, 1 for the likeliest; known for tokens of a prompt only.
+    token: the token that was picked.
+    logprob: natural logarithm of its probability by the model's own logits.
+    top: the likeliest tokens with their log-probabilities, the likeliest first.
+    rank: place of the token among all by probability, 1 for the likeliest; known for tokens of a prompt only.
     """
 
     token: int
@@ -42,19 +36,10 @@ class Sampler:
     The result is that of all processors in turn followed by ``argmax(logits + noise)``. Some sums are float32, so top-p may
     keep another token if two sums agree to 7 digits. Parameters that need no history are combined in `SampleParams`.
 
-    Parameters
-    ----------
-    seed : int
-        Key of the noise.
-    processors : sequence of LogitsProcessor
-        Called in order, after penalties and bias.
-
-    Attributes
-    ----------
-    processors : tuple of LogitsProcessor
-        Processors that need the history of each node.
-    params : SampleParams
-        Parameters that are applied after them.
+    seed: key of the noise.
+    processors: called in order, after penalties and bias.
+    processors: processors that need the history of each node.
+    params: parameters that are applied after them.
     """
 
     def __init__(self, sampling: Sampling, seed: int, processors: Sequence[LogitsProcessor] = ()) -> None:

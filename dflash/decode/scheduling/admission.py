@@ -19,15 +19,10 @@ from dflash.model.protocols.target import TargetModel
 def check(model: TargetModel, session: Session) -> None:
     """Raise an error if a session can never run, and set its `max_length`.
 
-    Raises
-    ------
-    RequestError
-        If an id is not in the vocabulary, a recovery has no method ``start``, the strategy uses a draft model more often
-        than that has slots, or the model has no pending row for its draft tokens.
-    ContextOverflow
-        If prompt and one more token do not fit the context.
-    PoolExhausted
-        If the session does not fit all KV pages of the model.
+    Raises RequestError if an id is not in the vocabulary, a recovery has no method ``start``, the strategy uses a draft
+        model more often than that has slots, or the model has no pending row for its draft tokens.
+    Raises ContextOverflow if prompt and one more token do not fit the context.
+    Raises PoolExhausted if the session does not fit all KV pages of the model.
     """
     if session.added_at is not None:
         raise RequestError("session: was added before; make a new one to run it again")
@@ -66,12 +61,8 @@ def check_drafts(model: TargetModel, strategy: Strategy) -> None:
 def check_queue(n: int, waiting: int, active: int, max_waiting: int | None, max_active: int) -> None:
     """Raise an error if the queue has no place for `n` more sessions; None as `max_waiting` stands for any number.
 
-    Raises
-    ------
-    RequestError
-        If that many never fit at once.
-    QueueFull
-        If too many sessions wait now.
+    Raises RequestError if that many never fit at once.
+    Raises QueueFull if too many sessions wait now.
     """
     if max_waiting is None:
         return
@@ -95,23 +86,14 @@ def admit(
 
     A new session begins with the longest fitting snapshot of the cache, a preempted one with its own state.
 
-    Parameters
-    ----------
-    active : sequence of Session
-        The running sessions.
-    headroom : int, optional
-        KV pages that must stay free for the growth of each running session and of this one, if others run; fewer if a
+    active: the running sessions.
+    headroom: KV pages that must stay free for the growth of each running session and of this one, if others run; fewer if a
         session will need fewer. None stands for all that they need until their ends.
-    max_swap : int, optional
-        Most KV pages that the host may have to hold if all sessions but the oldest are preempted after a new one has
+    max_swap: most KV pages that the host may have to hold if all sessions but the oldest are preempted after a new one has
         started; unbounded if None.
-
-    Raises
-    ------
-    PoolExhausted
-        If there is not enough memory now, or the host could have to hold too much; nothing is taken then. The same holds for
-        errors of the drafter or a recovery.
-        If no other session runs, the memory must do for the session until its end.
+    Raises PoolExhausted if there is not enough memory now, or the host could have to hold too much; nothing is taken then.
+        The same holds for errors of the drafter or a recovery. If no other session runs, the memory must do for the session
+        until its end.
     """
     session.drafter.prepare(model)
     prefix = _open_prefix(session)
@@ -137,10 +119,8 @@ def admit(
 def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> bool:
     """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix.
 
-    Returns
-    -------
-    bool
-        False if there is not enough memory: pages that the session shared with others remain theirs. It holds none then.
+    Returns: false if there is not enough memory: pages that the session shared with others remain theirs. It holds none
+        then.
     """
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:

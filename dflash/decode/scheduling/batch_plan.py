@@ -66,25 +66,14 @@ def plan(
     fewest unread tokens, so that a short prompt does not wait for long ones. Prompts whose tokens get log-probabilities
     come first: rows with logits lie together. They share `max_scored_rows`.
 
-    Parameters
-    ----------
-    model : TargetModel
-        Its `max_rows` bounds the forward, ``config.pending`` the drafts, `n_vocab` their tokens; chunks end at multiples of
-        its `chunk_alignment`.
-    sessions : sequence of Session
-        Admitted, those of the lowest priority number first, of these the oldest.
-    chunk : callable
-        ``chunk(n)`` is the most prompt tokens in a forward with `n` sessions that decode.
-    fail : callable
-        ``fail(session, error)`` is called for each session whose drafter failed.
-    limits : callable, optional
-        ``limits(sessions, n)`` returns the most draft tokens of some of the sessions that decode, of which each has room for
-        `n`; the drafter of a session with none is not asked.
-
-    Returns
-    -------
-    list of BatchPart
-        Sessions for which there is no room have no part.
+    model: its `max_rows` bounds the forward, ``config.pending`` the drafts, `n_vocab` their tokens; chunks end at multiples
+        of its `chunk_alignment`.
+    sessions: admitted, those of the lowest priority number first, of these the oldest.
+    chunk: ``chunk(n)`` is the most prompt tokens in a forward with `n` sessions that decode.
+    fail: ``fail(session, error)`` is called for each session whose drafter failed.
+    limits: ``limits(sessions, n)`` returns the most draft tokens of some of the sessions that decode, of which each has room
+        for `n`; the drafter of a session with none is not asked.
+    Returns: sessions for which there is no room have no part.
     """
     decoding = [session for session in sessions if decodes(session)]
     prefilling = [session for session in sessions if not decodes(session)]

@@ -62,10 +62,7 @@ class DraftBudget:
 
     The tokens never change, but how many come in a step depends on measured times.
 
-    Parameters
-    ----------
-    on_gpu : bool
-        Draft depths are rounded up to few sizes, since each is captured.
+    on_gpu: draft depths are rounded up to few sizes, since each is captured.
     """
 
     def __init__(self, *, on_gpu: bool) -> None:

@@ -28,10 +28,7 @@ class Errands:
     def add(self, function: Callable[[], T]) -> Future[T]:
         """Queue a function. The future receives its result or its exception.
 
-        Raises
-        ------
-        Cancelled
-            If the engine is closed.
+        Raises Cancelled if the engine is closed.
         """
         future: Future[T] = Future()
         with self._lock:

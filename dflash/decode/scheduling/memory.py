@@ -36,10 +36,7 @@ def step_length(session: Session) -> int:
 def reserve(session: Session, n_ahead: int = 0) -> None:
     """Take the memory of target and drafter for a session's next step that decodes, and for `n_ahead` tokens beyond it.
 
-    Raises
-    ------
-    PoolExhausted
-        If there is not enough memory. What was taken stays with the session.
+    Raises PoolExhausted if there is not enough memory. What was taken stays with the session.
     """
     assert session.state is not None and session.drafter_state is not None, "the session runs"
     length = min(step_length(session) + n_ahead, session.max_length - 1)
@@ -69,14 +66,9 @@ def reserve_step(
     While memory is short, snapshots of the prefix cache are evicted, then saved prompts are dropped, which sessions hold
     for a restart. Then the youngest session is preempted, however long it has run. So the oldest session always continues.
 
-    Parameters
-    ----------
-    active : sequence of Session
-        All running sessions, the oldest first.
-    preempt : callable
-        ``preempt(session)`` moves the state of a session to the host and removes it from `active`.
-    fail : callable
-        ``fail(session, error)`` ends a session that can't have its memory, and removes it from `active`.
+    active: all running sessions, the oldest first.
+    preempt: ``preempt(session)`` moves the state of a session to the host and removes it from `active`.
+    fail: ``fail(session, error)`` ends a session that can't have its memory, and removes it from `active`.
     """
     for session in tuple(active):
         while session in active and session.n_prefilled >= session.n_prompt - 1:

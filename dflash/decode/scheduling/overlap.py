@@ -61,24 +61,14 @@ def launch_next(
 ) -> OverlappedStep | None:
     """Launch the next step as far as it can be planned: its forward if no session drafts, else the drafts.
 
-    Parameters
-    ----------
-    model : TargetModel
-        Its last forward read `parts`, and sampling of their tokens was launched.
-    active : sequence of Session
-        All running sessions.
-    out : Forward
-        The last forward.
-    draft_budget : DraftBudget, optional
-        Chooses the drafts of the next step now.
-
-    Returns
-    -------
-    OverlappedStep or None
-        None if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries, a
-        recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
-        None as well if there are no KV pages for one more token of each session.
-        Drafts that were launched are found by the drafter in `propose`.
+    model: its last forward read `parts`, and sampling of their tokens was launched.
+    active: all running sessions.
+    out: the last forward.
+    draft_budget: chooses the drafts of the next step now.
+    Returns: none if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries,
+        a recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
+        None as well if there are no KV pages for one more token of each session. Drafts that were launched are found by the
+        drafter in `propose`.
     """
     if not overlaps(model) or len(parts) != len(active) or not all(map(_can_continue, parts)):
         return None

@@ -18,14 +18,9 @@ class PreemptedState:
 
     A prefill of the tokens would not do: on a GPU, prefilled and decoded tokens leave states with different rounding.
 
-    Parameters
-    ----------
-    length : int
-        Number of tokens in the state.
-    target : dict of str to array
-        Arrays of `SequenceState.host_arrays`.
-    drafter : dict of str to array, optional
-        Arrays of the drafter's snapshot; None if it has none. Then the drafter starts after these tokens.
+    length: number of tokens in the state.
+    target: arrays of `SequenceState.host_arrays`.
+    drafter: arrays of the drafter's snapshot; None if it has none. Then the drafter starts after these tokens.
     """
 
     length: int
@@ -40,10 +35,7 @@ class PreemptedState:
     def drafter_snapshot(self, model: TargetModel, drafter: Drafter) -> Any:
         """Return a snapshot for `Drafter.start`, which the caller closes; None if there is none.
 
-        Raises
-        ------
-        PoolExhausted, OutOfMemory
-            If there is no memory for it now.
+        Raises PoolExhausted, OutOfMemory if there is no memory for it now.
         """
         return None if self.drafter is None else drafter.snapshot_from_host(model, self.drafter)
 

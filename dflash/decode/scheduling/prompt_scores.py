@@ -29,10 +29,7 @@ def max_scored_rows(model: TargetModel) -> int:
 def score(session: Session, logits: LogitRows) -> None:
     """Append the log-probabilities of the tokens that follow a chunk of a prompt; the chunk was not counted yet.
 
-    Parameters
-    ----------
-    logits : float32 (n, V), or Logits
-        After each token of the chunk.
+    logits: float32 (n, V), or Logits; after each token of the chunk.
     """
     first = session.n_prefilled
     following: Sequence[int] = session.prompt_array[first + 1 : first + 1 + len(logits)].tolist()

@@ -33,12 +33,8 @@ class PromptShare:
     never a bit of an output. Short prompt chunks beside decoding are the idea of Sarathi-Serve (Agrawal et al. 2024,
     arXiv:2403.02310).
 
-    Parameters
-    ----------
-    seconds : float
-        Most seconds of such a step.
-    alignment : int
-        Prompt chunks end at multiples of this number of tokens; see `TargetModel.chunk_alignment`.
+    seconds: most seconds of such a step.
+    alignment: prompt chunks end at multiples of this number of tokens; see `TargetModel.chunk_alignment`.
     """
 
     def __init__(self, seconds: float, alignment: int) -> None:

@@ -29,14 +29,9 @@ _PRIORITY = 1 << 62
 class Reread(Session):
     """A finished sequence as a prompt. Its only use is the snapshot at its end: nothing is decoded, and no step is emitted.
 
-    Parameters
-    ----------
-    token_ids : int32 (N,)
-        Tokens to prefill, and one more.
-    session : Session
-        The session that produced them; its drafter prefills them, too.
-    answered : int32 (M,)
-        Prompt of the answer.
+    token_ids: int32 (N,); tokens to prefill, and one more.
+    session: the session that produced them; its drafter prefills them, too.
+    answered: int32 (M,); prompt of the answer.
     """
 
     is_reread = True
@@ -62,12 +57,8 @@ class RereadQueue:
     was prefilled is saved. The next turn would prefill the same tokens, so work is lost only on answers that no turn
     follows, or that the client returns changed.
 
-    Parameters
-    ----------
-    cache : PrefixCache
-        Where the states are saved; takes part if its `reread` is true and it is exact.
-    alignment : int
-        See `TargetModel.chunk_alignment`. With 1, states at the ends of answers are exact as they are.
+    cache: where the states are saved; takes part if its `reread` is true and it is exact.
+    alignment: see `TargetModel.chunk_alignment`. With 1, states at the ends of answers are exact as they are.
     """
 
     def __init__(self, cache: PrefixCache | None, alignment: int) -> None:

@@ -37,14 +37,9 @@ class Starter:
     def first(self, waiting: WaitingQueue, active: Sequence[Session], n_ended: int) -> Tried | None:
         """Start the first waiting session that can be, or return one that is to end; None if none fits memory.
 
-        Parameters
-        ----------
-        waiting : WaitingQueue
-            A session that starts leaves it.
-        active : sequence of Session
-            The running sessions.
-        n_ended : int
-            Sessions that have ended so far: what did not fit memory before is tried again if there is more of it.
+        waiting: a session that starts leaves it.
+        active: the running sessions.
+        n_ended: sessions that have ended so far: what did not fit memory before is tried again if there is more of it.
         """
         overtaken: list[Ticket] = []
         pools = self._model.pools

@@ -50,12 +50,8 @@ class StepCosts:
     part that is new, the fastest of three counts: on a GPU the first one captures a graph. Seconds that were never measured
     are interpolated, and beyond the largest measured rows or depth they are assumed not to grow: so larger drafts are tried.
 
-    Attributes
-    ----------
-    is_unsure : bool
-        True if the last step has a part that was not measured three times.
-    most_rows : int
-        Most rows of a step.
+    is_unsure: true if the last step has a part that was not measured three times.
+    most_rows: most rows of a step.
     """
 
     def __init__(self) -> None:

@@ -23,13 +23,8 @@ more than these.
 class Ticket:
     """The place of one session in the queue.
 
-    Attributes
-    ----------
-    session : Session
-    n_overtaken : int
-        How many later sessions started while this one did not fit memory.
-    refused_at : object
-        State of memory when the session last did not fit; None if it was not tried.
+    n_overtaken: how many later sessions started while this one did not fit memory.
+    refused_at: state of memory when the session last did not fit; None if it was not tried.
     """
 
     session: Session

@@ -38,19 +38,10 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
 
     GPU kernels are compiled while a model is loaded; there, graphs are captured instead.
 
-    Parameters
-    ----------
-    engine : Engine
-        Idle.
-    kind : str
-        Key of the kernels that the model uses.
-    tell : callable
-        Called with a description of each stage before it begins.
-
-    Raises
-    ------
-    Exception
-        The error of the first session that fails.
+    engine: idle.
+    kind: key of the kernels that the model uses.
+    tell: called with a description of each stage before it begins.
+    Raises Exception: the error of the first session that fails.
     """
     if not warm_marker.is_known(_DRAFTS):
         tell("compiling drafts")

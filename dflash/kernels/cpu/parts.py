@@ -111,7 +111,7 @@ def call_as_part(entry: Any, function: Callable[..., Any], **options: Any) -> No
     """Let compiled functions that call `entry` link a part instead of it.
 
     entry: `function`, compiled for calls from Python.
-    function: python function.
+    function: Python function.
     **options: arguments of `numba.njit`.
     """
     part: Any = numba.njit(pipeline_class=_PartCompiler, **options)(function)

@@ -47,7 +47,7 @@ class Abilities:
 class ChatTemplate:
     """The chat template of a model, rendered as ``apply_chat_template`` of Transformers does.
 
-    source: jinja source. It is compiled at first use, in a sandbox.
+    source: Jinja source. It is compiled at first use, in a sandbox.
     tokens: texts of special tokens by the name that templates use, such as ``eos_token``.
     spelled: control tokens that are text where messages, tools and documents spell them out. The rendered prompt has marks
         there then, for `Tokenizer.encode` with `marked`.

@@ -12,7 +12,7 @@ from dflash.model.text.tokenizer import Tokenizer
 def own_template(given: str | os.PathLike[str], tokenizer: Tokenizer, spelled: SpelledTokens | None = None) -> ChatTemplate:
     """Return the chat template that a text or a file holds, once it has rendered messages.
 
-    given: jinja source, or the path of a file with it. A text without braces is the path of a file, too.
+    given: Jinja source, or the path of a file with it. A text without braces is the path of a file, too.
     spelled: as for `ChatTemplate`.
     Raises NotFound if there is no such file.
     Raises RequestError if the file is no text, or the template is not valid or renders no message of a user.

@@ -47,7 +47,7 @@ class Tokenizer:
     add_bos: whether `encode` starts with `bos`.
     pre: name of the pattern that splits text into pieces before BPE.
     space_prefix: whether `encode` puts a space in front of the text, as SentencePiece does, and `decode` removes it.
-    normalizer: unicode normalization form applied to text between added tokens, or ``"none"``.
+    normalizer: Unicode normalization form applied to text between added tokens, or ``"none"``.
     """
 
     def __init__(self, vocabulary: TokenizerVocabulary) -> None:

@@ -74,10 +74,7 @@ class Admin:
 
     Bodies are tokenized in a thread of their own, so that neither streams nor other requests are delayed.
 
-    Attributes
-    ----------
-    requests : RequestCounts
-        Responses of the application, for `RequestLog`.
+    requests: responses of the application, for `RequestLog`.
     """
 
     def __init__(self, backend: Served) -> None:
@@ -92,10 +89,7 @@ class Admin:
     def routes(self, guarded: Callable[[Endpoint], Endpoint]) -> list[Route]:
         """Return the routes.
 
-        Parameters
-        ----------
-        guarded : callable
-            Wraps an endpoint: checks host and key, and converts exceptions to responses.
+        guarded: wraps an endpoint: checks host and key, and converts exceptions to responses.
         """
         return [
             Route("/v1/models", guarded(self.models)),

@@ -69,18 +69,10 @@ class Exchange:
 class DebugLog:
     """Appends exchanges to a file as JSON lines, in a thread of its own, until the file has its maximum size.
 
-    Parameters
-    ----------
-    path : path
-        File to append to; created with mode 0600. An existing file gets this mode.
-    max_bytes : int
-        Maximum size of the file. An exchange that would exceed it is dropped, and so are all later ones, with one warning.
-        The same holds for one that the disk has no space for. Dropped exchanges are counted in `LOST`.
-
-    Raises
-    ------
-    RequestError
-        If the file is a symbolic link, no regular file, or can't be opened.
+    path: file to append to; created with mode 0600. An existing file gets this mode.
+    max_bytes: maximum size of the file. An exchange that would exceed it is dropped, and so are all later ones, with one
+        warning. The same holds for one that the disk has no space for. Dropped exchanges are counted in `LOST`.
+    Raises RequestError if the file is a symbolic link, no regular file, or can't be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:

@@ -24,10 +24,7 @@ _BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 class BucketCounts:
     """Counts of values by bucket.
 
-    Parameters
-    ----------
-    bounds : sequence of float
-        Upper bounds of the buckets, rising; a last bucket holds all larger values.
+    bounds: upper bounds of the buckets, rising; a last bucket holds all larger values.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -47,25 +44,18 @@ class EngineCounters:
     Called in the engine thread alone. Other threads may read the attributes at any time; a value may then be a step ahead
     of another one.
 
-    Attributes
-    ----------
-    prompt_tokens, cached_tokens : int
-        Prompt tokens of sequences that reached their first token, and those of them that came from the prefix cache.
-    output_tokens : int
-        Emitted tokens.
-    drafts, drafted : int
-        Steps of a sequence that had draft tokens, and these tokens.
-    accepted : Counter of int
-        Such steps by their number of accepted draft tokens.
-    finished : Counter of str
-        Ended sequences by finish reason.
-    recoveries : Counter of (str, str)
-        Interventions by recovery and action, counted when the sequence ends.
-    step_seconds, batch, rows : BucketCounts
-        Duration of a step, the number of sequences that emitted tokens in it, and the rows of its forward.
-    first_token_seconds, between_seconds, queue_seconds, request_seconds : BucketCounts
-        Time from submission to the first token, between two steps of a sequence that emit tokens, from submission to
-        the start of the prefill, and from submission to the end.
+    prompt_tokens, cached_tokens: prompt tokens of sequences that reached their first token, and those of them that came from
+        the prefix cache.
+    output_tokens: emitted tokens.
+    drafts, drafted: steps of a sequence that had draft tokens, and these tokens.
+    accepted: such steps by their number of accepted draft tokens.
+    finished: ended sequences by finish reason.
+    recoveries: interventions by recovery and action, counted when the sequence ends.
+    step_seconds, batch, rows: duration of a step, the number of sequences that emitted tokens in it, and the rows of its
+        forward.
+    first_token_seconds, between_seconds, queue_seconds, request_seconds: time from submission to the first token, between
+        two steps of a sequence that emit tokens, from submission to the start of the prefill, and from submission to the
+        end.
     """
 
     def __init__(self) -> None:

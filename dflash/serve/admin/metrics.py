@@ -43,10 +43,7 @@ class ServerMetrics(Collector):
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics as text and its content type.
 
-        Parameters
-        ----------
-        accept : str
-            Header ``Accept`` of the request; Prometheus asks for OpenMetrics with it.
+        accept: header ``Accept`` of the request; Prometheus asks for OpenMetrics with it.
         """
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type

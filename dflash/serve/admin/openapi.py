@@ -179,15 +179,8 @@ _ERROR = _object(["error"], error=_object(["message", "type"], message=_TEXT, ty
 def openapi(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     """Describe the routes of an application.
 
-    Parameters
-    ----------
-    routes : iterable of BaseRoute
-        Routes of the application; those that are no `Route`, such as mounted folders, are left out.
-
-    Returns
-    -------
-    dict
-        OpenAPI 3.1. Every method but HEAD has an operation; a POST has the schema of `BODIES`.
+    routes: routes of the application; those that are no `Route`, such as mounted folders, are left out.
+    Returns: openAPI 3.1. Every method but HEAD has an operation; a POST has the schema of `BODIES`.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

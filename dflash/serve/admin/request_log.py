@@ -17,12 +17,8 @@ log = logging.getLogger("dflash.access")
 class RequestLog:
     """Gives each request an id, counts its response, and writes a line to the logger ``dflash.access`` at its end.
 
-    Parameters
-    ----------
-    counts : RequestCounts
-        Counts all responses.
-    debug_log : DebugLog, optional
-        Receives the bodies of requests and responses.
+    counts: counts all responses.
+    debug_log: receives the bodies of requests and responses.
     """
 
     def __init__(self, app: ASGIApp, counts: RequestCounts, debug_log: DebugLog | None = None) -> None:

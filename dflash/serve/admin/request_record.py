@@ -20,19 +20,10 @@ _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 class RequestRecord:
     """One HTTP request while it is answered.
 
-    Parameters
-    ----------
-    request_id : str
-        The client's ``X-Request-Id`` if it is sane, else a new id.
-    method, route : str
-        HTTP method, and the path of the route, such as ``/v1/models/{name:path}``.
-
-    Attributes
-    ----------
-    status : int
-        Status of the response; 499 while there is none.
-    completions : list of Completion
-        Completions that the request has started.
+    request_id: the client's ``X-Request-Id`` if it is sane, else a new id.
+    method, route: HTTP method, and the path of the route, such as ``/v1/models/{name:path}``.
+    status: status of the response; 499 while there is none.
+    completions: completions that the request has started.
     """
 
     request_id: str
@@ -86,12 +77,7 @@ def request_id(given: str | None) -> str:
 
 
 class RequestCounts:
-    """Responses by route, method and status. Changed in the event loop only.
-
-    Attributes
-    ----------
-    responses : Counter of (str, str, int)
-    """
+    """Responses by route, method and status. Changed in the event loop only."""
 
     _METHODS: Sequence[str] = ("GET", "HEAD", "POST", "OPTIONS", "DELETE", "PUT", "PATCH")
 

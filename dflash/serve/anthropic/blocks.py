@@ -19,12 +19,9 @@ Block = dict[str, Any]
 def content_blocks(events: Iterable[Event]) -> list[Block]:
     """Return the content of a response that is not streamed.
 
-    Returns
-    -------
-    list of dict
-        Blocks in the order in which the model wrote them. Text and thinking of white space alone have no block. The input
-        of a call that was cut off, or is no JSON object, is ``{"__unparsedToolInput": {"raw": TEXT, "len": CHARACTERS}}``
-        with the text as written: an empty input would be another call than the one that the model began.
+    Returns: blocks in the order in which the model wrote them. Text and thinking of white space alone have no block. The
+        input of a call that was cut off, or is no JSON object, is ``{"__unparsedToolInput": {"raw": TEXT, "len":
+        CHARACTERS}}`` with the text as written: an empty input would be another call than the one that the model began.
     """
     return [block for _, run in groupby(events, _block_key) if (block := _block(list(run))) is not None]
 

@@ -21,12 +21,8 @@ Message = dict[str, Any]
 class Conversation:
     """Chat messages, and the definitions of tools that stand among them.
 
-    Parameters
-    ----------
-    messages : list of dict
-        In the order of the blocks. Blocks of text that follow each other are joined by a line break.
-    definitions : list of Fields
-        Tools of Anthropic's format that ``tool_addition`` blocks define.
+    messages: in the order of the blocks. Blocks of text that follow each other are joined by a line break.
+    definitions: tools of Anthropic's format that ``tool_addition`` blocks define.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -36,10 +32,7 @@ class Conversation:
 def conversation(fields: Fields, *, keep_billing_header: bool = False) -> Conversation:
     """Convert ``system`` and ``messages`` of a body by the table of blocks, see `dflash.serve.request_blocks`.
 
-    Raises
-    ------
-    FieldError
-        If a message is not valid, or a block can't be read where it stands.
+    Raises FieldError if a message is not valid, or a block can't be read where it stands.
     """
     messages = list(fields.objects("messages", required=True))
     if not messages:

@@ -16,12 +16,9 @@ from dflash.serve.requests import ChatRequest
 class MessagesDialect:
     """Anthropic's Messages API.
 
-    Parameters
-    ----------
-    keep_billing_header : bool
-        Keep the billing line in Claude Code's system prompt. It differs between sessions, so that they share no prefix.
-    counting : bool
-        The requests are for counting tokens.
+    keep_billing_header: keep the billing line in Claude Code's system prompt. It differs between sessions, so that they
+        share no prefix.
+    counting: the requests are for counting tokens.
     """
 
     keep_billing_header: bool = False

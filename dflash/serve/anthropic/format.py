@@ -15,8 +15,6 @@ from dflash.serve.usage import TokenCounts
 class MessageFormat:
     """Format of one message.
 
-    Notes
-    -----
     The first event counts the whole prompt as ``input_tokens``, since the prefix cache was not asked yet. The last one, and
     a response that is not streamed, count tokens from the prefix cache apart, as Anthropic does: the prompt has
     ``input_tokens + cache_read_input_tokens`` tokens.

@@ -22,8 +22,6 @@ _KINDS = {
 def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
     """Return the status, body and headers for a problem.
 
-    Notes
-    -----
     503 becomes 529, except after a failure of the engine, which no retry can mend: 500. A prompt that is too long is refused
     in Anthropic's words, by which clients know that they have to shorten it.
     """

@@ -11,16 +11,9 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def function_tools(fields: Fields) -> tuple[dict[str, Any], ...]:
     """Convert the tools of a body.
 
-    Returns
-    -------
-    tuple of dict
-        Functions in OpenAI's chat format. Tools of a type other than ``custom``, such as ``web_search_20250305``, are left
-        out: they run on Anthropic's servers or have no schema. Tools with ``defer_loading`` keep that mark.
-
-    Raises
-    ------
-    FieldError
-        If a tool has no name, or its schema is no object.
+    Returns: functions in OpenAI's chat format. Tools of a type other than ``custom``, such as ``web_search_20250305``, are
+        left out: they run on Anthropic's servers or have no schema. Tools with ``defer_loading`` keep that mark.
+    Raises FieldError if a tool has no name, or its schema is no object.
     """
     return tuple(_function(tool) for tool in fields.objects("tools") if tool.text("type", "custom") == "custom")
 
@@ -46,17 +39,9 @@ def _function(tool: Fields) -> dict[str, Any]:
 def tool_choice(fields: Fields, tools: Sequence[Mapping[str, Any]]) -> tuple[str | dict[str, Any] | None, bool]:
     """Convert the field ``tool_choice``.
 
-    Returns
-    -------
-    str, dict or None
-        Tool choice in OpenAI's chat format; None if the body has none.
-    bool
-        True if several calls in one answer are allowed.
-
-    Raises
-    ------
-    FieldError
-        If the choice is not valid, or asks for a tool that is not there.
+    Returns: tool choice in OpenAI's chat format; None if the body has none.
+    Returns: true if several calls in one answer are allowed.
+    Raises FieldError if the choice is not valid, or asks for a tool that is not there.
     """
     choice = fields.object("tool_choice")
     if choice is None:

@@ -19,15 +19,10 @@ INPUT = "input"
 def chat_message(message: Fields) -> Mapping[str, Any]:
     """Check a message and return it: the client's object, unless a part or a call has a form that templates do not know.
 
-    Notes
-    -----
+    Raises FieldError if a field is malformed, or a part can't be read where it stands.
+
     Older forms become today's: ``function_call`` and the role ``function`` a call and its result, a ``refusal`` without
     content the content. A call of a custom tool becomes one of a function with the text as its only parameter.
-
-    Raises
-    ------
-    FieldError
-        If a field is malformed, or a part can't be read where it stands.
     """
     role = message.text("role", required=True)
     changed = dict[str, Any]()

@@ -19,16 +19,9 @@ from dflash.serve.requests import ChatRequest
 def parse_chat(body: object) -> ChatRequest:
     """Read a chat body.
 
-    Returns
-    -------
-    ChatRequest
-        Messages and tools are the client's objects, unchanged unless a template would not know their form, see
+    Returns: messages and tools are the client's objects, unchanged unless a template would not know their form, see
         `chat_message`; tools that are not functions are left out.
-
-    Raises
-    ------
-    FieldError
-        If a field is missing, of the wrong kind or out of range.
+    Raises FieldError if a field is missing, of the wrong kind or out of range.
     """
     fields = known_fields(body, CHAT)
     messages = list(fields.objects("messages", required=True))

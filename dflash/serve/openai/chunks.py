@@ -20,12 +20,8 @@ DONE = ServerEvent("[DONE]")
 class ChunkFormat:
     """Base of the formats of one response: body, chunks, and the end of a stream.
 
-    Parameters
-    ----------
-    prefix : str
-        Beginning of the response's id.
-    kind, chunk_kind : str
-        Field ``object`` of a whole response, and of a chunk.
+    prefix: beginning of the response's id.
+    kind, chunk_kind: field ``object`` of a whole response, and of a chunk.
     """
 
     def __init__(self, head: AnswerHead, options: Options, *, prefix: str, kind: str, chunk_kind: str) -> None:

@@ -14,8 +14,6 @@ from dflash.serve.requests import CompletionRequest
 class CompletionFormat(ChunkFormat):
     """Format of one response to a completion request.
 
-    Notes
-    -----
     A stream has no chunk before its first token, unless the request wants the prompt back: programs that measure servers
     take the first chunk with a choice for the first token. Empty lines keep the connection meanwhile.
 

@@ -18,10 +18,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 def parse_completion(body: object) -> CompletionRequest:
     """Read a completion body.
 
-    Raises
-    ------
-    FieldError
-        If a field is missing, of the wrong kind or out of range.
+    Raises FieldError if a field is missing, of the wrong kind or out of range.
     """
     fields = known_fields(body, COMPLETIONS)
     n = read(fields, COMPLETIONS, "n")

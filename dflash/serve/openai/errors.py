@@ -9,10 +9,7 @@ from dflash.serve.http_errors import Problem
 class OpenAIErrors:
     """Error responses that are the same in all of OpenAI's APIs.
 
-    Attributes
-    ----------
-    prompt_field : str
-        Field of a request that holds its prompt.
+    prompt_field: field of a request that holds its prompt.
     """
 
     prompt_field = "messages"

@@ -9,19 +9,10 @@ from dflash.serve.request_fields.table import read
 def read_reasoning(fields: Fields) -> tuple[bool | None, Fields, bool]:
     """Read ``reasoning_effort``, ``reasoning`` (OpenRouter), ``thinking`` (DeepSeek) and ``include_reasoning`` (vLLM).
 
-    Returns
-    -------
-    bool or None
-        True if the model shall think, False if not, None if the body does not say.
-    Fields
-        The same fields, with the budget of ``reasoning.max_tokens`` as ``thinking_token_budget``.
-    bool
-        True if the answer shall hold the reasoning.
-
-    Raises
-    ------
-    FieldError
-        If a field is of the wrong kind.
+    Returns: true if the model shall think, False if not, None if the body does not say.
+    Returns: the same fields, with the budget of ``reasoning.max_tokens`` as ``thinking_token_budget``.
+    Returns: true if the answer shall hold the reasoning.
+    Raises FieldError if a field is of the wrong kind.
     """
     thinks, included = None, read(fields, CHAT, "include_reasoning")
     reasoning, thinking = fields.object("reasoning"), fields.object("thinking")

@@ -23,10 +23,7 @@ class StepTokens:
     def of(self, step: Step) -> dict[str, Any]:
         """Return the fields of a step's record.
 
-        Returns
-        -------
-        dict
-            ``pieces``: for each token its origin (a key of `dflash.generation.display.palette.MEANING`), its text, and
+        Returns: ``pieces``: for each token its origin (a key of `dflash.generation.display.palette.MEANING`), its text, and
             ``"control"`` for a control token or ``"added"`` for one such as ``<think>``. ``draft``: for each draft token its
             text and the index of its parent, -1 for the last token of the sequence. ``path``: indices of the accepted ones.
         """

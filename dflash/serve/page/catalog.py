@@ -24,13 +24,10 @@ def catalog_endpoint(defaults: Defaults) -> Callable[[Request], Awaitable[Respon
 def catalog_of(defaults: Defaults) -> dict[str, Any]:
     """Describe what requests may choose.
 
-    Returns
-    -------
-    dict
-        ``strategy`` and ``recover``: defaults of the server. ``strategies`` and ``recoveries``: for each the name ``id``,
-        ``forms`` (ways to write it, such as ``mtp[:DEPTH]``) and ``description`` (one sentence). ``needs_parts`` is true for
-        strategies that are never written without others in brackets. ``value`` is the label of what may follow the colon of
-        a recovery. Strategies that need a draft model or an MTP layer are left out if there is none.
+    Returns: ``strategy`` and ``recover``: defaults of the server. ``strategies`` and ``recoveries``: for each the name
+        ``id``, ``forms`` (ways to write it, such as ``mtp[:DEPTH]``) and ``description`` (one sentence). ``needs_parts`` is
+        true for strategies that are never written without others in brackets. ``value`` is the label of what may follow the
+        colon of a recovery. Strategies that need a draft model or an MTP layer are left out if there is none.
     """
     default = defaults.recover if isinstance(defaults.recover, str) else recoveries.from_environment()
     return {

@@ -46,8 +46,6 @@ def page_response(status: int = 200, **headers: str) -> Response:
 def document() -> tuple[str, str]:
     """Return the HTML with its style sheet and scripts inside, and its Content-Security-Policy.
 
-    Notes
-    -----
     The policy allows the one script and the one style sheet by their hashes, and requests to this server. It refuses
     everything else, and HTML from strings (Trusted Types).
     """

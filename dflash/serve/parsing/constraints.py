@@ -26,10 +26,7 @@ _REFUSED = {
 def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarParams:
     """Read the constraints of a request; messages name the fields that it has.
 
-    Raises
-    ------
-    FieldError
-        If a field is of the wrong kind, or fields exclude each other.
+    Raises FieldError if a field is of the wrong kind, or fields exclude each other.
     """
     found: dict[str, Any] = {}
     names: dict[str, str] = {}

@@ -29,19 +29,10 @@ def parse_options(
 ) -> Options:
     """Read the settings of a request; those whose names differ between APIs are parameters.
 
-    Parameters
-    ----------
-    fields : Fields
-        Of `known_fields`.
-    api : str
-        API of the body, see `dflash.serve.request_fields.row`.
-    stops : str
-        Field of the stop strings.
-
-    Raises
-    ------
-    FieldError
-        If a field is of the wrong kind or out of range.
+    fields: of `known_fields`.
+    api: API of the body, see `dflash.serve.request_fields.row`.
+    stops: field of the stop strings.
+    Raises FieldError if a field is of the wrong kind or out of range.
     """
     least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
     if max_tokens is not None and least > max_tokens:

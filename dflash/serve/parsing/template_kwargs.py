@@ -17,20 +17,10 @@ _SPELLED = ("true", "false")
 def parse_template_kwargs(fields: Fields, defaults: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Read ``chat_template_kwargs`` and the switches beside it.
 
-    Parameters
-    ----------
-    defaults : mapping
-        Variables that other fields of the API set; the fields read here take precedence.
-
-    Returns
-    -------
-    mapping or None
-        None if there are none.
-
-    Raises
-    ------
-    FieldError
-        If a field is of the wrong kind, or a variable spells true or false as text, which templates count as true.
+    defaults: variables that other fields of the API set; the fields read here take precedence.
+    Returns: none if there are none.
+    Raises FieldError if a field is of the wrong kind, or a variable spells true or false as text, which templates count as
+        true.
     """
     kwargs = fields.object("chat_template_kwargs")
     if kwargs and "tools" in kwargs.values:

@@ -33,24 +33,14 @@ _NEVER = -100.0
 class ReadRequest:
     """A request whose prompts are tokenized.
 
-    Parameters
-    ----------
-    request : ChatRequest or CompletionRequest
-        The request.
-    prompts : sequence of list of int
-        Token ids of each prompt.
-    tokenizer, template
-        Tokenizer and chat template of the model.
-    conversation : str, optional
-        Name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
-    grammars : sequence of Grammar or None, optional
-        Grammar of each prompt's outputs, from `with_grammars`.
-    warnings : sequence of str
-        What these grammars do not enforce.
-    offered_tools_only : bool
-        Calls of functions that the request does not offer are text.
-    cache_salt : str
-        Separates states of the prefix cache, see `dflash.serve.parsing.session_id.cache_salt`.
+    request: the request.
+    prompts: token ids of each prompt.
+    tokenizer, template: tokenizer and chat template of the model.
+    conversation: name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
+    grammars: grammar of each prompt's outputs, from `with_grammars`.
+    warnings: what these grammars do not enforce.
+    offered_tools_only: calls of functions that the request does not offer are text.
+    cache_salt: separates states of the prefix cache, see `dflash.serve.parsing.session_id.cache_salt`.
     """
 
     request: ChatRequest | CompletionRequest
@@ -69,10 +59,7 @@ class ReadRequest:
     ) -> "ReadRequest":
         """Tokenize the prompts of a request.
 
-        Raises
-        ------
-        RequestError
-            If the chat template refuses the messages, or a prompt or all of them together are too long.
+        Raises RequestError if the chat template refuses the messages, or a prompt or all of them together are too long.
         """
         prompts = prompt_ids(request, tokenizer, template, limits.context, limits.prompt_tokens)
         options = request.options
@@ -112,10 +99,7 @@ class ReadRequest:
     def with_grammars(self) -> "ReadRequest":
         """Compile the grammars of the request.
 
-        Raises
-        ------
-        FieldError
-            If a constraint can't be compiled.
+        Raises FieldError if a constraint can't be compiled.
         """
         return self._with_grammars()
 
@@ -126,10 +110,7 @@ class ReadRequest:
     def completions(self, strategy: Strategy) -> list[Completion]:
         """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
 
-        Raises
-        ------
-        FieldError
-            If a constraint can't be compiled.
+        Raises FieldError if a constraint can't be compiled.
         """
         with _named():
             return self._completions(strategy)

@@ -26,24 +26,11 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Render, tokenize and shorten the prompts of a request.
 
-    Parameters
-    ----------
-    context : int
-        Most tokens of a prompt.
-    longest : int, optional
-        Most tokens of a prompt that is shortened, before that; `context` by default.
-
-    Returns
-    -------
-    list of list of int
-        One for a chat request.
-
-    Raises
-    ------
-    TemplateError
-        If there is no template, or it refuses the messages.
-    ContextOverflow
-        If a prompt is too long and the request does not let it be shortened.
+    context: most tokens of a prompt.
+    longest: most tokens of a prompt that is shortened, before that; `context` by default.
+    Returns: one for a chat request.
+    Raises TemplateError if there is no template, or it refuses the messages.
+    Raises ContextOverflow if a prompt is too long and the request does not let it be shortened.
     """
     options = request.options
     most = context if options.truncation is None or longest is None else longest
@@ -59,13 +46,8 @@ def prompt_ids(
 def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
     """Render the prompt of a chat request, with a mark in control tokens that its messages spell out.
 
-    Raises
-    ------
-    TemplateError
-        If there is no template, or it refuses the messages.
+    Raises TemplateError if there is no template, or it refuses the messages.
 
-    Notes
-    -----
     A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
     model with the text as written in one parameter, `BROKEN`. Chat templates refuse such calls otherwise.
     """

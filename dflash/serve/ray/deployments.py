@@ -24,15 +24,8 @@ MAX_BALANCE = 64
 def app(arguments: dict[str, Any]) -> Application:
     """Build the application, for ``serve run``, ``serve build``, a configuration file, or `serve.run`.
 
-    Parameters
-    ----------
-    arguments : dict
-        Values of `RaySettings` by name. Environment variables give the others.
-
-    Raises
-    ------
-    RequestError
-        If a setting is not valid.
+    arguments: values of `RaySettings` by name. Environment variables give the others.
+    Raises RequestError if a setting is not valid.
     """
     settings = RaySettings.of(arguments, os.environ)
     sequences = settings.server.sequences

@@ -19,12 +19,8 @@ log = logging.getLogger("dflash.serve")
 class Ingress:
     """Passes requests on to replicas, and their responses back.
 
-    Parameters
-    ----------
-    model : DeploymentHandle
-        Handle of the replicas; its router is an `AffinityRouter`.
-    accept_seconds : float
-        Seconds for a replica to accept a request.
+    model: handle of the replicas; its router is an `AffinityRouter`.
+    accept_seconds: seconds for a replica to accept a request.
     """
 
     def __init__(self, model: DeploymentHandle, accept_seconds: float) -> None:

@@ -36,9 +36,7 @@ class ModelReplica:
     async def check_health(self) -> None:
         """Raise an error unless ``/health`` would answer 200. Called by Ray, which replaces the replica after three errors.
 
-        Raises
-        ------
-        EngineFailed
+        Raises EngineFailed
         """
         status, body = health_of(self._backend.engine_thread)
         if status != 200:

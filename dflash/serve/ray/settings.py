@@ -27,30 +27,19 @@ _ELSEWHERE = {
 class RaySettings:
     """Settings of the deployments. Each is an argument of the application or an environment variable, see `PREFIX`.
 
-    Parameters
-    ----------
-    model : str
-        The model, as on the command line.
-    options : str
-        Options of ``python -m dflash.serve``, as ``"--sequences 16 --strategy mtp:3"``.
-    replicas : int
-        Replicas, and the fewest with autoscaling.
-    max_replicas : int
-        The most replicas; with more than `replicas` their number follows the load.
-    target_requests : float
-        Open requests for each replica that autoscaling aims at; 0 is the number of ``--sequences``.
-    num_gpus, num_cpus : float
-        GPUs and CPU cores reserved for each replica.
-    ingress_replicas : int
-        Processes that read requests and choose replicas. Each knows only the prompts that it has routed itself.
-    accept_seconds : float
-        Seconds for a replica to accept a request; then the client gets 503.
-    drain_seconds : float
-        Seconds that open requests of a replica may take when it is replaced or removed.
-    min_share, balance_absolute, balance_ratio, max_blocks
-        See `PrefixAffinity`; `balance_absolute` 0 is twice the number of ``--sequences``, at most 64.
-    version : str
-        Any text: another one replaces all replicas, a few at a time.
+    model: the model, as on the command line.
+    options: options of ``python -m dflash.serve``, as ``"--sequences 16 --strategy mtp:3"``.
+    replicas: replicas, and the fewest with autoscaling.
+    max_replicas: the most replicas; with more than `replicas` their number follows the load.
+    target_requests: open requests for each replica that autoscaling aims at; 0 is the number of ``--sequences``.
+    num_gpus, num_cpus: GPUs and CPU cores reserved for each replica.
+    ingress_replicas: processes that read requests and choose replicas. Each knows only the prompts that it has routed
+        itself.
+    accept_seconds: seconds for a replica to accept a request; then the client gets 503.
+    drain_seconds: seconds that open requests of a replica may take when it is replaced or removed.
+    min_share, balance_absolute, balance_ratio, max_blocks: see `PrefixAffinity`; `balance_absolute` 0 is twice the number of
+        ``--sequences``, at most 64.
+    version: any text: another one replaces all replicas, a few at a time.
     """
 
     model: str = "demo"
@@ -73,10 +62,7 @@ class RaySettings:
     def of(cls, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Self:
         """Read settings; an argument takes precedence over a variable.
 
-        Raises
-        ------
-        RequestError
-            If a name is unknown, or a value is of the wrong kind or out of range.
+        Raises RequestError if a name is unknown, or a value is of the wrong kind or out of range.
         """
         kinds = {each.name: type(each.default) for each in fields(cls)}
         unknown = sorted(set(arguments) - set(kinds))
@@ -97,10 +83,7 @@ class RaySettings:
     def server(self) -> argparse.Namespace:
         """Options of the server, parsed.
 
-        Raises
-        ------
-        RequestError
-            If one of them is not valid or has no meaning here.
+        Raises RequestError if one of them is not valid or has no meaning here.
         """
         try:
             arguments, plain = parse(self.words), parse([])

@@ -25,20 +25,12 @@ class Treatment(Enum):
 class BlockRow:
     """Treatment of one type of block or item.
 
-    Parameters
-    ----------
-    kind : str
-        Value of its field ``type``.
-    api : str
-        API of the conversation.
-    places : tuple of str
-        Places where this row counts.
-    treatment : Treatment
-        Read, written as text, left out or refused.
-    text : str
-        Its form in the prompt; the reason; or the words of the refusal.
-    example : mapping
-        Its other fields, for tests.
+    kind: value of its field ``type``.
+    api: API of the conversation.
+    places: places where this row counts.
+    treatment: read, written as text, left out or refused.
+    text: its form in the prompt; the reason; or the words of the refusal.
+    example: its other fields, for tests.
     """
 
     kind: str

@@ -20,10 +20,7 @@ def treatment_of(block: Fields, api: str, place: str) -> Treatment:
 
     An unknown type is left out among items and written as a note in answers and results, so that no conversation ends at it.
 
-    Raises
-    ------
-    FieldError
-        If the block has no type, or one that is refused or unknown in this place.
+    Raises FieldError if the block has no type, or one that is refused or unknown in this place.
     """
     kind = block.text("type", required=True)
     row = TABLE.get((api, place, kind))

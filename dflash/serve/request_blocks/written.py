@@ -25,15 +25,8 @@ _NOTE_OF = {kind: f"[{note}]" for note, kinds in _NOTES.items() for kind in kind
 def written(block: Fields, *, strict: bool = False) -> str:
     """Return the text of a block for the prompt.
 
-    Parameters
-    ----------
-    strict : bool
-        Refuse a document whose content is no text; otherwise a note takes its place.
-
-    Raises
-    ------
-    FieldError
-        If the block is malformed, or a document without text in a place that is strict.
+    strict: refuse a document whose content is no text; otherwise a note takes its place.
+    Raises FieldError if the block is malformed, or a document without text in a place that is strict.
     """
     kind = block.text("type", required=True)
     if kind in _NOTE_OF:

@@ -28,10 +28,7 @@ class Kind(Protocol):
     def read(self, fields: Fields, name: str) -> Any:
         """Return the value of a field, or the default.
 
-        Raises
-        ------
-        FieldError
-            If the value has another type or is out of range.
+        Raises FieldError if the value has another type or is out of range.
         """
         ...
 

@@ -24,10 +24,7 @@ TABLE: Mapping[str, Mapping[str, FieldRow]] = {api: {row.name: row for row in RO
 def known_fields(body: object, api: str) -> Fields:
     """Return the fields of a body, those with other names under their own; errors name what the client wrote.
 
-    Raises
-    ------
-    FieldError
-        If the body is no object, sets a field that is refused, or one field under two names.
+    Raises FieldError if the body is no object, sets a field that is refused, or one field under two names.
     """
     fields = Fields(body)
     table, found, names = TABLE[api], dict(fields.values), dict[str, str]()
@@ -47,10 +44,7 @@ def known_fields(body: object, api: str) -> Fields:
 def read(fields: Fields, api: str, name: str) -> Any:
     """Return the value of a plain field by the type, range and default of its row.
 
-    Raises
-    ------
-    FieldError
-        If the value has another type or is out of range.
+    Raises FieldError if the value has another type or is out of range.
     """
     kind = TABLE[api][name].kind
     assert kind is not None, f"{name} has no plain value"

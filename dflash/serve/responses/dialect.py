@@ -20,14 +20,9 @@ from dflash.serve.responses.store import ResponseStore
 class ResponsesDialect(OpenAIErrors):
     """``POST /v1/responses``, and the responses that it keeps.
 
-    Parameters
-    ----------
-    store : ResponseStore, optional
-        Holds finished responses; by default a new one.
-    api_key : str, optional
-        Keys of the server, as `check_key` takes them: responses are stored for the user of one key.
-    limits : Limits
-        Limits of stored conversations.
+    store: holds finished responses; by default a new one.
+    api_key: keys of the server, as `check_key` takes them: responses are stored for the user of one key.
+    limits: limits of stored conversations.
     """
 
     prompt_field = "input"

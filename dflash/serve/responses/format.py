@@ -23,12 +23,8 @@ _FAILED = {"context_length_exceeded", "rate_limit_exceeded", "server_error", "in
 class ResponsesFormat:
     """Format of one response.
 
-    Parameters
-    ----------
-    store : ResponseStore
-        Takes the response when it is finished, if the request allows.
-    errors : ErrorFormat
-        Words of refusals.
+    store: takes the response when it is finished, if the request allows.
+    errors: words of refusals.
     """
 
     def __init__(self, request: ResponsesRequest, head: AnswerHead, store: ResponseStore, errors: ErrorFormat) -> None:

@@ -15,19 +15,10 @@ _ORDERS = ("desc", "asc")
 def listed(items: bytes, response_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of items in OpenAI's form. Takes time that grows with the items.
 
-    Parameters
-    ----------
-    items : bytes
-        The input items of one request, as JSON.
-    response_id : str
-        Id of its response; items that have no id get one that begins with it.
-    query : mapping of str to str
-        ``limit`` (1 to 100, by default 20), ``order`` (``desc``, the newest first, or ``asc``), ``after`` (an item's id).
-
-    Raises
-    ------
-    Problem
-        400 if a parameter is not valid.
+    items: the input items of one request, as JSON.
+    response_id: id of its response; items that have no id get one that begins with it.
+    query: ``limit`` (1 to 100, by default 20), ``order`` (``desc``, the newest first, or ``asc``), ``after`` (an item's id).
+    Raises Problem: 400 if a parameter is not valid.
     """
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= MAX_ITEMS):

@@ -23,19 +23,10 @@ class Output:
 
     White space that stands alone, as between two calls, makes no item.
 
-    Parameters
-    ----------
-    suffix : str
-        Unique end of the identifiers.
-    tools : mapping of str to Tool
-        Tools of the request by the names that the model sees.
-    encrypted : str, optional
-        Value of ``encrypted_content`` of reasoning.
-
-    Attributes
-    ----------
-    items : list of dict
-        Items that are complete, or cut.
+    suffix: unique end of the identifiers.
+    tools: tools of the request by the names that the model sees.
+    encrypted: value of ``encrypted_content`` of reasoning.
+    items: items that are complete, or cut.
     """
 
     def __init__(self, suffix: str, tools: Mapping[str, Tool], encrypted: str | None = None) -> None:

@@ -89,10 +89,7 @@ class MessageItem(_Written):
 class ReasoningItem(_Written):
     """Reasoning as a summary with one part, since that is what clients show and send back.
 
-    Parameters
-    ----------
-    encrypted : str, optional
-        Value of ``encrypted_content``. Some clients drop an item that has none.
+    encrypted: value of ``encrypted_content``. Some clients drop an item that has none.
     """
 
     prefix = "rs"

@@ -29,20 +29,12 @@ _KEPT = {"all_turns": True, "current_turn": False}
 class ResponsesRequest(ChatRequest):
     """A request of the Responses API.
 
-    Parameters
-    ----------
-    tools_by_name : mapping of str to Tool
-        Tools by the names that the model sees.
-    echo : mapping
-        Fields of the body that the response repeats.
-    items : bytes
-        Input items as JSON, for the store; without those of earlier responses.
-    store : bool
-        Keep the response.
-    user : str
-        Owner of the stored response.
-    wants_encrypted : bool
-        The client sends reasoning back only if it has ``encrypted_content``.
+    tools_by_name: tools by the names that the model sees.
+    echo: fields of the body that the response repeats.
+    items: input items as JSON, for the store; without those of earlier responses.
+    store: keep the response.
+    user: owner of the stored response.
+    wants_encrypted: the client sends reasoning back only if it has ``encrypted_content``.
     """
 
     tools_by_name: Mapping[str, Any] = field(default_factory=dict)
@@ -61,21 +53,11 @@ def parse_responses(
 ) -> ResponsesRequest:
     """Read a body.
 
-    Parameters
-    ----------
-    store : ResponseStore
-        Holds the responses that ``previous_response_id`` may name.
-    user : str
-        Only responses of this user exist.
-    limits : Limits
-        Hold for the whole conversation that ``previous_response_id`` brings back, as for a body.
-
-    Raises
-    ------
-    FieldError
-        If a field is missing, of the wrong kind or out of range.
-    Problem
-        400 if the previous response is not stored.
+    store: holds the responses that ``previous_response_id`` may name.
+    user: only responses of this user exist.
+    limits: hold for the whole conversation that ``previous_response_id`` brings back, as for a body.
+    Raises FieldError if a field is missing, of the wrong kind or out of range.
+    Raises Problem: 400 if the previous response is not stored.
     """
     fields = known_fields(body, RESPONSES)
     include = fields.list("include") or []

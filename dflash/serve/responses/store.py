@@ -38,14 +38,9 @@ class ResponseStore:
     The least recently used response is dropped first. Using a response counts as a use of all responses before it, so that a
     conversation loses its end before its beginning.
 
-    Parameters
-    ----------
-    max_bytes : int
-        Bytes of all responses. One that is longer is not stored.
-    seconds : float
-        Time after its last use for which a response is kept.
-    clock : callable
-        Returns the time in seconds.
+    max_bytes: bytes of all responses. One that is longer is not stored.
+    seconds: time after its last use for which a response is kept.
+    clock: returns the time in seconds.
     """
 
     def __init__(
@@ -59,14 +54,9 @@ class ResponseStore:
     def add(self, body: Mapping[str, Any], items: bytes, previous: str | None, user: str = "") -> None:
         """Store a response.
 
-        Parameters
-        ----------
-        body : mapping
-            The response; it has an ``id`` and an ``output``.
-        items : bytes
-            Input items of its request as JSON, without those of responses before it.
-        previous : str or None
-            Id of the response that it continues.
+        body: the response; it has an ``id`` and an ``output``.
+        items: input items of its request as JSON, without those of responses before it.
+        previous: id of the response that it continues.
         """
         stored = _Stored(user, as_json(body), items, as_json(body["output"]), previous, self._clock())
         if stored.n_bytes > self._max_bytes:

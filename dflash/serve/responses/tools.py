@@ -15,14 +15,9 @@ INPUT = "input"
 class Tool:
     """A tool that the model may call.
 
-    Parameters
-    ----------
-    name : str
-        Name in the client's request.
-    namespace : str, optional
-        Name of the namespace that holds the tool.
-    is_custom : bool
-        The tool takes free text instead of JSON arguments.
+    name: name in the client's request.
+    namespace: name of the namespace that holds the tool.
+    is_custom: the tool takes free text instead of JSON arguments.
     """
 
     name: str
@@ -34,14 +29,9 @@ class Tool:
 class Tools:
     """Tools of a request.
 
-    Parameters
-    ----------
-    functions : tuple of mapping
-        Functions in OpenAI's chat format, for the chat template.
-    known : mapping of str to Tool
-        Tools by the name under which the model sees them.
-    seen_as : mapping of (str, str or None) to str
-        That name by the tool's own name and its namespace.
+    functions: functions in OpenAI's chat format, for the chat template.
+    known: tools by the name under which the model sees them.
+    seen_as: that name by the tool's own name and its namespace.
     """
 
     functions: tuple[Mapping[str, Any], ...] = ()
@@ -60,10 +50,7 @@ def parse_tools(fields: Fields) -> Tools:
     or ``NAMESPACE.NAME`` if another tool has that one; the description of the first one ends with that of its namespace.
     Of two plain tools with one name, the last counts. Other kinds, such as ``web_search``, run at OpenAI and are skipped.
 
-    Raises
-    ------
-    FieldError
-        If a tool has no type or no name, or its parameters are no JSON object.
+    Raises FieldError if a tool has no type or no name, or its parameters are no JSON object.
     """
     functions: dict[str, Mapping[str, Any]] = {}
     known: dict[str, Tool] = {}
@@ -93,17 +80,9 @@ def input_arguments(text: str) -> str:
 def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | Mapping[str, Any] | None, Tools]:
     """Read ``tool_choice``.
 
-    Returns
-    -------
-    str or mapping or None
-        The choice in OpenAI's chat format.
-    Tools
-        The tools to offer: ``allowed_tools`` leaves out the others.
-
-    Raises
-    ------
-    FieldError
-        If the choice is of an unknown kind, or names a tool that is not offered.
+    Returns: the choice in OpenAI's chat format.
+    Returns: the tools to offer: ``allowed_tools`` leaves out the others.
+    Raises FieldError if the choice is of an unknown kind, or names a tool that is not offered.
     """
     choice = fields.any("tool_choice")
     if isinstance(choice, Mapping):

@@ -28,15 +28,9 @@ DIALECTS: dict[str, ServerDialect[Any]] = {
 def hints_of(path: str, body: bytes, headers: Mapping[str, str] | None = None, *, block: int = BLOCK) -> RouteHints:
     """Read the hints of a request. A body that the server would refuse, or another path, gives none.
 
-    Parameters
-    ----------
-    headers : mapping of str to str, optional
-        Its headers by lower-case name.
-    block : int
-        Bytes of a block.
+    headers: its headers by lower-case name.
+    block: bytes of a block.
 
-    Notes
-    -----
     The prompt is taken in the order in which chat templates render it: tools, then messages. The parser of the API drops
     what is not part of it, such as cache markers, which move between turns.
     """
@@ -53,12 +47,8 @@ def hints_of(path: str, body: bytes, headers: Mapping[str, str] | None = None, *
 def prompt_of(path: str, fields: object) -> bytes:
     """Return a text whose beginnings agree as far as those of the rendered prompt. A refused body gives an empty one.
 
-    Parameters
-    ----------
-    path : str
-        Path of the request, one of `DIALECTS`.
-    fields : object
-        Its body, parsed.
+    path: path of the request, one of `DIALECTS`.
+    fields: its body, parsed.
     """
     try:
         request = DIALECTS[path].parse(fields, {})

@@ -17,10 +17,7 @@ async def responses(app: ASGIApp, call: RoutedCall) -> AsyncIterator[tuple[Mappi
 
     Closing the iterator is a disconnect of the client: the application ends the request.
 
-    Raises
-    ------
-    Exception
-        If the application fails, after the messages that it has sent.
+    Raises Exception if the application fails, after the messages that it has sent.
     """
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     gone = asyncio.Event()

@@ -14,10 +14,7 @@ from dflash.serve.openai.chunks import DONE
 def ending_of(path: str, first: bytes, last: bytes, problem: Problem) -> bytes:
     """Return the events that end a stream with an error, as the server itself would send them.
 
-    Parameters
-    ----------
-    first, last : bytes
-        The first and the last event that were sent; the Responses API repeats the response and counts its events.
+    first, last: the first and the last event that were sent; the Responses API repeats the response and counts its events.
     """
     return b"".join(map(encoded, _events(path, first, last, problem)))
 

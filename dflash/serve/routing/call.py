@@ -22,18 +22,11 @@ class ReplicaLost(Exception):
 class RoutedCall:
     """A request as a replica gets it.
 
-    Parameters
-    ----------
-    scope : mapping
-        The parts of the ASGI scope that an application may use, as plain values.
-    body : bytes
-        The whole body.
-    hints : RouteHints
-        Facts that choose the replica.
-    owner : str, optional
-        Tag of the replica that holds a response which the request needs.
-    excluded : tuple of str
-        Replicas that have refused the request. They are chosen only if there is no other.
+    scope: the parts of the ASGI scope that an application may use, as plain values.
+    body: the whole body.
+    hints: facts that choose the replica.
+    owner: tag of the replica that holds a response which the request needs.
+    excluded: replicas that have refused the request. They are chosen only if there is no other.
     """
 
     scope: Mapping[str, Any]
@@ -47,14 +40,9 @@ class RoutedCall:
 class Piece:
     """A part of a response. The first one comes when the replica has accepted the request; it has no messages.
 
-    Parameters
-    ----------
-    replica : str
-        Name of the replica.
-    messages : tuple of mapping
-        ASGI messages in order, at least one, but in the first piece.
-    refused : bool
-        The response is a refusal that another replica may not share: too many requests wait, or the engine has ended.
+    replica: name of the replica.
+    messages: ASGI messages in order, at least one, but in the first piece.
+    refused: the response is a refusal that another replica may not share: too many requests wait, or the engine has ended.
     """
 
     replica: str

@@ -10,17 +10,11 @@ BLOCK = 512
 class RouteHints:
     """Facts about a request that choose its replica.
 
-    Parameters
-    ----------
-    blocks : tuple of int
-        One number for each full block of the prompt; it depends on the prompt up to the end of the block. Comparable within
-        a process only.
-    coverage : float
-        Share of the prompt that the blocks cover, 0 to 1: the end of a prompt fills no block.
-    session : str, optional
-        Name of the conversation.
-    previous : str, optional
-        Id of a stored response that the request continues.
+    blocks: one number for each full block of the prompt; it depends on the prompt up to the end of the block. Comparable
+        within a process only.
+    coverage: share of the prompt that the blocks cover, 0 to 1: the end of a prompt fills no block.
+    session: name of the conversation.
+    previous: id of a stored response that the request continues.
     """
 
     blocks: tuple[int, ...] = ()

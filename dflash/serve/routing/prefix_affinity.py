@@ -19,28 +19,17 @@ class PrefixAffinity:
     3. The session is known: the replica that it used last.
     4. The least loaded replica; of several, the one with the fewest remembered blocks.
 
-    Parameters
-    ----------
-    min_share : float
-        Smallest share of the prompt, 0 to 1, for which a shared prefix decides.
-    balance_absolute : float
-        Requests by which the most and the least loaded replica may differ.
-    balance_ratio : float
-        Factor by which they may differ.
-    max_blocks : int
-        Blocks remembered for each replica, about as many as its prefix cache holds. The least recently used go first.
-    max_sessions : int
-        Sessions remembered. The least recently used go first.
+    min_share: smallest share of the prompt, 0 to 1, for which a shared prefix decides.
+    balance_absolute: requests by which the most and the least loaded replica may differ.
+    balance_ratio: factor by which they may differ.
+    max_blocks: blocks remembered for each replica, about as many as its prefix cache holds. The least recently used go
+        first.
+    max_sessions: sessions remembered. The least recently used go first.
+    Raises RequestError if a parameter is out of range.
 
-    Raises
-    ------
-    RequestError
-        If a parameter is out of range.
-
-    Notes
-    -----
     A prompt is a sequence of blocks, each of which identifies the prompt up to its end (see `blocks_of`). A decision takes
     time proportional to the number of its blocks and does not depend on the number of remembered ones.
+
 
     References
     ----------
@@ -70,10 +59,7 @@ class PrefixAffinity:
     def rank(self, hints: RouteHints, loads: Mapping[str, float]) -> list[str]:
         """Return all replicas, the best one first. Changes nothing.
 
-        Parameters
-        ----------
-        loads : mapping of str to float
-            Open requests of each replica that may be chosen.
+        loads: open requests of each replica that may be chosen.
         """
         by_load = sorted(loads, key=lambda replica: (loads[replica], len(self._blocks.get(replica, ()))))
         if len(by_load) < 2 or self._is_unbalanced(loads.values()):

@@ -40,14 +40,10 @@ _LOST = Problem(503, "the replica that had this request has ended; send the requ
 async def relayed(request: Request, ask: Ask, accept_seconds: float) -> Response:
     """Read a request, and return the response that passes it on.
 
-    Parameters
-    ----------
-    request : Request
-        Request of any path and method.
-    ask : Ask
-        Sends calls to replicas.
-    accept_seconds : float
-        Seconds for a replica to accept the request; then the response is an error of the request's API with status 503.
+    request: request of any path and method.
+    ask: sends calls to replicas.
+    accept_seconds: seconds for a replica to accept the request; then the response is an error of the request's API with
+        status 503.
     """
     scope = plain_scope(request.scope)
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
@@ -68,14 +64,9 @@ class Relay(Response):
     While no byte was sent to the client, a replica that has ended, has failed or refuses for lack of room is replaced by
     another one, up to `MAX_TRIES`. A stream that breaks later ends with the error events of its API.
 
-    Parameters
-    ----------
-    path : str
-        Path of the request below the root of the application; it chooses the form of errors.
-    ask : Ask
-        Sends it to a replica.
-    accept_seconds : float
-        Seconds for a replica to accept it.
+    path: path of the request below the root of the application; it chooses the form of errors.
+    ask: sends it to a replica.
+    accept_seconds: seconds for a replica to accept it.
     """
 
     def __init__(self, path: str, call: RoutedCall, ask: Ask, accept_seconds: float) -> None:

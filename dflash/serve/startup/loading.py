@@ -35,10 +35,7 @@ class LoadingServer:
 
     Connections are closed after each response. Those that arrive when the block ends wait for the next server.
 
-    Parameters
-    ----------
-    sockets : list of socket
-        Listening sockets; they stay open.
+    sockets: listening sockets; they stay open.
     """
 
     def __init__(self, sockets: list[socket.socket]) -> None:

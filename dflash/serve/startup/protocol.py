@@ -28,12 +28,8 @@ class BoundedProtocol(H11Protocol):
     address that has most of those. A head that is too long, or no HTTP, is refused with an error of the API that its path
     belongs to.
 
-    Attributes
-    ----------
-    idle_since : float
-        Time of the event loop at which the connection began, or completed its last response.
-    is_shutting_down : bool
-        True once `shutdown` was called: the next response is the last one.
+    idle_since: time of the event loop at which the connection began, or completed its last response.
+    is_shutting_down: true once `shutdown` was called: the next response is the last one.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

@@ -7,18 +7,11 @@ import shlex
 def ready_line(url: str, *, name: str, context: int, strategy: str, has_key: bool, has_template: bool) -> str:
     """Return the line: URL, model, context, strategy, and a command that works as printed.
 
-    Parameters
-    ----------
-    url : str
-        URL of the server, without a path.
-    context : int
-        Maximum tokens of a sequence.
-    strategy : str
-        Name of the strategy of requests that name none.
-    has_key : bool
-        True if requests need a key. It is never printed: the command is then one that needs none.
-    has_template : bool
-        True if the model has a chat template.
+    url: URL of the server, without a path.
+    context: maximum tokens of a sequence.
+    strategy: name of the strategy of requests that name none.
+    has_key: true if requests need a key. It is never printed: the command is then one that needs none.
+    has_template: true if the model has a chat template.
     """
     if has_key:
         command = f"curl {url}/health"

@@ -18,17 +18,9 @@ _UNUSABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Open the sockets of a server, one for each address of the host; they are closed at the end.
 
-    Parameters
-    ----------
-    host : str
-        Address or name to listen on.
-    port : int
-        Port, 0 to 65535; 0 chooses a free one, the same for all addresses.
-
-    Raises
-    ------
-    RequestError
-        If the host is not known, or the port is taken.
+    host: address or name to listen on.
+    port: port, 0 to 65535; 0 chooses a free one, the same for all addresses.
+    Raises RequestError if the host is not known, or the port is taken.
     """
     with ExitStack() as stack:
         opened: list[socket.socket] = []

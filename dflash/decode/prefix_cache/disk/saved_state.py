@@ -27,16 +27,10 @@ _TARGET, _DRAFTER = "target.", "drafter."
 class SavedState:
     """A snapshot of a session on the host.
 
-    Parameters
-    ----------
-    identity : str
-        All that determines the bits of a state, beside the tokens; see `identity_of`.
-    n_prompt : int
-        Number of tokens of the session's prompt; it may exceed the number of tokens in the state.
-    drafter : str
-        Identity of the drafter whose state was saved; empty if there is none.
-    arrays : dict of str to array
-        ``token_ids``, int32 (T,), and the arrays of target and drafter.
+    identity: all that determines the bits of a state, beside the tokens; see `identity_of`.
+    n_prompt: number of tokens of the session's prompt; it may exceed the number of tokens in the state.
+    drafter: identity of the drafter whose state was saved; empty if there is none.
+    arrays: ``token_ids``, int32 (T,), and the arrays of target and drafter.
     """
 
     identity: str
@@ -65,12 +59,8 @@ class SavedState:
     def read(cls, path: Path, identity: str, max_bytes: int) -> Self:
         """Read and check a file.
 
-        Raises
-        ------
-        NotFound, FormatError, OSError
-            As `read_file` does.
-        RequestError
-            If the file is intact and of another model, KV type, device or version.
+        Raises NotFound, FormatError, OSError as `read_file` does.
+        Raises RequestError if the file is intact and of another model, KV type, device or version.
         """
         metadata, arrays = read_file(path, max_bytes)
         ids, n_prompt = arrays.get("token_ids"), metadata.get("n_prompt", "")
@@ -94,17 +84,9 @@ class SavedState:
     def restore(self, model: TargetModel, drafter: Drafter) -> SessionSnapshot:
         """Return the snapshot, with the state of an equal drafter. Called in the thread that owns the model.
 
-        Parameters
-        ----------
-        drafter : Drafter
-            Prepared for the model. If its state was not saved or does not fit, it starts at the end of the prefix.
-
-        Raises
-        ------
-        FormatError
-            If the arrays do not fit the model.
-        PoolExhausted, OutOfMemory
-            If there is no memory; nothing is taken then.
+        drafter: prepared for the model. If its state was not saved or does not fit, it starts at the end of the prefix.
+        Raises FormatError if the arrays do not fit the model.
+        Raises PoolExhausted, OutOfMemory if there is no memory; nothing is taken then.
         """
         state = Snapshot.from_host(loaded_model(model).pools, self._part(_TARGET))
         try:

@@ -29,15 +29,9 @@ _MAX_WRITING = 3600.0
 class StateName(NamedTuple):
     """Name of a state of the model.
 
-    Parameters
-    ----------
-    length : int
-        Tokens in the state.
-    in_prompt : bool
-        True if no token in the state was generated.
-    digest : str
-    drafter : str
-        Hash of the drafter whose state is in the file; empty if there is none.
+    length: tokens in the state.
+    in_prompt: true if no token in the state was generated.
+    drafter: hash of the drafter whose state is in the file; empty if there is none.
     """
 
     length: int
@@ -49,12 +43,8 @@ class StateName(NamedTuple):
 class StateFolder:
     """Files of states in one folder, which several models and processes may share.
 
-    Parameters
-    ----------
-    path : Path
-        Created with mode 0700 by `prepare`.
-    identity : str
-        Identity of this model's states; see `SavedState`.
+    path: created with mode 0700 by `prepare`.
+    identity: identity of this model's states; see `SavedState`.
     """
 
     def __init__(self, path: Path, identity: str) -> None:

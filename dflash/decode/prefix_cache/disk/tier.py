@@ -34,18 +34,11 @@ _QUEUE = 2
 class DiskStats(NamedTuple):
     """Size and counts of the tier on disk.
 
-    Parameters
-    ----------
-    files : int
-        States of this model in the folder.
-    n_bytes, capacity : int
-        Bytes of the states of all models in the folder, and their maximum.
-    hits, hit_tokens : int
-        States that were read for a session, and their tokens.
-    writes : int
-        States that were written.
-    dropped : int
-        States that were not written because the writer was busy or has failed.
+    files: states of this model in the folder.
+    n_bytes, capacity: bytes of the states of all models in the folder, and their maximum.
+    hits, hit_tokens: states that were read for a session, and their tokens.
+    writes: states that were written.
+    dropped: states that were not written because the writer was busy or has failed.
     """
 
     files: int
@@ -63,19 +56,10 @@ class DiskTier:
     A folder that can't be written to, or a full disk, ends writing; files are still read. Damaged files are removed. Each of
     these logs one warning. Used in the engine's thread only, except for `stats`.
 
-    Parameters
-    ----------
-    capacity : int
-        Most bytes of all files in the folder.
-    identity : str
-        Identity of this model's states; see `SavedState`.
-    min_gain : int
-        Fewest tokens that a file must save.
-
-    Raises
-    ------
-    RequestError
-        If the capacity is negative.
+    capacity: most bytes of all files in the folder.
+    identity: identity of this model's states; see `SavedState`.
+    min_gain: fewest tokens that a file must save.
+    Raises RequestError if the capacity is negative.
     """
 
     def __init__(self, folder: Path, capacity: int, identity: str, *, min_gain: int = MIN_GAIN) -> None:
@@ -113,15 +97,10 @@ class DiskTier:
     ) -> StateName | None:
         """Return the longest state that is a prefix of token_ids (T,).
 
-        Parameters
-        ----------
-        token_ids : int32 (T,)
-        above : int
-            Tokens that memory holds; the state has at least `min_gain` more.
-        alignment : int, optional
-            If given, only states in a prompt, with a multiple of this number of tokens.
-        needs_no_drafter : callable
-            ``needs_no_drafter(length)``: True if a state of that length is of use without one of `drafter`.
+        token_ids: int32 (T,)
+        above: tokens that memory holds; the state has at least `min_gain` more.
+        alignment: if given, only states in a prompt, with a multiple of this number of tokens.
+        needs_no_drafter: ``needs_no_drafter(length)``: True if a state of that length is of use without one of `drafter`.
         """
         with suppress(OSError):
             self.folder.refresh()
@@ -171,14 +150,9 @@ class DiskTier:
     def save(self, snapshot: SessionSnapshot, n_bytes: int, *, wait: bool = False, salt: str = "") -> None:
         """Copy a snapshot of about `n_bytes` to the host and let the thread write it, unless it has a file.
 
-        Parameters
-        ----------
-        snapshot : SessionSnapshot
-            Open; may be closed afterwards.
-        wait : bool
-            Wait while the writer is busy; else the snapshot is dropped then.
-        salt : str
-            The `cache_salt` of its session.
+        snapshot: open; may be closed afterwards.
+        wait: wait while the writer is busy; else the snapshot is dropped then.
+        salt: the `cache_salt` of its session.
         """
         if snapshot.length < self.min_gain or n_bytes > self.capacity:
             return
