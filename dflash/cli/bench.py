@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli import replay, strategies
+from dflash.cli import replay
 from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
-from dflash.cli.rates import traces
+from dflash.cli.rates import strategies, traces
 from dflash.cli.terminal import has_terminal, put, size, table, wrapped
 from dflash.errors import RequestError
 

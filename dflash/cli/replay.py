@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
-from dflash.cli.strategies import named_strategies
+from dflash.cli.rates.strategies import named_strategies
 from dflash.cli.terminal import has_terminal, put
 from dflash.errors import DFlashError, RequestError
 

@@ -16,12 +16,14 @@ from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.registry import DRAFTERS
+from dflash.decode.registry.word_table import load_entry_points
 
 __all__ = ["MTP", "Adaptive", "DDTree", "DFlash", "DSpark", "DraftModel", "FirstOf", "Plain", "PromptLookup", "Strategy"]
 
 
 @DRAFTERS.source
 def import_all() -> None:
-    """Import every file of this folder."""
+    """Import every file of this folder, and what other distributions offer."""
     for module in iter_modules(__path__):
         import_module(f".{module.name}", __name__)
+    load_entry_points("dflash.drafters")

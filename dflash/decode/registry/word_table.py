@@ -1,9 +1,12 @@
 """Tables of classes by name, filled by decorators in the files of the classes."""
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from threading import RLock
 from typing import Protocol, TypeVar
+
+log = logging.getLogger(__name__)
 
 _WORD = re.compile(r"[a-z-]+")
 
@@ -73,3 +76,14 @@ class WordTable(Mapping[str, E]):
             while self._sources:
                 self._sources.pop(0)()
         return self._entries
+
+
+def load_entry_points(group: str) -> None:
+    """Import all that installed distributions offer as a group, such as ``dflash.drafters``. Failures are logged."""
+    from importlib.metadata import entry_points  # takes 20 ms, which help texts do not need
+
+    for point in entry_points(group=group):
+        try:
+            point.load()
+        except Exception as error:
+            log.warning("the entry point %s of %s can't be imported: %s", point.name, group, error)
