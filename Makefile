@@ -46,6 +46,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/house_lint.py
+	$(BIN)/python tools/sizes.py
 	$(BIN)/mypy
 
 # newest versions that fit pyproject.toml, for development and CI; torch is left out, whose builds for CPUs and GPUs differ
