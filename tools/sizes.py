@@ -1,7 +1,6 @@
 """Lines of each folder of the package, code among them, and uses of `Any`; ceilings stand in ``pyproject.toml``.
 
-Run as ``python tools/sizes.py``; prints a table and exits with 1 if a ceiling is exceeded. Raising one is said and explained in
-the message of the commit.
+Run as ``python tools/sizes.py``; prints a table, exits with 1 if a ceiling is exceeded. A commit that raises one says why.
 """
 
 import ast
