@@ -9,6 +9,7 @@ from golden import load, path_of, recorded
 from lossless import PROMPTS, SAMPLINGS, STRATEGIES, UNITS, assert_nothing_is_held, assert_unit, compare, demo, margin
 from written import run
 
+from dflash.decode import engine as engine_module
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
@@ -80,13 +81,17 @@ def test_random_drafts(kind, tmp_path, monkeypatch):
     model.attachments.close()
 
 
-def test_different_strategies_samplings_and_prompts_in_one_batch():
-    """Each text is what it is alone."""
-    model, alone, together = demo().model, [], []
+def test_different_strategies_samplings_and_prompts_in_one_batch(monkeypatch):
+    """Each text is what it is alone, also with a draft budget, whose choices follow times that are made up here."""
+    model, alone, together, times = demo().model, [], [], np.random.default_rng(2).exponential(size=9999).cumsum()
     for i, strategy in enumerate(STRATEGIES):
         settings = {"sampling": Sampling(**list(SAMPLINGS.values())[i % 5], seed=i), "max_tokens": 12 + i}
         prompt = PROMPTS[3 * i]
         alone += run(model, Session(prompt, **settings))
-        together.append(Session(prompt, **settings, strategy=strategy))
-    assert run(model, *together) == alone
+        together.append([Session(prompt, **settings, strategy=strategy) for _ in range(2)])
+    assert run(model, *(first for first, _ in together)) == alone
+    monkeypatch.setattr(engine_module, "perf_counter", iter(times).__next__)
+    assert run(model, *(second for _, second in together), draft_budget=True) == alone
+    drafted = [[sum(step.drafted for step in session.steps) for session in pair] for pair in together]
+    assert any(limited < fixed for fixed, limited in drafted)
     assert_nothing_is_held(model)

@@ -27,8 +27,11 @@ _GAIN = 1.02
 _GROWTH = 4
 """Most rows of a step over those of any measured one."""
 
-_TRIAL_SHARE = 0.005
+_TRIAL_SHARE = 0.01
 """Share of the time that trials may lose."""
+
+_TRIAL_LENGTH = 2
+"""Steps of a trial; the time of the first one does not count."""
 
 _TRIAL_STEPS = 16
 """Fewest steps between two trials."""
@@ -56,7 +59,7 @@ class DraftBudget:
     drafting. The tokens of all sessions are taken in the order of their worth, as many as make the expected tokens of the
     step over its expected seconds greatest. If that is none, no drafter is asked, and the step is one of plain decoding.
     Acceptance is learned for each drafter, by position, and as a factor for each session; `StepCosts` learns seconds. The
-    first steps are plain, then larger ones are tried. Later other choices are tried as often as they lose half a percent of
+    first steps are plain, then larger ones are tried. Later other choices are tried as often as they lose a hundredth of
     the time: drafts if there are none, else none, one draft token less for each session, and one more. Drafters that choose
     their own size are left alone.
 
@@ -71,9 +74,10 @@ class DraftBudget:
         self._records = WeakKeyDictionary[Session, _SessionRecord]()
         self._limits = WeakKeyDictionary[Session, int]()
         self._sessions: list[ref[Session]] = []
-        self._is_planned = self._is_trial = False
+        self._is_planned = self._is_trial = self._had_drafts = False
         self._each = 0.0  # draft tokens of the step for each session that drafts
         self._period = 1
+        self._pace = 0.0  # expected seconds of a token
         self._credit, self._age, self._since_trial, self._n_trials = 0.0, 0, 0, 0
         self._drafts: list[tuple[Session, Step]] = []  # of the present step
 
@@ -88,7 +92,10 @@ class DraftBudget:
         """Return the limits of the next step before it begins; `limits` returns them again if its sessions are the same."""
         self._is_planned = True
         self._age, self._since_trial, refs = self._age + 1, self._since_trial + 1, list(map(ref, sessions))
-        stays = self._age < (_PERIOD if self._costs.is_unsure else 0 if self._is_trial else self._period)
+        period = _TRIAL_LENGTH if self._is_trial else self._period
+        if self._costs.is_unsure and not (self._is_trial and not self._each):
+            period = _PERIOD
+        stays = self._age < period
         if stays and self._sessions == refs:
             return self._limits
         rested, self._age, self._is_trial, self._sessions = self._age, 0, False, refs
@@ -112,7 +119,11 @@ class DraftBudget:
             self._drafts.append((session, step))
 
     def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
-        """Learn from a step that took `seconds`, after the results of its drafts. With prompts, its time does not count."""
+        """Learn from a step that took `seconds`, after the results of its drafts.
+
+        Its time does not count if it has prompts, or if the step before it had drafts and it has none, or the reverse: then
+        drafters read what they have missed, and a GPU has launched nothing ahead.
+        """
         groups: dict[_DrafterRecord, list[tuple[Session, Step]]] = {}
         for session, step in self._drafts:
             if (record := self._records.get(session)) is not None:
@@ -121,7 +132,11 @@ class DraftBudget:
         for drafter, group in groups.items():
             self._learn_rates(drafter, group)
         self._credit += _TRIAL_SHARE * seconds
-        if parts and not any(part.n_prefill for part in parts):
+        if groups and not self._each:  # a trial
+            n_tokens = len(parts) + sum(step.accepted for group in groups.values() for _, step in group)
+            self._credit -= max(seconds - n_tokens * self._pace, 0.0)
+        had_drafts, self._had_drafts = self._had_drafts, bool(groups)
+        if had_drafts == bool(groups) and parts and not any(part.n_prefill for part in parts):
             drafted = [
                 (drafter, len(group), self._made(drafter, max(step.drafted for _, step in group)))
                 for drafter, group in groups.items()
@@ -186,8 +201,11 @@ class DraftBudget:
         size, before = int(rates.argmax()), min(round(self._each * len(records)), len(order))
         if rates[size] < _GAIN * rates[before]:
             size = before
+        if size and not before:  # what was known of deeper positions may be old
+            for drafter in {record.drafter for record in records}:
+                drafter.rates.forget(len(drafter.rates.expected), _TRIAL_WEIGHT)
         self._period = min(2 * self._period, _PERIOD) if size == before else 1
-        self._each = size / len(records)
+        self._each, self._pace = size / len(records), float(seconds[size] / tokens[size])
         other = self._trial(size, len(records), tokens, seconds)
         if other and not size:
             return np.minimum(other // len(records), most)
@@ -202,12 +220,12 @@ class DraftBudget:
         if not 0 <= other < len(tokens) or other == size:
             self._n_trials += 1
             return None
-        loss = max(seconds[other] - tokens[other] * seconds[size] / tokens[size], 0.0)
+        loss = _TRIAL_LENGTH * max(seconds[other] - tokens[other] * self._pace, 0.0)
         is_paid, self._credit = self._credit >= loss, min(self._credit, loss)
         if not is_paid or self._since_trial < _TRIAL_STEPS:
             return None
-        self._credit, self._since_trial, self._is_trial = self._credit - loss, 0, True
-        self._n_trials += 1
+        self._credit -= loss if size else 0.0  # that of a first draft is measured
+        self._since_trial, self._is_trial, self._n_trials = 0, True, self._n_trials + 1
         return other
 
     def _set_depths(self, drafting: Mapping[Session, _SessionRecord], counts: Ints) -> None:
