@@ -149,7 +149,7 @@ CLIENTS = [
     Client(
         "aider", "clients.md", "aider",
         '--message "$TASK" --yes-always --no-check-update --analytics-disable --no-show-release-notes --no-detect-urls',
-        side=1,
+        config=".aider.model.settings.yml", side=1,
         quiet={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     ),
 ]  # fmt: skip
