@@ -177,6 +177,7 @@ def test_the_command_against_a_server(bench, url, folder, capsys):
         (("--url", "http://a"), "--url: not used by measurements without --traces"),
         (("--traces", "F", "--goodput", "tft:5"), "did you mean ttft"),
         (("--traces", "gone"), "No such file"),
+        (("--traces", "F", "--record", "no/folder.json"), "--record no/folder.json: there is no such folder"),
     ],
 )
 def test_arguments_that_do_not_fit(words, message, bench, folder, capsys):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from dflash.cli import arguments as common
 from dflash.cli.replay import MAX_STATUS, one_strategy, save_plot
 from dflash.cli.terminal import has_terminal, put
+from dflash.distribution import needed
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
-    from dflash.evaluation.traces import AgentTrace, TraceLimits, TraceReport
+    from dflash.evaluation.traces import AgentTrace, Goodput, TraceLimits, TraceReport
     from dflash.evaluation.traces.run import TraceRun
     from dflash.evaluation.traces.transport import Transport
 
@@ -48,43 +49,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Replay the traces and print tables. Return the number of failures, at most `MAX_STATUS`."""
-    from dflash.evaluation.traces import InProcess, ServerURL, TraceLimits, load_traces
+    from dflash.evaluation.traces import Goodput, InProcess, ServerURL, TraceLimits, load_traces
 
     traces = load_traces(arguments.traces)
     given = {name: getattr(arguments, name) for name in _LIMITS}
     limits = TraceLimits(**{name: value for name, value in given.items() if value is not None})
+    goodput = Goodput.parse(arguments.goodput or ())
+    if arguments.plot is not None:
+        with needed("--plot", "plots"):
+            import matplotlib  # noqa: F401
+    if arguments.record is not None and not arguments.record.parent.is_dir():
+        raise DFlashError(f"--record {arguments.record}: there is no such folder")
     temperature = arguments.temperature or 0.0
     if arguments.url is not None:
         for name in ("strategies", "synthetic_acceptance", "draft"):
             if getattr(arguments, name) is not None:
                 raise RequestError(f"--{name.replace('_', '-')}: not used by --url: the server has its own strategy")
-        found = _report(arguments, ServerURL(arguments.url, temperature), traces, limits)
+        found = _report(arguments, ServerURL(arguments.url, temperature), traces, limits, goodput)
     else:
         strategy = one_strategy(arguments)
         with common.load(arguments, sequences=max(_clients(arguments)), prefix_cache=True) as lm:
-            found = _report(arguments, InProcess(lm, strategy, temperature), traces, limits)
+            found = _report(arguments, InProcess(lm, strategy, temperature), traces, limits, goodput)
+    put(json.dumps(found.as_dict(), ensure_ascii=False, indent=1) if arguments.json else repr(found))
     save_plot(arguments, found.plot)
-    record = json.dumps(found.as_dict(), ensure_ascii=False, indent=1)
-    if arguments.record is not None:
-        try:
-            arguments.record.write_text(record + "\n", encoding="utf-8")
-        except OSError as error:
-            raise DFlashError(f"--record {arguments.record}: {error.strerror}") from error
-    put(record if arguments.json else repr(found))
     return min(len(found.failures), MAX_STATUS)
 
 
 def _report(
-    arguments: argparse.Namespace, transport: "Transport", traces: "list[AgentTrace]", limits: "TraceLimits"
+    arguments: argparse.Namespace,
+    transport: "Transport",
+    traces: "list[AgentTrace]",
+    limits: "TraceLimits",
+    goodput: "Goodput",
 ) -> "TraceReport":
-    """Run the traces with each number of clients."""
-    from dflash.evaluation.traces import Goodput, TraceReport
+    """Run the traces with each number of clients. The record is saved after each, so that an end loses no earlier one."""
+    from dflash.evaluation.traces import TraceReport
 
-    goodput = Goodput.parse(arguments.goodput) if arguments.goodput else None
     seed = arguments.seed or 0
-    runs = [_run(transport, traces, n, limits, seed) for n in _clients(arguments)]
     about = {"folder": Path(arguments.traces).name, "seed": seed, **transport.about()}
-    return TraceReport(runs, traces, limits, transport.name, about, goodput)
+    found = TraceReport([], traces, limits, transport.name, about, goodput)
+    for n in _clients(arguments):
+        found.runs.append(_run(transport, traces, n, limits, seed))
+        if arguments.record is not None:
+            _save(arguments.record, found)
+    return found
+
+
+def _save(path: Path, found: "TraceReport") -> None:
+    try:
+        path.write_text(json.dumps(found.as_dict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DFlashError(f"--record {path}: {error.strerror}") from error
 
 
 def _run(transport: "Transport", traces: "list[AgentTrace]", n_clients: int, limits: "TraceLimits", seed: int) -> "TraceRun":

@@ -43,7 +43,7 @@ def measured(run: TraceRun, goodput: Goodput | None = None) -> dict[str, Any]:
         "by_turn": [_by_turn(good, first, end) for first, end in zip(TURNS, (*TURNS[1:], None), strict=True)],
         "by_client": [_by_client(good, client) for client in range(run.n_clients)],
     }
-    if goodput is not None:
+    if goodput is not None and goodput.limits:
         n = sum(map(goodput.holds, run.requests))
         shown = {"limits_ms": goodput.limits, "requests": n, "share": _per(n, len(run.requests))}
         found["goodput"] = {**shown, "requests_per_second": _per(n, run.seconds)}

@@ -19,6 +19,7 @@ def plot(numbers: Sequence[dict[str, Any]], target: str, shape_run: Sequence[str
         axes.plot(users, together, "o-", color=theme.SERIES[0])
         for each, x, y in zip(points, users, together, strict=True):
             axes.annotate(f"{each['clients']}", (x, y), textcoords="offset points", xytext=(5, 5))
+        axes.margins(0.15)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("tokens/s of a user (median); numbers are clients")

@@ -29,7 +29,8 @@ class TraceReport:
         The model or the address that answered.
     about : dict
         Further settings and the environment, as JSON values.
-    goodput : Goodput, optional
+    goodput : Goodput
+        Without limits there is no such column.
     """
 
     runs: list[TraceRun]
@@ -37,7 +38,7 @@ class TraceReport:
     limits: TraceLimits
     target: str
     about: dict[str, Any]
-    goodput: Goodput | None = None
+    goodput: Goodput = Goodput({})  # noqa: RUF009
 
     @property
     def shape_run(self) -> list[str]:
@@ -115,8 +116,8 @@ _HEAD = [
 _TURN_HEAD = ["clients", "turns", "requests", "prompt tokens", "read tokens", "first token, median / p99, ms"]
 
 
-def _head(goodput: Goodput | None) -> list[str]:
-    return _HEAD if goodput is None else [*_HEAD, f"good ({goodput})"]
+def _head(goodput: Goodput) -> list[str]:
+    return [*_HEAD, f"good ({goodput})"] if goodput.limits else _HEAD
 
 
 def _row(numbers: dict[str, Any]) -> list[str]:
