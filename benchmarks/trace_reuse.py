@@ -15,6 +15,7 @@ POLICIES = {
     "ideal": None,
     "ends of prompts and answers": (1, True),
     "ends of prompts": (1, False),
+    "ends of prompts, multiples of 64": (64, False),
     "ends of prompts, multiples of 256": (256, False),
 }
 
