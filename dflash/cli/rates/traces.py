@@ -62,10 +62,11 @@ def main(arguments: argparse.Namespace) -> int:
         raise DFlashError(f"--record {arguments.record}: there is no such folder")
     temperature = arguments.temperature or 0.0
     if arguments.url is not None:
-        for name in ("strategies", "synthetic_acceptance", "draft"):
+        for name in ("synthetic_acceptance", "draft"):
             if getattr(arguments, name) is not None:
-                raise RequestError(f"--{name.replace('_', '-')}: not used by --url: the server has its own strategy")
-        found = _report(arguments, ServerURL(arguments.url, temperature), traces, limits, goodput)
+                raise RequestError(f"--{name.replace('_', '-')}: not used by --url: an option of the server")
+        server = ServerURL(arguments.url, temperature, arguments.strategies)
+        found = _report(arguments, server, traces, limits, goodput)
     else:
         strategy = one_strategy(arguments)
         with common.load(arguments, sequences=max(_clients(arguments)), prefix_cache=True) as lm:

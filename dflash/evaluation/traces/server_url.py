@@ -26,6 +26,8 @@ class ServerURL:
     url : str
         Address, as ``http://127.0.0.1:8000``; a path ``/v1`` is allowed.
     temperature : float
+    strategy : str, optional
+        Field ``strategy`` of requests, for servers of dflash; if None, theirs applies.
 
     Raises
     ------
@@ -35,12 +37,14 @@ class ServerURL:
         If the server can't be reached.
     """
 
-    def __init__(self, url: str, temperature: float = 0.0) -> None:
+    def __init__(self, url: str, temperature: float = 0.0, strategy: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RequestError(f"url {url!r:.80}: must be an address as http://127.0.0.1:8000")
         self.name, self._parts, self._path = url, parts, parts.path.rstrip("/").removesuffix("/v1")
-        self._temperature = temperature
+        self._settings: dict[str, Any] = {"temperature": temperature}
+        if strategy is not None:
+            self._settings["strategy"] = strategy
         entry: dict[str, Any] = next(iter(self._json("GET", "/v1/models").get("data") or []), {})
         self.model = str(entry.get("id", "default"))
         most = entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx")
@@ -61,8 +65,8 @@ class ServerURL:
         return list(found["tokens"])
 
     def about(self) -> dict[str, Any]:
-        """Return the server's model, the temperature, and the environment of the clients."""
-        return {"model": self.model, "temperature": self._temperature, "environment": dict(environment())}
+        """Return the server's model, the settings of requests, and the environment of the clients."""
+        return {"model": self.model, **self._settings, "environment": dict(environment())}
 
     def start(self) -> None:
         """Do nothing: a server keeps its cache, and every run has other prompts."""
@@ -83,7 +87,7 @@ class ServerURL:
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
-            "temperature": self._temperature,
+            **self._settings,
         }
         token_ids, texts, usage, n_cached = list[int](), list[str](), dict[str, Any](), None
         for event in self._events(body):
