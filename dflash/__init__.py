@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Plain,
         PromptLookup,
         Strategy,
+        SuffixDecoding,
     )
     from dflash.decode.drafting.shapes import Chain, Tree
     from dflash.decode.recoveries.empty_retry import EmptyRetry
@@ -70,6 +71,7 @@ __all__ = [
     "PromptLookup",
     "Sampling",
     "Strategy",
+    "SuffixDecoding",
     "SyntheticAcceptance",
     "ThinkBudget",
     "ThinkLeak",
@@ -101,6 +103,7 @@ _LAZY = {
     "FirstOf": "dflash.decode.drafters",
     "MTP": "dflash.decode.drafters",
     "PromptLookup": "dflash.decode.drafters",
+    "SuffixDecoding": "dflash.decode.drafters",
     "SyntheticAcceptance": "dflash.decode.acceptance",
     "golden": "dflash.decode.acceptance",
     "Chain": "dflash.decode.drafting.shapes",

@@ -89,6 +89,9 @@ class SessionView(Protocol):
     max_length: int
     """Most ids that `token_ids` will hold. Never changes after `start`."""
 
+    cache_salt: str
+    """Sessions of other salts must learn nothing of this one; never changes."""
+
     @property
     def strategy(self) -> StrategyView:
         """The strategy, for the shape of the drafts. Read in `Drafter.start`; never changes."""

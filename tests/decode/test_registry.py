@@ -188,7 +188,7 @@ def table(monkeypatch):
 
 
 def test_a_drafter_in_one_file_has_a_name(table):
-    @register("suffix", number="TOKENS", parameter="n_draft")
+    @register("ending", number="TOKENS", parameter="n_draft")
     class Suffix(Drafter):
         def __init__(self, n_draft=4):
             self.n_draft = n_draft
@@ -202,13 +202,13 @@ def test_a_drafter_in_one_file_has_a_name(table):
         def __hash__(self):
             return hash(self.n_draft)
 
-    assert words()[-1] == "suffix"
-    assert names().endswith(", suffix[:TOKENS]")
-    assert Strategy("suffix:9") == Strategy(Suffix(9))
-    assert [name(Strategy(Suffix(n))) for n in (4, 9)] == ["suffix", "suffix:9"]
-    assert FirstOf("suffix", "mtp").drafters == (Suffix(), MTP())
-    with pytest.raises(RequestError, match=r"wanted suffix\[:TOKENS\], TOKENS from 1 to 9999"):
-        strategy("suffix:0")
+    assert words()[-1] == "ending"
+    assert names().endswith(", ending[:TOKENS]")
+    assert Strategy("ending:9") == Strategy(Suffix(9))
+    assert [name(Strategy(Suffix(n))) for n in (4, 9)] == ["ending", "ending:9"]
+    assert FirstOf("ending", "mtp").drafters == (Suffix(), MTP())
+    with pytest.raises(RequestError, match=r"wanted ending\[:TOKENS\], TOKENS from 1 to 9999"):
+        strategy("ending:0")
 
 
 def test_a_name_belongs_to_one_class(table):

@@ -20,6 +20,34 @@ def test_match(name, text, shortest, longest):
     assert whole.match() == index.match()
 
 
+@pytest.mark.parametrize(("name", "text", "shortest", "longest"), list(reference.cases()))
+def test_all_occurrences_of_the_end_of_this_and_of_another_text(name, text, shortest, longest):
+    index = Index(shortest, longest, all_of_them=True)
+    index.append(text)
+    for query in (text, text[: len(text) // 2], [99, *text[:3]], text[-1:]):
+        ends, lengths = index.occurrences(np.array(query, np.int32), len(text) + 1)
+        assert (ends.tolist(), lengths.tolist()) == reference.occurrences(text, query, shortest, longest), name
+        few, _ = index.occurrences(np.array(query, np.int32), 2)
+        assert few.tolist() == ends.tolist()[:2]
+
+
+@pytest.mark.parametrize(("name", "text", "shortest", "longest"), list(reference.cases()))
+def test_continuations_share_their_weight(name, text, shortest, longest):
+    """Nodes are those of the definition, each below its parent; a negative token ends a continuation."""
+    text = [-1 if i % 11 == 10 else token for i, token in enumerate(text)]
+    index = Index(shortest, longest, all_of_them=True)
+    index.append(text)
+    ends = np.arange(0, len(text) - 1, 3)
+    weights = 0.5 ** np.arange(len(ends))
+    tokens, parents, shares = index.continuations(ends, weights, 4)
+    paths = []
+    for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
+        paths.append((*paths[parent], token) if parent >= 0 else (token,))
+    want = reference.continuations(text, ends.tolist(), weights.tolist(), 4)
+    assert dict(zip(paths, shares, strict=True)) == pytest.approx(want), name
+    assert len(paths) == len(want)
+
+
 def test_a_text_that_outgrows_its_tables():
     """N-grams entered before the tables are rebuilt are found afterwards."""
     rng = np.random.default_rng(3)
@@ -99,7 +127,7 @@ def probes(monkeypatch, text, keys):
     monkeypatch.setattr(Counting, "probes", 0)
     tables = np.full((1, 2 * ROOM), -1, np.int32).view(Counting)
     with np.errstate(over="ignore"):
-        cpu.fill.py_func(text, 0, len(text), 2, tables, keys)
+        cpu.fill.py_func(text, 0, len(text), 2, tables, keys, np.empty((1, 0), np.int32))
     return Counting.probes
 
 

@@ -12,13 +12,26 @@ from dflash.decode.drafters.dflash import DFlash, DSpark
 from dflash.decode.drafters.ddtree import DDTree
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafters.suffix import SuffixDecoding
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.registry import DRAFTERS
 from dflash.decode.registry.word_table import load_entry_points
 
-__all__ = ["MTP", "Adaptive", "DDTree", "DFlash", "DSpark", "DraftModel", "FirstOf", "Plain", "PromptLookup", "Strategy"]
+__all__ = [
+    "MTP",
+    "Adaptive",
+    "DDTree",
+    "DFlash",
+    "DSpark",
+    "DraftModel",
+    "FirstOf",
+    "Plain",
+    "PromptLookup",
+    "Strategy",
+    "SuffixDecoding",
+]
 
 
 @DRAFTERS.source

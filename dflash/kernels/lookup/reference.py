@@ -13,6 +13,37 @@ def match(text, shortest, longest):
     return 0, n
 
 
+def occurrences(text, query, shortest, longest):
+    """Return ends and lengths of `Index.occurrences` for a text whose last token is not entered yet."""
+    text, query = list(text), list(query)
+    for n in range(min(longest, len(query)), shortest - 1, -1):
+        ends = [end for end in range(len(text) - 2, n - 2, -1) if text[end + 1 - n : end + 1] == query[len(query) - n :]]
+        if ends:
+            return ends, [_n_equal(text[: end + 1], query) for end in ends]
+    return [], []
+
+
+def _n_equal(one, other):
+    """Return how many tokens at the ends are equal."""
+    n = 0
+    while n < min(len(one), len(other)) and one[-1 - n] == other[-1 - n]:
+        n += 1
+    return n
+
+
+def continuations(text, ends, weights, depth):
+    """Return the share of each path of tokens that follows one of the places, as a dictionary."""
+    shares = {}
+    for end, weight in zip(ends, weights, strict=True):
+        path = ()
+        for token in text[end + 1 : end + 1 + depth]:
+            if token < 0:
+                break
+            path += (token,)
+            shares[path] = shares.get(path, 0.0) + weight / sum(weights)
+    return shares
+
+
 def cases():
     """Yield names, token ids, shortest and longest n-gram."""
     rng = np.random.default_rng(11)
