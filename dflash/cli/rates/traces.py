@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dflash.evaluation.traces.run import TraceRun
     from dflash.evaluation.traces.transport import Transport
 
-_LIMITS = ("turns", "requests", "seconds", "max_context", "think_scale", "scale")
+_LIMITS = ("turns", "requests", "seconds", "max_context", "think_scale", "think_max", "scale")
 
 OPTIONS = ("clients", "url", *_LIMITS, "goodput", "record")
 """Arguments that only this mode uses."""
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seconds", type=float, metavar="S", help=text)
     group.add_argument("--max-context", type=int, metavar="N", help="end a session before a request beyond N tokens")
     group.add_argument("--think-scale", type=float, metavar="X", help="factor of the pauses between requests (1)")
+    group.add_argument("--think-max", type=float, metavar="S", help="longest of these pauses in seconds")
     group.add_argument("--scale", type=int, metavar="N", help="divide all lengths by N, which divides the block size (1)")
     text = "latencies of a good request in ms, ttft:MS, tpot:MS or e2el:MS, as vllm bench serve has them"
     group.add_argument("--goodput", nargs="+", metavar="NAME:MS", help=text)

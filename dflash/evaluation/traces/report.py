@@ -47,6 +47,7 @@ class TraceReport:
         reasons = {
             f"lengths divided by {limits.scale}": limits.scale != 1,
             f"pauses times {limits.think_scale:g}": limits.think_scale != 1,
+            f"pauses of at most {limits.think_max} s": limits.think_max is not None,
             f"at most {limits.turns} turns": limits.turns is not None,
             f"{shortest:,.0f} s of at least {FULL:g}": shortest < FULL,
         }

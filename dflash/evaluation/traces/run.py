@@ -40,6 +40,8 @@ class TraceLimits:
         Most tokens of a prompt with its answer: a session ends before the first request that has more.
     think_scale : float
         Factor of the pauses between requests.
+    think_max : float, optional
+        Longest pause in seconds, after the factor.
     scale : int
         Divisor of all lengths.
     """
@@ -49,6 +51,7 @@ class TraceLimits:
     seconds: float | None = None
     max_context: int | None = None
     think_scale: float = 1.0
+    think_max: float | None = None
     scale: int = 1
 
     def __post_init__(self) -> None:
@@ -56,10 +59,14 @@ class TraceLimits:
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1)
         check_whole("scale", self.scale, 1)
-        for name in ("seconds", "think_scale"):
+        for name in ("seconds", "think_scale", "think_max"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < inf:
                 raise RequestError(f"{name}: must be a number of at least 0, got {value!r}")
+
+    def pause(self, think: float) -> float:
+        """Return the seconds for which a client pauses, from those of the trace."""
+        return min(think * self.think_scale, inf if self.think_max is None else self.think_max)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -209,7 +216,7 @@ class _Load:
                     self._n_left_out += 1
                 return
             if turn:
-                self.clock.sleep(request.think * self._limits.think_scale)
+                self.clock.sleep(self._limits.pause(request.think))
             if not self._begins():
                 return
             token_ids, n_before, n_own = prompts.prompt(turn)

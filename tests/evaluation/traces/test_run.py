@@ -34,6 +34,11 @@ def test_one_client_sends_one_request_after_the_other(traces):
     assert transport.measured[1][100:120] == [1200 + i for i in range(20)]
 
 
+def test_pauses_have_a_maximum(traces):
+    transport, _ = replayed(traces[:1], think_scale=2.0, think_max=3.0)
+    assert transport.clock.waits == [3, 3, 2, 2]
+
+
 def test_prompts_depend_on_traces_and_seed_alone(traces):
     first, second, other = (replayed(traces, seed=seed)[0].measured for seed in (1, 1, 2))
     assert first == second
@@ -59,7 +64,7 @@ def test_limits_of_a_run(traces):
     assert run.n_left_out == 2
     with pytest.raises(RequestError, match="the shortest first request has 120 tokens, at most 100 fit"):
         replayed(traces, max_context=100)
-    for wrong in ({"turns": 0}, {"scale": 0}, {"think_scale": -1.0}, {"seconds": float("nan")}):
+    for wrong in ({"turns": 0}, {"scale": 0}, {"think_scale": -1.0}, {"think_max": -1.0}, {"seconds": float("nan")}):
         with pytest.raises(RequestError, match=next(iter(wrong))):
             TraceLimits(**wrong)
 
@@ -168,6 +173,7 @@ def test_short_and_scaled_runs_are_named(traces):
     for limits, reason in (
         (TraceLimits(scale=2), "lengths divided by 2"),
         (TraceLimits(think_scale=0.5), "pauses times 0.5"),
+        (TraceLimits(think_max=5), "pauses of at most 5 s"),
         (TraceLimits(turns=3), "at most 3 turns"),
     ):
         assert TraceReport([long], traces, limits, "t", {}).shape_run == [reason]
