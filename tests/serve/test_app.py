@@ -104,9 +104,9 @@ def test_flags_are_read_before_the_model(capsys):
 
 def test_the_flag_reaches_the_application(monkeypatch, lm):
     backends = []
-    monkeypatch.setattr(
-        "dflash.generation.load.start", lambda *_, **__: (lm, SimpleNamespace(prepare=id, close=bool, error=None))
-    )
+    engine = SimpleNamespace(model=lm.model, max_active=1, prefix_cache=None)
+    worker = SimpleNamespace(prepare=id, close=bool, error=None, engine=engine)
+    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: (lm, worker))
     monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
     monkeypatch.setattr("dflash.serve.server.Server", lambda *_, **__: SimpleNamespace(run=bool))
     for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):

@@ -225,7 +225,8 @@ def test_the_billing_line_is_an_option_of_the_server(ask, monkeypatch, lm):
 
     assert n_tokens(line) == n_tokens(None) < n_tokens(line, keep_billing_header=True)
     options = []
-    worker = SimpleNamespace(prepare=id, close=bool, error=None)
+    engine = SimpleNamespace(model=lm.model, max_active=1, prefix_cache=None)
+    worker = SimpleNamespace(prepare=id, close=bool, error=None, engine=engine)
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: (lm, worker))
     monkeypatch.setattr("dflash.serve.app.build_app", lambda _, **given: options.append(given["keep_billing_header"]))
     monkeypatch.setattr("dflash.serve.server.Server", lambda *_, **__: SimpleNamespace(run=bool))

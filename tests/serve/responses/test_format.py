@@ -10,6 +10,7 @@ from openai.types.responses import Response
 from parsing import OPENED, call, parser
 from responses_stream import folded
 
+from dflash.decode.drafters import Plain
 from dflash.errors import ContextOverflow, EngineFailed, QueueFull
 from dflash.generation.parsers import ParsedOutput
 from dflash.serve.dialect import AnswerHead
@@ -48,7 +49,7 @@ def steps_of(pieces, reason="stop"):
     events = [event for step in steps for event in step.events]
     session = SimpleNamespace(
         n_prompt=7, n_cached=3, n_tokens=5, n_drafted=0, n_accepted=0,
-        interventions=[], warnings=[],
+        interventions=[], warnings=[], strategy=Plain(), steps=[],
         finish_reason=reason,
     )  # fmt: skip
     return steps, SimpleNamespace(events=events, output=ParsedOutput.of(events), session=session, n_reasoning=3)
