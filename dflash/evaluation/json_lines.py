@@ -37,12 +37,8 @@ def read_lines(path: Path) -> list[Line]:
     A file whose first line is no whole object is read as JSON over several lines: objects one after the other, such as one
     that was printed with indentation, or an array of objects. `Line.number` is the line where an object begins.
 
-    Raises
-    ------
-    OSError
-        If there is no such file.
-    RequestError
-        If a line is not a JSON object; the message names the line.
+    Raises OSError if there is no such file.
+    Raises RequestError if a line is not a JSON object; the message names the line.
     """
     data = path.read_bytes()
     found: list[Line] = []

@@ -17,16 +17,9 @@ PARTS = ("draft", "forward", "verify", "host")
 class Row:
     """Measurements of one strategy.
 
-    Parameters
-    ----------
-    name : str
-    strategy : Strategy
-    generations : list of Generation
-        All results, round by round.
-    rounds : list of (int, float)
-        For each round, summed over its prompts: output tokens after the first step, and seconds for them.
-    differs : list of (str, int)
-        Names of prompts whose output differs from the first strategy's, with the index of the first differing token.
+    generations: all results, round by round.
+    rounds: for each round, summed over its prompts: output tokens after the first step, and seconds for them.
+    differs: names of prompts whose output differs from the first strategy's, with the index of the first differing token.
     """
 
     name: str

@@ -23,10 +23,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     role ``tool``, ``thinking`` the field ``reasoning_content``, which a template drops or renders by its own rules. Blocks
     without text, as images, become their type in brackets.
 
-    Raises
-    ------
-    RequestError
-        If the message has no role or a block is not valid.
+    Raises RequestError if the message has no role or a block is not valid.
     """
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
@@ -86,10 +83,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 def text(content: Any) -> str:
     """Return the text of a string or of an array of blocks, put together as templates do.
 
-    Raises
-    ------
-    RequestError
-        If the content is neither.
+    Raises RequestError if the content is neither.
     """
     return "".join(_part(part)["text"] for part in _list(content))
 

@@ -11,23 +11,13 @@ from dflash.decode.shared_prefix import n_shared
 class Reply(NamedTuple):
     """Measurements of one request.
 
-    Parameters
-    ----------
-    prompt_tokens, cached_tokens : int
-        Tokens of the prompt, and how many of them came from the prefix cache.
-    first_token : float
-        Seconds from the request to its first token.
-    seconds : float
-        Seconds from the request to its end.
-    processor : float
-        Seconds of processor time of all threads of the process meanwhile.
-    tokens : list of int
-        Output token ids.
-    tokens_per_step : float
-        Output tokens per step that produced tokens.
-    finish_reason : str
-    empty : bool
-        The model has ended its answer without content or a tool call.
+    prompt_tokens, cached_tokens: tokens of the prompt, and how many of them came from the prefix cache.
+    first_token: seconds from the request to its first token.
+    seconds: seconds from the request to its end.
+    processor: seconds of processor time of all threads of the process meanwhile.
+    tokens: output token ids.
+    tokens_per_step: output tokens per step that produced tokens.
+    empty: the model has ended its answer without content or a tool call.
     """
 
     prompt_tokens: int

@@ -17,17 +17,10 @@ if TYPE_CHECKING:
 class Replay:
     """Measurements of the turns of a session. `print` writes a table; its times are medians over the rounds.
 
-    Parameters
-    ----------
-    turns : list of TurnReplies
-    strategy : Strategy
-        Drafter, draft shape and recoveries.
-    max_tokens : int
-        Maximum number of output tokens of each request.
-    sampling : dict
-        Sampling settings given for all requests.
-    model : str
-        Description of the model.
+    strategy: drafter, draft shape and recoveries.
+    max_tokens: maximum number of output tokens of each request.
+    sampling: sampling settings given for all requests.
+    model: description of the model.
     """
 
     turns: list[TurnReplies]

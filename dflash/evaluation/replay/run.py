@@ -39,35 +39,18 @@ def replay(
     in it. Cold and warm requests take turns, and which comes first alternates, so that other load on the machine affects
     both alike. The cache is cleared before each round. Requests run one at a time.
 
-    Parameters
-    ----------
-    lm : LM
-        Model with a chat template, loaded with ``prefix_cache=True`` and at least two sequences. Other requests at the same
+    lm: model with a chat template, loaded with ``prefix_cache=True`` and at least two sequences. Other requests at the same
         time distort the measurement.
-    turns : sequence of Turn
-        From `load_session` or `synthetic`. The recorded answers stand in the prompts, those of the model do not.
-    strategy : Strategy, Drafter or str, optional
-        As for `LM.generate`; recoveries count only as a part of it.
-    max_tokens : int
-        Maximum number of output tokens of each request.
-    repeat : int
-        Number of rounds.
-    progress : bool
-        Draw a progress bar on stderr.
-    **sampling
-        Fields of `Sampling`. The default is greedy with seed 0.
-
-    Returns
-    -------
-    Replay
-        Measurements and failures. An error of one prompt, as one that is longer than the context, is a failure of its turn.
-
-    Raises
-    ------
-    RequestError
-        If the model has no prefix cache, there are no turns, or an argument is out of range.
-    EngineFailed
-        If the engine has stopped.
+    turns: from `load_session` or `synthetic`. The recorded answers stand in the prompts, those of the model do not.
+    strategy: as for `LM.generate`; recoveries count only as a part of it.
+    max_tokens: maximum number of output tokens of each request.
+    repeat: number of rounds.
+    progress: draw a progress bar on stderr.
+    **sampling: fields of `Sampling`. The default is greedy with seed 0.
+    Returns: measurements and failures. An error of one prompt, as one that is longer than the context, is a failure of its
+        turn.
+    Raises RequestError if the model has no prefix cache, there are no turns, or an argument is out of range.
+    Raises EngineFailed if the engine has stopped.
     """
     check_whole("max_tokens", max_tokens, 1)
     check_whole("repeat", repeat, 1)

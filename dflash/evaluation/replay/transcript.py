@@ -17,10 +17,7 @@ def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
     never sees are skipped: notes, progress, errors of the API, and those of subagents unless the file holds nothing else.
     A transcript has neither the system prompt nor the tools.
 
-    Raises
-    ------
-    RequestError
-        If a record is not valid; the message names the line.
+    Raises RequestError if a record is not valid; the message names the line.
     """
     conversation: list[tuple[str, dict[str, Any]]] = []
     answers: dict[str, int] = {}

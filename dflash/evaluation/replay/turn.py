@@ -9,16 +9,10 @@ Message = Mapping[str, Any]
 class Turn(NamedTuple):
     """A prompt of a recorded conversation: all messages before an answer.
 
-    Parameters
-    ----------
-    name : str
-        Name shown in tables, as ``line 12``.
-    messages : sequence of dict
-        Messages in OpenAI's format, the last one before the answer included.
-    tools : sequence of dict
-        Tools in OpenAI's format.
-    settings : dict
-        Variables of the chat template.
+    name: name shown in tables, as ``line 12``.
+    messages: messages in OpenAI's format, the last one before the answer included.
+    tools: tools in OpenAI's format.
+    settings: variables of the chat template.
     """
 
     name: str
@@ -30,12 +24,8 @@ class Turn(NamedTuple):
 def growing(messages: Iterable[tuple[str, Message]], whole: Turn | None = None) -> Iterator[Turn]:
     """Yield a turn for each assistant message of a conversation, and one for the end if another role has the last word.
 
-    Parameters
-    ----------
-    messages : iterable of (str, dict)
-        Names of turns, and messages in OpenAI's format.
-    whole : Turn, optional
-        Tools and settings of all turns, and the name of the last one.
+    messages: names of turns, and messages in OpenAI's format.
+    whole: tools and settings of all turns, and the name of the last one.
     """
     shared = whole or Turn("end", ())
     before: list[Message] = []

@@ -7,10 +7,7 @@ from time import perf_counter
 class RunClock:
     """Seconds since a run began. Waits end early once the run is over.
 
-    Parameters
-    ----------
-    seconds : float
-        Duration of the run; infinity if it ends with its work.
+    seconds: duration of the run; infinity if it ends with its work.
     """
 
     def __init__(self, seconds: float = float("inf")) -> None:

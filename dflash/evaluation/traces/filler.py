@@ -14,10 +14,7 @@ def ordinary_text() -> str:
 def vocabulary(encode: Callable[[str], Sequence[int]]) -> list[int]:
     """Return the token ids of ordinary text, each once, in rising order; no control token is among them.
 
-    Parameters
-    ----------
-    encode : callable
-        ``encode(text)`` returns the ids of a text as a part of a longer one, without a token for the beginning.
+    encode: ``encode(text)`` returns the ids of a text as a part of a longer one, without a token for the beginning.
     """
     return sorted(set(encode(ordinary_text())))
 
@@ -25,11 +22,7 @@ def vocabulary(encode: Callable[[str], Sequence[int]]) -> list[int]:
 class Filler:
     """Makes token ids from names: equal names and seeds give equal ids, different ones give ids that share no beginning.
 
-    Parameters
-    ----------
-    vocabulary : sequence of int
-        Ids to draw from.
-    seed : int
+    vocabulary: ids to draw from.
     """
 
     def __init__(self, vocabulary: Sequence[int], seed: int) -> None:

@@ -17,10 +17,7 @@ NAMES = {
 class Goodput:
     """Upper limits of latencies in milliseconds; a request is good if it ended without an error and is within all.
 
-    Parameters
-    ----------
-    limits : dict of str to float
-        Milliseconds by name: ``ttft``, ``tpot`` and ``e2el``.
+    limits: milliseconds by name: ``ttft``, ``tpot`` and ``e2el``.
 
     References
     ----------
@@ -33,10 +30,7 @@ class Goodput:
     def parse(cls, words: Sequence[str]) -> "Goodput":
         """Read pairs as ``ttft:500``.
 
-        Raises
-        ------
-        RequestError
-            If a word is no such pair, or names no latency.
+        Raises RequestError if a word is no such pair, or names no latency.
         """
         found: dict[str, float] = {}
         for word in words:

@@ -15,13 +15,8 @@ if TYPE_CHECKING:
 class InProcess:
     """A loaded model as a `Transport`: its engine batches the requests of all clients.
 
-    Parameters
-    ----------
-    lm : LM
-        Loaded with ``prefix_cache=True`` and at least as many sequences as there are clients.
-    strategy : Strategy, Drafter or str, optional
-        As for `LM.generate`.
-    temperature : float
+    lm: loaded with ``prefix_cache=True`` and at least as many sequences as there are clients.
+    strategy: as for `LM.generate`.
     """
 
     def __init__(self, lm: "LM", strategy: Strategy | Drafter | str | None = None, temperature: float = 0.0) -> None:

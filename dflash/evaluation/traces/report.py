@@ -19,18 +19,10 @@ if TYPE_CHECKING:
 class TraceReport:
     """Runs of the same traces with several numbers of clients. `print` writes tables; times are medians where not said.
 
-    Parameters
-    ----------
-    runs : list of TraceRun
-    traces : list of AgentTrace
-        As they were read, before scaling.
-    limits : TraceLimits
-    target : str
-        The model or the address that answered.
-    about : dict
-        Further settings and the environment, as JSON values.
-    goodput : Goodput
-        Without limits there is no such column.
+    traces: as they were read, before scaling.
+    target: the model or the address that answered.
+    about: further settings and the environment, as JSON values.
+    goodput: without limits there is no such column.
     """
 
     runs: list[TraceRun]

@@ -27,23 +27,14 @@ _WARM_UP = 32, 4
 class TraceLimits:
     """Parts of the traces that a run leaves out or makes shorter.
 
-    Parameters
-    ----------
-    turns : int, optional
-        Most requests of a session.
-    requests : int, optional
-        Most requests of a run.
-    seconds : float, optional
-        Seconds after which no request begins. Sessions are replayed until then; without it each trace is replayed once, or
-        as often as gives every client a session.
-    max_context : int, optional
-        Most tokens of a prompt with its answer: a session ends before the first request that has more.
-    think_scale : float
-        Factor of the pauses between requests.
-    think_max : float, optional
-        Longest pause in seconds, after the factor.
-    scale : int
-        Divisor of all lengths.
+    turns: most requests of a session.
+    requests: most requests of a run.
+    seconds: seconds after which no request begins. Sessions are replayed until then; without it each trace is replayed once,
+        or as often as gives every client a session.
+    max_context: most tokens of a prompt with its answer: a session ends before the first request that has more.
+    think_scale: factor of the pauses between requests.
+    think_max: longest pause in seconds, after the factor.
+    scale: divisor of all lengths.
     """
 
     turns: int | None = None
@@ -77,16 +68,9 @@ class TraceLimits:
 class TraceRun:
     """Requests of a run in the order of their ends.
 
-    Parameters
-    ----------
-    n_clients : int
-    seconds : float
-        Time from the first request to the end of the last one.
-    requests : list of SentRequest
-    is_exact : bool
-        All answers came as token ids.
-    n_left_out : int
-        Sessions that ended early since a request did not fit the context.
+    seconds: time from the first request to the end of the last one.
+    is_exact: all answers came as token ids.
+    n_left_out: sessions that ended early since a request did not fit the context.
     """
 
     n_clients: int
@@ -112,27 +96,14 @@ def replay_traces(
     Sessions share no text. Prompts depend on the traces, the seed, the number of clients and the answers alone, so that runs
     can be repeated; a second run against one server needs another seed, else it finds all of its prompts in the cache.
 
-    Parameters
-    ----------
-    transport : Transport
-        `InProcess` or `ServerURL`.
-    traces : sequence of AgentTrace
-        From `load_traces`.
-    n_clients : int
-        Sessions at the same time.
-    limits : TraceLimits
-    seed : int
-    clock : RunClock, optional
-        Stands for the clock of this machine in tests.
-    on_request : callable, optional
-        Called in the thread of a client when a request has ended.
-
-    Raises
-    ------
-    RequestError
-        If an argument is out of range, or no session begins within the limits.
-    DFlashError
-        If the server can't be reached, `MAX_FAILURES` requests in a row have failed, or the engine has stopped.
+    transport: `InProcess` or `ServerURL`.
+    traces: from `load_traces`.
+    n_clients: sessions at the same time.
+    clock: stands for the clock of this machine in tests.
+    on_request: called in the thread of a client when a request has ended.
+    Raises RequestError if an argument is out of range, or no session begins within the limits.
+    Raises DFlashError if the server can't be reached, `MAX_FAILURES` requests in a row have failed, or the engine has
+        stopped.
     """
     check_whole("clients", n_clients, 1)
     if not traces:

@@ -10,30 +10,17 @@ import numpy as np
 class SentRequest:
     """A request and the times at which its tokens came, in seconds since the run began.
 
-    Parameters
-    ----------
-    client : int
-        Number of the client, from 0.
-    session : str
-        Name of the session.
-    turn : int
-        Index of the request in its session.
-    n_prompt, n_output : int
-        Tokens of the prompt, and those asked for.
-    n_before, n_own : int
-        Tokens of the earlier prompt that this one continues, and those of the model's own answer after it.
-    n_answered : int
-        Tokens of the answer to that earlier prompt; 0 if it is not known.
-    began : float
-        Time at which the request was sent.
-    arrivals : list of float
-        Times at which tokens came; several tokens may come at once.
-    n_received : int
-        Output tokens that came.
-    n_cached : int or None
-        Prompt tokens that came from the server's prefix cache; None if the server does not say.
-    error : str or None
-        Message of the error that ended the request.
+    client: number of the client, from 0.
+    session: name of the session.
+    turn: index of the request in its session.
+    n_prompt, n_output: tokens of the prompt, and those asked for.
+    n_before, n_own: tokens of the earlier prompt that this one continues, and those of the model's own answer after it.
+    n_answered: tokens of the answer to that earlier prompt; 0 if it is not known.
+    began: time at which the request was sent.
+    arrivals: times at which tokens came; several tokens may come at once.
+    n_received: output tokens that came.
+    n_cached: prompt tokens that came from the server's prefix cache; None if the server does not say.
+    error: message of the error that ended the request.
     """
 
     client: int

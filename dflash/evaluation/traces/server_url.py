@@ -21,20 +21,10 @@ class ServerURL:
     A server that does not know ``return_token_ids``, such as llama-server, sends text alone, which is encoded anew for the
     next prompt. An ``OPENAI_API_KEY`` in the environment is sent.
 
-    Parameters
-    ----------
-    url : str
-        Address, as ``http://127.0.0.1:8000``; a path ``/v1`` is allowed.
-    temperature : float
-    strategy : str, optional
-        Field ``strategy`` of requests, for servers of dflash; if None, theirs applies.
-
-    Raises
-    ------
-    RequestError
-        If the address is no HTTP address.
-    DFlashError
-        If the server can't be reached.
+    url: address, as ``http://127.0.0.1:8000``; a path ``/v1`` is allowed.
+    strategy: field ``strategy`` of requests, for servers of dflash; if None, theirs applies.
+    Raises RequestError if the address is no HTTP address.
+    Raises DFlashError if the server can't be reached.
     """
 
     def __init__(self, url: str, temperature: float = 0.0, strategy: str | None = None) -> None:
@@ -53,10 +43,7 @@ class ServerURL:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text as a part of a longer one, from ``/tokenize``.
 
-        Raises
-        ------
-        DFlashError
-            If the server has no such route.
+        Raises DFlashError if the server has no such route.
         """
         try:  # llama.cpp's form, which vLLM refuses
             found = self._json("POST", "/tokenize", {"content": text, "add_special": False, "parse_special": False})
@@ -74,10 +61,7 @@ class ServerURL:
     def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens) -> Answered:
         """Have a prompt continued by exactly `n_output` tokens.
 
-        Raises
-        ------
-        DFlashError
-            If the request was refused, ended early, or the server broke off.
+        Raises DFlashError if the request was refused, ended early, or the server broke off.
         """
         body = {
             "model": self.model,

@@ -10,13 +10,8 @@ from dflash.evaluation.traces.trace_file import AgentTrace
 class SessionPrompt(NamedTuple):
     """A prompt, and what a server may know of it.
 
-    Parameters
-    ----------
-    token_ids : list of int
-    n_before : int
-        Tokens of the earlier prompt that it continues; 0 if there is none.
-    n_own : int
-        Tokens after those that are the model's own answer.
+    n_before: tokens of the earlier prompt that it continues; 0 if there is none.
+    n_own: tokens after those that are the model's own answer.
     """
 
     token_ids: list[int]
@@ -30,12 +25,7 @@ class SessionPrompts:
     A block has the tokens with which its id was first seen. A prompt that continues an earlier one goes on with the tokens
     after its last whole block, then with the answer, as much of it as fits; the rest of a new block is filler.
 
-    Parameters
-    ----------
-    trace : AgentTrace
-    filler : Filler
-    name : str
-        Name of the session: sessions of different names share no text, unless the ids of the trace are shared.
+    name: name of the session: sessions of different names share no text, unless the ids of the trace are shared.
     """
 
     def __init__(self, trace: AgentTrace, filler: Filler, name: str) -> None:

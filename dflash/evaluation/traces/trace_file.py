@@ -17,16 +17,10 @@ ENDS = ".json", ".json.xz"
 class TracedRequest(NamedTuple):
     """Shape of one request.
 
-    Parameters
-    ----------
-    n_prompt, n_output : int
-        Tokens of the prompt and of the answer.
-    blocks : tuple of int
-        Ids of the prompt's whole blocks; equal ids stand for equal text.
-    think : float
-        Seconds that the client pauses before the request.
-    extends : int or None
-        Index of the earlier request whose prompt this one continues, the longest such; None if there is none.
+    n_prompt, n_output: tokens of the prompt and of the answer.
+    blocks: ids of the prompt's whole blocks; equal ids stand for equal text.
+    think: seconds that the client pauses before the request.
+    extends: index of the earlier request whose prompt this one continues, the longest such; None if there is none.
     """
 
     n_prompt: int
@@ -39,15 +33,9 @@ class TracedRequest(NamedTuple):
 class AgentTrace(NamedTuple):
     """Shapes of the requests of one session, in order.
 
-    Parameters
-    ----------
-    name : str
-        Its id.
-    block_size : int
-        Tokens of a block.
-    requests : tuple of TracedRequest
-    is_shared : bool
-        Ids of blocks mean the same text in all traces, not in this one alone.
+    name: its id.
+    block_size: tokens of a block.
+    is_shared: ids of blocks mean the same text in all traces, not in this one alone.
     """
 
     name: str
@@ -58,10 +46,7 @@ class AgentTrace(NamedTuple):
     def scaled(self, by: int) -> "AgentTrace":
         """Return the trace with all lengths divided by a number, so that small models and machines can replay its shape.
 
-        Raises
-        ------
-        RequestError
-            If the number does not divide the block size.
+        Raises RequestError if the number does not divide the block size.
         """
         if by < 1 or self.block_size % by:
             fits = ", ".join(str(n) for n in range(1, self.block_size + 1) if self.block_size % n == 0)
@@ -76,22 +61,10 @@ class AgentTrace(NamedTuple):
 def load_traces(path: str | os.PathLike[str]) -> list[AgentTrace]:
     """Read traces in the layout of kv-cache-tester, which AIPerf calls ``weka_trace``.
 
-    Parameters
-    ----------
-    path : str or path
-        A file of one trace, ``.json`` or ``.json.xz``, or a folder of them, which are read in the order of their names.
-
-    Returns
-    -------
-    list of AgentTrace
-        Requests of subagents stand where their agent was started, one after the other.
-
-    Raises
-    ------
-    NotFound
-        If there is no such file, or no trace in the folder.
-    RequestError
-        If a file has another layout; the message names the file and the field.
+    path: a file of one trace, ``.json`` or ``.json.xz``, or a folder of them, which are read in the order of their names.
+    Returns: requests of subagents stand where their agent was started, one after the other.
+    Raises NotFound if there is no such file, or no trace in the folder.
+    Raises RequestError if a file has another layout; the message names the file and the field.
     """
     path = Path(path)
     try:

@@ -10,14 +10,9 @@ OnTokens = Callable[[], None]
 class Answered(NamedTuple):
     """An answer.
 
-    Parameters
-    ----------
-    token_ids : list of int
-        Output tokens; those of its text encoded anew if the server sends text alone.
-    n_cached : int or None
-        Prompt tokens from the prefix cache; None if the server does not say.
-    is_exact : bool
-        The ids are those that the model has sampled.
+    token_ids: output tokens; those of its text encoded anew if the server sends text alone.
+    n_cached: prompt tokens from the prefix cache; None if the server does not say.
+    is_exact: the ids are those that the model has sampled.
     """
 
     token_ids: list[int]
@@ -54,9 +49,6 @@ class Transport(Protocol):
     def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens) -> Answered:
         """Have a prompt continued by exactly `n_output` tokens, and return when the last one has come.
 
-        Raises
-        ------
-        DFlashError
-            If the request was refused or ended early.
+        Raises DFlashError if the request was refused or ended early.
         """
         ...
