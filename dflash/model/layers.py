@@ -75,6 +75,7 @@ class FullAttention:
         sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
         projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
+        self.projections = projections
         self.project = PackedLinear(a.normed, projections, [a.query, a.key, a.value], name="projections")
         self.attn_output = PackedLinear(
             a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True, name="mixer output"
@@ -103,11 +104,16 @@ class FullAttention:
         self._attend(rows, n)
         self.attn_output(n)
 
-    def _attend(self, rows: Ragged, n: int) -> None:
+    def append(self, rows: Ragged, n: int) -> None:
+        """Append the keys and values of the first `n` rows to the cache, from their projections."""
         s = self.space.first(n)
         norms = self.attn_q_norm, self.attn_k_norm
         out: dict[str, Any] = {"q": s.rotated, "k": self.k, "v": self.v}
         rotate(s.query, s.key, s.value, *norms, s.cos, s.sin, rows, eps=self.eps, bias=self.bias, **out)
+
+    def _attend(self, rows: Ragged, n: int) -> None:
+        self.append(rows, n)
+        s = self.space.first(n)
         attend(s.rotated, self.k, self.v, rows, out=s.attended, gate=s.query if self.gated else None)
 
 

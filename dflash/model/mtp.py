@@ -36,6 +36,10 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 
+_FEW = 8
+"""Unread tokens of a sequence that are read in the pass that drafts."""
+
+
 class MtpRequest(NamedTuple):
     """Request for candidates of one sequence.
 
@@ -87,8 +91,10 @@ class MtpHead:
         self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=drafter_kv(model.pools.kv))
         self._space = space = ModelWorkspace(config, self.rows)
         self._joined = empty(self.rows, 2 * config.width)
-        mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])
+        self._mixer = mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])
         self._block = Block(weights, config, space, mixer, [])
+        a = space.all
+        self._key_value = PackedLinear(a.normed, mixer.projections[1:], [a.key, a.value], name="mtp keys and values")
         self._eh_proj = PackedLinear(
             self._joined, [weights.matrix("nextn.eh_proj.weight")], [space.all.stream], name="mtp projection"
         )
@@ -120,11 +126,12 @@ class MtpHead:
     def read(self, state: State, tokens: Ints, hidden: Floats) -> None:
         """Read the next tokens (m,) of a sequence with the trunk's hidden states (m, D) of the positions before them.
 
-        Raises PoolExhausted if there are not enough pages for the tokens.
+        Only keys and values are computed: later tokens need nothing else. Raises PoolExhausted if there are not enough pages
+        for the tokens.
         """
         for start in range(0, len(tokens), self.rows):
             part = slice(start, start + self.rows)
-            self._run([state], [tokens[part]], hidden[part])
+            self._run([state], [tokens[part]], hidden[part], drafts=False)
 
     def propose(self, requests: Sequence[MtpRequest]) -> list[Candidates]:
         """Read the unread tokens of some sequences and find candidates for the tokens after them.
@@ -135,6 +142,7 @@ class MtpHead:
         Returns: `n_draft` positions of `n_candidates` for each request.
         Raises PoolExhausted if there are not enough pages for the unread tokens or for the draft tokens.
         """
+        requests = [self._shortened(request) for request in requests]
         states = [request.state for request in requests]
         h = self._run(
             states, [request.tokens for request in requests], np.concatenate([request.hidden for request in requests])
@@ -167,6 +175,13 @@ class MtpHead:
         if self._file is not None:
             self._file.close()
 
+    def _shortened(self, request: MtpRequest) -> MtpRequest:
+        """Read all unread tokens but the last if there are many."""
+        if len(request.tokens) <= _FEW:
+            return request
+        self.read(request.state, request.tokens[:-1], request.hidden[:-1])
+        return request._replace(tokens=request.tokens[-1:], hidden=request.hidden[-1:])
+
     def _plan(self, *, divided: bool) -> Joined:
         """Return the ops of few rows after the concatenation; see `FullAttention.join`."""
         joined, a = Joined(self.config.norm_eps), self._space.all
@@ -181,8 +196,11 @@ class MtpHead:
         row_params, first = [request.params for request in requests], [request.position for request in requests]
         fill(found, depth, self._head(len(requests)), row_params, first, targets=self._targets)
 
-    def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats) -> Floats:
-        """Read tokens of some sequences, N in all, with their hidden states (N, D); return the head's states (N, D)."""
+    def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats, *, drafts: bool = True) -> Floats:
+        """Read tokens of some sequences, N in all, with their hidden states (N, D); return the head's states (N, D).
+
+        Without `drafts`, the result is not valid.
+        """
         spans = [Span.chain(s, t, prefill=True) for s, t in zip(states, tokens, strict=True)]
         for span in spans:
             span.state.reserve(len(span.tokens))
@@ -196,7 +214,12 @@ class MtpHead:
         rms_norm(hidden, self._hnorm, eps, out=s.normed)
         self._joined[:n, width:] = s.normed
         tabulate(positions, self._inv_freq, self._rope_gain, s)
-        if n <= MAX_ROWS:
+        if not drafts:
+            self._eh_proj(n)
+            rms_norm(s.stream, self._block.attn_norm, eps, out=s.normed)
+            self._key_value(n)
+            self._mixer.append(rows, n)
+        elif n <= MAX_ROWS:
             self._few[divides(rows, n)](rows, n)
         else:
             self._eh_proj(n)

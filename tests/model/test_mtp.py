@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,6 +107,19 @@ def test_a_batch_changes_nothing(head, law):
         assert one.ids.shape == other.ids.shape == (n, 4)
         assert one.ids.tolist() == other.ids.tolist()
         assert_same_bits("scores", one.scores, other.scores)
+    for state in states:
+        state.close()
+
+
+def test_reading_computes_keys_and_values_alone(head, monkeypatch):
+    """Few unread tokens are read in the pass that drafts, with the whole block; the drafts after them are the same."""
+    tokens, hidden = text()
+    states = [reading(head, n) for n in (33, 40)]
+    unread = [(tokens[n + 1 : 42], hidden[n:41]) for n in (33, 40)]
+    (whole,), (short,) = (head.propose([ask(state, *each)]) for state, each in zip(states, unread, strict=True))
+    np.testing.assert_array_equal(whole.scores, short.scores)
+    monkeypatch.setattr(head, "_block", SimpleNamespace(attn_norm=head._block.attn_norm))
+    head.read(states[0], tokens[42:44], hidden[41:43])
     for state in states:
         state.close()
 
