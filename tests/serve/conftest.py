@@ -1,5 +1,6 @@
 """A real server on a free port of 127.0.0.1, with the demo model."""
 
+import asyncio
 import inspect
 import sys
 import threading
@@ -32,6 +33,8 @@ def loop(request):
         if getattr(request, "param", "asyncio") == "asyncio":
             patch.setitem(sys.modules, "uvloop", None)
             patch.setitem(sys.modules, "httptools", None)
+            if sys.version_info < (3, 14):  # uvicorn before 0.36 makes uvloop's policy that of the process
+                asyncio.set_event_loop_policy(None)
         else:
             pytest.importorskip("uvloop", reason="uvloop is not made for this system")
         yield getattr(request, "param", "asyncio")
