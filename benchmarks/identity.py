@@ -48,7 +48,7 @@ SAMPLINGS = {
         "seed": 6,
     },
 }
-PLAIN = ["plain", "lookup"]
+PLAIN = ["plain", "lookup", "suffix", "suffix-shared"]
 MTP = ["mtp", "mtp:3", "mtp-tree:8", "first(lookup, mtp:2)", "adaptive(mtp, lookup)"]
 DRAFTS = ["dflash", "dflash:3", "dspark:4", "ddtree:22", "ddtree:48", "first(lookup, dflash:8)", "adaptive"]
 OWN_DRAFT = ["draft-model:3", "draft-model, tree of 9", "first(lookup, draft-model)", "adaptive(draft-model, lookup)"]
@@ -82,9 +82,12 @@ def plain_numbers(logprobs):
 def rows(path, device, n, only):
     """Yield ``label, digest`` of every comparison with one model whose label, but for its last part, contains `only`."""
     import dflash
+    import dflash.decode.drafters
+    from dflash.decode.registry import words
 
     model = "demo" if path is None else path.stem
-    names = [*PLAIN, *(MTP if path is None or "mtp" in model else []), *(DRAFTS if path is None else OWN_DRAFT)]
+    plain = [name for name in PLAIN if name in words()]  # an older checkout may lack some
+    names = [*plain, *(MTP if path is None or "mtp" in model else []), *(DRAFTS if path is None else OWN_DRAFT)]
     lm, prompts = None, {}
 
     def load():

@@ -110,8 +110,6 @@ class Engine:
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
         self.prompt_share = None if max_step is None else PromptShare(max_step, model.chunk_alignment)
-        share = self.prompt_share
-        self._chunk = (lambda _: self.chunk) if share is None else (lambda n: share.tokens(self.chunk, n))
         self.draft_budget = DraftBudget(on_gpu=model.device != "cpu") if draft_budget else None
         self._limits = None if self.draft_budget is None else self.draft_budget.limits
         self._added: deque[Session] = deque()
@@ -338,6 +336,11 @@ class Engine:
         except Exception as error:
             self._fail_forward(list(self._active), error, counted=False)
             return [], None
+
+    def _chunk(self, n_decoding: int) -> int:
+        """Return the most prompt tokens of a forward in which `n_decoding` sessions decode."""
+        share = self.prompt_share
+        return self.chunk if share is None else share.tokens(self.chunk, n_decoding)
 
     def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
         """Run the forward unless it was launched before, sample its rows, launch the next step; None if it failed."""

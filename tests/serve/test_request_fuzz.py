@@ -29,7 +29,7 @@ from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
-N = 2000
+N = 1000
 SEED = 20260707
 CPU_SECONDS = 1.0
 """CPU time of the whole process for one request; the typical one takes some milliseconds."""
