@@ -1,4 +1,4 @@
-"""Files of traces: what is read, and what a wrong one is told."""
+"""Files of traces: what is read, and the error of a wrong one."""
 
 import json
 
