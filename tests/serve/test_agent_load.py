@@ -111,7 +111,7 @@ def texts(*pieces, **last):
 
 @pytest.mark.parametrize("form", ["prompt", "content"])
 def test_a_server_that_sends_text_without_ids(form, serving):
-    """As llama-server: its answers are encoded anew, and its timings say what was cached."""
+    """Stand-in for llama-server: answers have no token ids, and `timings` holds the number of cached tokens."""
     chunks = texts("ab", "", "c", usage={"completion_tokens": 3, "prompt_tokens": 9}, timings={"cache_n": 7})
     arrived = []
     with serving(other_server(*chunks, tokens=form)) as url:
