@@ -29,6 +29,7 @@ class WordGrammar:
     n_vocab: int = 14
     fails_at: int = -1
     made: list = field(default_factory=list)
+    mask_load: float = 0.0
 
     def start(self):
         self.made.append(WordMatcher(self))

@@ -28,6 +28,11 @@ class AfterToken:
     enters: int | None = None
     legal: Words | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def mask_load(self) -> float:
+        """See `Grammar`."""
+        return self.grammar.mask_load
+
     def start(self) -> "AfterMatcher":
         """Return the position before the first token."""
         return AfterMatcher(self)

@@ -67,6 +67,11 @@ class Matcher(Protocol):
 class Grammar(Protocol):
     """A set of outputs. Holds no request, and may serve several at a time."""
 
+    @property
+    def mask_load(self) -> float:
+        """Part of the CPU time for slow masks of all requests that is spent; none may start at 1, beside others."""
+        ...
+
     def start(self) -> Matcher:
         """Return the position before the first token. Called from any thread."""
         ...

@@ -18,13 +18,18 @@ class GrammarState:
     """
 
     def __init__(self, grammar: Grammar) -> None:
-        self._matcher = grammar.start()
+        self._grammar, self._matcher = grammar, grammar.start()
         self._masks: dict[int, Words] = {}
 
     @property
     def free(self) -> bool:
         """True if every token may follow."""
         return self._matcher.free
+
+    @property
+    def mask_load(self) -> float:
+        """See `Grammar`."""
+        return self._grammar.mask_load
 
     def push(self, token: int, position: int) -> None:
         """Move past a token of the sequence.

@@ -40,6 +40,8 @@ class Starter:
         waiting: a session that starts leaves it.
         active: the running sessions.
         n_ended: sessions that have ended so far: what did not fit memory before is tried again if there is more of it.
+
+        A session with a grammar waits while slow masks of others delay the active ones.
         """
         overtaken: list[Ticket] = []
         pools = self._model.pools
@@ -47,6 +49,8 @@ class Starter:
             session = ticket.session
             if session.max_length == session.n_prompt and not session.unscored:
                 return Tried(session, "length")
+            if active and not _masks_allow(session, active):
+                continue
             memory = n_ended, pools.free_pages, pools.free_slots
             if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
                 try:
@@ -76,3 +80,13 @@ class Starter:
             except PoolExhausted:
                 if active or self._cache is None or not self._cache.evict_oldest():
                     raise
+
+
+def _masks_allow(session: Session, active: Sequence[Session]) -> bool:
+    """Return True unless the first masks of a session could delay the active ones for long.
+
+    They may be slow for all that is known. So no session with a grammar starts while the time for slow masks is spent, and
+    one at a time while a part of it is. One that was preempted has had its first masks.
+    """
+    load = 0.0 if session.grammar is None or session.steps else session.grammar.mask_load
+    return load == 0.0 or (load < 1.0 and all(other.grammar is None or other.steps for other in active))

@@ -110,6 +110,11 @@ class GuidanceGrammar:
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from None
 
+    @property
+    def mask_load(self) -> float:
+        """See `Grammar`."""
+        return self.vocabulary.mask_budget.load
+
     def start(self) -> GuidanceMatcher:
         """Return the position before the first token."""
         return GuidanceMatcher(self._first.deep_copy(), self.vocabulary, self._budget)

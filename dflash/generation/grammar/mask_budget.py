@@ -37,10 +37,10 @@ class SharedMaskBudget:
         self._at = now
 
     @property
-    def is_spent(self) -> bool:
-        """True while the masks have taken too long."""
+    def load(self) -> float:
+        """Part of it that is spent; above 1 while the masks have taken too long."""
         self.charge(0.0)
-        return self._spent > SHARED_MASK_SECONDS
+        return self._spent / SHARED_MASK_SECONDS
 
 
 class MaskBudget:
@@ -69,7 +69,7 @@ class MaskBudget:
         before, self._spent = self._spent, max(0.0, self._spent + seconds)
         if before < inf:
             self._shared.charge(self._spent - before)
-        if self._spent > MASK_SECONDS or (self._spent > LEAST_MASK_SECONDS and self._shared.is_spent):
+        if self._spent > MASK_SECONDS or (self._spent > LEAST_MASK_SECONDS and self._shared.load > 1):
             self._spent = inf
             raise RequestError(
                 f"grammar: masks take too long, {1e3 * self.mean:.0f} ms of CPU time each lately, "

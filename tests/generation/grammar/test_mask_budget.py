@@ -45,7 +45,7 @@ def test_requests_of_fast_masks_go_on_while_others_take_too_long(clock):
     shared = SharedMaskBudget()
     fast, slow = MaskBudget(shared), [MaskBudget(shared) for _ in range(4)]
     total_of(slow, 0.05)
-    assert shared.is_spent
+    assert shared.load > 1
     for _ in range(100):
         fast.charge_mask(0.004)
         fast.charge(0.0001)
@@ -56,7 +56,7 @@ def test_the_time_of_all_comes_back(clock):
     shared = SharedMaskBudget()
     total_of([MaskBudget(shared) for _ in range(4)], 0.05)
     clock[0] += 5.0
-    assert not shared.is_spent
+    assert shared.load == 0
     late = MaskBudget(shared)
     late.charge_mask(0.05)
     late.charge(0.0)
