@@ -197,7 +197,7 @@ class Session:
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
         self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
-        synthetic = strategy.acceptance
+        synthetic = None if type(strategy.drafter) is Nothing else strategy.acceptance
         self.acceptance = None if synthetic is None else AcceptanceSchedule(synthetic, self.seed)
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):

@@ -106,8 +106,8 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     Raises DFlashError if a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
 
     Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
-    long as the logits of a node are equal. With a synthetic acceptance, tokens of the draft are taken instead as often as it
-    says, for measurements.
+    long as the logits of a node are equal; the walk ends early where masks of a grammar take too long. With a synthetic
+    acceptance, tokens of the draft are taken instead as often as it says, for measurements.
     """
     sampler, history, end_tokens = session.sampler, session.history, session.stop_ids
     start, room = len(history), session.max_length - len(history)
@@ -141,6 +141,8 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
                 recorder.picked(row, logits[row], token)
             ends = synthetic and len(tokens) > len(taken)
             node = -1 if ends or not len(draft) else draft.child(node, token)
+            if grammar is not None and not forced and not grammar.affords(node + 1):
+                node = -1
             accepted += node >= 0 and not forced
             if token in end_tokens:
                 finish = "stop"

@@ -5,7 +5,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +24,13 @@ from dflash.model.loading.forks import check_fork
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Sink = Callable[[Delta], None]
+Flush = Callable[[], object]
+
+Sink = Callable[[Delta], Flush | None]
+"""Takes what a step added to a completion. Called in the engine thread; must return quickly.
+
+What it returns is called once after the step, however many sinks return it: so many streams can wake another thread once.
+"""
 
 StepObserver = Callable[[Sequence[Event], float], None]
 """Called in the engine thread after each step with its events and its duration in seconds; must return quickly."""
@@ -125,8 +131,7 @@ class EngineThread:
         """Start a completion.
 
         completion: completion to decode, batched with all others.
-        sink: called in the engine thread with a `Delta` after each step, the last time with `step.finish` set. It must
-            return quickly.
+        sink: called with a `Delta` after each step, the last time with `step.finish` set; see `Sink`.
         Raises RequestError, ContextOverflow, PoolExhausted if the completion can never be decoded.
         Raises QueueFull if too many sequences wait to start.
         Raises Cancelled if the engine thread is closing.
@@ -260,12 +265,14 @@ class EngineThread:
         events = self.engine.step()
         self._notify(events, time.perf_counter() - began)
         _clear_errors(events)
+        flushes: dict[Flush | None, None] = {}
         for session, step in events:
             held = self._completions.get(session)
             if held is not None:
-                self._pass_on(session, *held, step)
+                flushes[self._pass_on(session, *held, step)] = None
             if step.finish is not None:
                 self._completions.pop(session, None)
+        _flush(flushes)
         self._pulse = time.monotonic()
 
     def _notify(self, events: Sequence[Event], seconds: float) -> None:
@@ -276,8 +283,8 @@ class EngineThread:
                 log.exception("an observer of steps failed and is removed")
                 self.observers.remove(observe)
 
-    def _pass_on(self, session: Session, completion: Completion, sink: Sink, step: Step) -> None:
-        """Call the sink of a completion; an exception in it ends only that completion."""
+    def _pass_on(self, session: Session, completion: Completion, sink: Sink, step: Step) -> Flush | None:
+        """Call the sink of a completion and return what it returns; an exception in it ends only that completion."""
         try:
             if session in self._broken:
                 raise self._broken[session]
@@ -287,14 +294,15 @@ class EngineThread:
                 log.exception("a completion could not be detokenized; its request is cancelled")
             session.cancel()
             if step.finish is None:
-                return
+                return None
             session.error = session.error or self._broken.pop(session)
             delta = Delta("", (), step._replace(finish="error"))
         try:
-            sink(delta)
+            return sink(delta)
         except Exception:
             log.exception("the consumer's callback failed; its request is cancelled")
             session.cancel()
+            return None
 
     def _finish(self) -> None:
         """End all completions, close the engine and answer waiting calls, even if one of these steps fails."""
@@ -322,7 +330,7 @@ class EngineThread:
         for session, (completion, sink) in list(self._completions.items()):
             if session.error is None and self.error is not None:
                 session.error = self._failed()
-            self._pass_on(session, completion, sink, _FAILED)
+            _flush([self._pass_on(session, completion, sink, _FAILED)])
         self._completions.clear()
 
     def _resolve(self, future: "Future[T]", function: Callable[[], T]) -> None:
@@ -337,6 +345,12 @@ class EngineThread:
 
 def _nothing() -> None:
     """Do nothing; an empty call that wakes the engine thread."""
+
+
+def _flush(flushes: Iterable[Flush | None]) -> None:
+    for flush in flushes:
+        if flush is not None:
+            flush()
 
 
 def _clear_errors(events: Sequence[Event]) -> None:

@@ -1,21 +1,27 @@
 """Bridge from the engine thread to asyncio: a queue per request, and cancellation when the client disconnects."""
 
+from __future__ import annotations
+
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from dflash.errors import DFlashError
 from dflash.generation.completion import Completion, Delta
-from dflash.generation.engine_thread import EngineThread, Sink
+from dflash.generation.engine_thread import EngineThread, Flush, Sink
 from dflash.serve.admin.request_record import note
 from dflash.serve.http_errors import Problem, closing
 
 T = TypeVar("T")
+Item = tuple[int, Delta]
+Put = Callable[[Item], None]
 
 
 class Running:
@@ -33,7 +39,8 @@ class Running:
         self._engine_thread = engine_thread
         self._loop = asyncio.get_running_loop()
         self._seconds, self._deadline = seconds, self._loop.time() + seconds
-        self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+        self._outbox = Outbox.of(self._loop)
+        self._deltas: asyncio.Queue[Item] = asyncio.Queue()
         self.n_open = len(completions)
         group = object()  # requests take turns to start sequences, however many each has
         for completion in completions:
@@ -88,8 +95,8 @@ class Running:
         return left
 
     def _sink(self, index: int) -> Sink:
-        loop, put = self._loop, self._deltas.put_nowait
-        return lambda delta: _post(loop, put, (index, delta))
+        outbox, put = self._outbox, self._deltas.put_nowait
+        return lambda delta: outbox.add(put, (index, delta))
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -117,6 +124,35 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _post(loop: asyncio.AbstractEventLoop, put: Callable[[tuple[int, Delta]], None], item: tuple[int, Delta]) -> None:
-    with suppress(RuntimeError):  # the loop may be closed: then nothing waits for the item
-        loop.call_soon_threadsafe(put, item)
+class Outbox:
+    """What a step of the engine added to all requests of an event loop, which is woken once for all of it.
+
+    To wake it for each would give it the interpreter while the engine thread still needs that.
+    """
+
+    _of_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Outbox]] = WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._waiting = ref(loop), deque[tuple[Put, Item]]()
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Outbox:
+        """Return the outbox of a loop. Called in the loop."""
+        return cls._of_loop.setdefault(loop, cls(loop))
+
+    def add(self, put: Put, item: Item) -> Flush:
+        """Add an item that the loop is to pass to `put`; return `flush`. Called in the engine thread."""
+        self._waiting.append((put, item))
+        return self.flush
+
+    def flush(self) -> None:
+        """Pass all items on in the loop. Called in the engine thread."""
+        loop = self._loop()
+        with suppress(RuntimeError):  # the loop may be closed: then nothing waits for the items
+            if loop is not None:
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._waiting:
+            put, item = self._waiting.popleft()
+            put(item)

@@ -1,9 +1,10 @@
 """The grammar of one session: follows its history, masks its logits, trims its drafts."""
 
 from collections.abc import Sequence
+from time import thread_time
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.grammar.drafts import affordable, contains, legal_part, walk
+from dflash.decode.grammar.drafts import MASKS_SECONDS, affordable, contains, legal_part, walk
 from dflash.decode.grammar.matcher import Grammar, Words
 from dflash.errors import DFlashError
 
@@ -20,6 +21,8 @@ class GrammarState:
     def __init__(self, grammar: Grammar) -> None:
         self._grammar, self._matcher = grammar, grammar.start()
         self._masks: dict[int, Words] = {}
+        self._late: set[int] = set()
+        self._seconds = 0.0
 
     @property
     def free(self) -> bool:
@@ -73,7 +76,11 @@ class GrammarState:
         row: row of the node, for a mask that `prepare` has computed.
         """
         known = self._masks.get(row)
-        return known if known is not None else None if self._matcher.free else self._matcher.mask()
+        return known if known is not None else None if self._matcher.free else self._mask()
+
+    def affords(self, row: int) -> bool:
+        """Return False if the masks of a draft have taken too long: then it is to end above this row."""
+        return row in self._masks or (row not in self._late and self._seconds <= MASKS_SECONDS)
 
     def constrains(self, draft: Draft) -> bool:
         """Return True if the root or any legal node of a draft needs a mask."""
@@ -85,20 +92,25 @@ class GrammarState:
     def prepare(self, draft: Draft, n_vocab: int) -> dict[int, Words] | None:
         """Compute the masks of all nodes of a draft, while a device computes their logits.
 
-        Returns: masks by row. Rows that need none are missing. None if there is an error, which `verify` then raises for
-            this session alone.
+        Returns: masks by row. Rows that need none are missing, and those that `affords` excludes. None if there is an error,
+            which `verify` then raises for this session alone.
         """
-        nodes = walk(self._matcher, draft)
         try:
-            self._masks = {1 + node: self._matcher.mask() for node in nodes if not self._matcher.free}
+            for node in walk(self._matcher, draft):
+                if not self._matcher.free:
+                    if self.affords(1 + node):
+                        self._masks[1 + node] = self._mask()
+                    else:
+                        self._late.add(1 + node)
         except DFlashError:
+            self.forget()
             return None
         n_words = -(-n_vocab // 32)
         return self._masks if all(len(words) == n_words for words in self._masks.values()) else None
 
     def forget(self) -> None:
-        """Drop the masks of `prepare`, whose draft was verified."""
-        self._masks = {}
+        """Drop the masks of a draft, which was verified."""
+        self._masks, self._late, self._seconds = {}, set(), 0.0
 
     def fit(self, draft: Draft, max_draft: int) -> Draft:
         """Return the legal part of a draft, or the tokens that the grammar forces, if the draft does not contain these."""
@@ -108,3 +120,9 @@ class GrammarState:
         except DFlashError:
             return EMPTY  # `verify` raises it again, for this session alone
         return draft if not forced or contains(draft, forced) else Draft(forced)
+
+    def _mask(self) -> Words:
+        began = thread_time()
+        words = self._matcher.mask()
+        self._seconds += thread_time() - began
+        return words

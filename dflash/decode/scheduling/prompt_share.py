@@ -20,7 +20,9 @@ _GROWTH = 4
 """Most prompt tokens of a step over those of any measured one."""
 
 _KEPT = 0.7
-"""Weight of the steps before, for each new one: after three steps under another load, two thirds of it are known."""
+"""Weight of the steps before, for each new one: after three steps under another load, two thirds of it are known.
+
+A step with fewer prompt tokens than it might have had counts less: ends of prompts say little about whole chunks."""
 
 
 class PromptShare:
@@ -41,22 +43,24 @@ class PromptShare:
         self.seconds = seconds
         self._least = max(_LEAST, alignment)
         self._decode: dict[int, float] = {}  # seconds of steps without prompts, by the bits of the number of sessions
-        self._most, self._fixed, self._is_device_free = 0, 0.0, True
+        self._most, self._allowed, self._fixed, self._is_device_free = 0, 1, 0.0, True
         self._n = self._y = self._nn = self._ny = self._weight = 0.0  # decaying sums over steps with prompts
 
     def tokens(self, chunk: int, n_decoding: int) -> int:
         """Return the most prompt tokens of a step in which `n_decoding` sessions decode, at most `chunk`."""
         if not n_decoding:
             return chunk
-        if not self._most:
-            return min(chunk, self._least)
+        self._allowed = min(chunk, self._wanted(chunk, n_decoding) if self._most else self._least)
+        return self._allowed
+
+    def _wanted(self, chunk: int, n_decoding: int) -> int:
         fixed, each = self._fixed, self._each()
         before = self._decode_seconds(n_decoding) + fixed
         affordable = (_AIM * self.seconds - before) / each
         full = min(chunk, _FULL)
         rate = _EFFICIENCY * full / (fixed + full * each)
         wanted = rate * before / (1 - rate * each) if before else chunk
-        return min(chunk, max(self._least, int(min(wanted, affordable, _GROWTH * self._most))))
+        return max(self._least, int(min(wanted, affordable, _GROWTH * self._most)))
 
     def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
         """Learn from a step that took `seconds`.
@@ -72,9 +76,12 @@ class PromptShare:
             self._decode[bits] = _KEPT * self._decode.get(bits, seconds) + (1 - _KEPT) * seconds
         else:
             more = max(seconds - self._decode_seconds(n_decoding), 1e-9)
-            new = n_prefill, more, n_prefill**2, n_prefill * more, 1.0
+            weight = min(n_prefill / self._allowed, 1.0)
+            new = (weight * each for each in (n_prefill, more, n_prefill**2, n_prefill * more, 1.0))
             kept = self._n, self._y, self._nn, self._ny, self._weight
-            self._n, self._y, self._nn, self._ny, self._weight = (_KEPT * a + b for a, b in zip(kept, new, strict=True))
+            self._n, self._y, self._nn, self._ny, self._weight = (
+                _KEPT**weight * a + b for a, b in zip(kept, new, strict=True)
+            )
             self._most = max(self._most, n_prefill)
             self._learn_fixed()
 

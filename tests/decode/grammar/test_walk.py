@@ -1,5 +1,7 @@
 """A grammar in every strategy: the same text, only legal draft tokens, and a state that follows the path."""
 
+import itertools
+
 import numpy as np
 import pytest
 from oracles import Oracle, Remembers, naive
@@ -9,7 +11,9 @@ from word_grammar import END, WordGrammar, masked, rule
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
+from dflash.decode.grammar import state
 from dflash.decode.grammar.after import AfterToken
+from dflash.decode.grammar.drafts import MASKS_SECONDS
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.model.batch import Forward
@@ -115,6 +119,24 @@ def test_on_a_device_the_masks_of_all_nodes_are_part_of_the_request(sampling):
         drafts = [step.draft for step in one.steps if step.tokens]
         assert len(one.grammar._matcher.masked) == sum(1 + len(draft) for draft in drafts)
         assert not toy.copied
+
+
+@pytest.mark.parametrize("toy", [Toy(14), DeviceToy(14)], ids=["host", "device"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=IDS)
+def test_a_step_ends_where_its_masks_have_taken_too_long(sampling, toy, monkeypatch):
+    """The text is that of plain decoding, though each step has few of the draft tokens."""
+    ticks = itertools.count()
+    monkeypatch.setattr(state, "thread_time", lambda: 0.005 * next(ticks))  # each mask takes 5 ms
+    truth = truth_of(Toy(14), sampling)
+    for strategy in (Oracle(((*PROMPT, *truth),), "right", size=24), Remembers((*PROMPT, *truth), 12)):
+        one = session(sampling, Strategy(strategy))
+        assert all_of(Engine(toy), [one]) == [truth]
+        assert max(len(step.draft) for step in one.steps) >= 7
+        assert max(len(step.tokens) for step in one.steps) <= 1 + MASKS_SECONDS / 0.005
+        most = 1 + MASKS_SECONDS / 0.005
+        n_steps = sum(bool(step.tokens) for step in one.steps)
+        assert len(one.grammar._matcher.masked) <= most * n_steps
+        assert n_steps < N / 2
 
 
 def test_on_a_device_processors_read_rows_that_are_masked_during_the_forward():

@@ -153,3 +153,29 @@ def test_a_reread_that_fails_harms_nobody(toy, caplog):
     toy.before_forward = lambda spans: None
     assert answer(engine, [5, 5, 5]).finish_reason == "length"
     assert engine.n_preempted == 0
+
+
+def test_an_answer_whose_prompt_is_saved_no_more_is_not_read_again(toy):
+    engine = engine_of(toy)
+    session = answer(engine)
+    while engine.prefix_cache.evict_oldest():
+        pass
+    idle(engine)
+    assert engine.prefix_cache.stats.reread_tokens == 0
+    assert answer(engine, next_prompt(session)).output_ids == answer(Engine(toy), next_prompt(session)).output_ids
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("n", "beside"), [(2, True), (12, False)])
+def test_an_answer_waits_while_many_sessions_decode(toy, n, beside):
+    engine = engine_of(toy, chunk=ALIGNMENT)
+    first = engine.add(Session(PROMPT, max_tokens=9))
+    others = [engine.add(Session([9] * 3, max_tokens=60)) for _ in range(n)]
+    while not others[0].finished:
+        engine.step()
+    assert first.finished
+    assert (engine.prefix_cache.stats.reread_tokens > 0) is beside
+    idle(engine)
+    assert engine.prefix_cache.stats.reread_tokens > 0
+    assert answer(engine, next_prompt(first)).n_cached == 12
