@@ -197,8 +197,8 @@ class Session:
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
         self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
-        synthetic = None if type(strategy.drafter) is Nothing else strategy.acceptance
-        self.acceptance = None if synthetic is None else AcceptanceSchedule(synthetic, self.seed)
+        synthetic, drafts = strategy.acceptance, type(strategy.drafter) is not Nothing
+        self.acceptance = AcceptanceSchedule(synthetic, self.seed) if synthetic is not None and drafts else None
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
             self.history.count()
