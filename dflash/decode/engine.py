@@ -11,18 +11,18 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import check, check_queue, readmit, save_prompt_snapshot
-from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, decodes, plan
+from dflash.decode.scheduling.batch_plan import BatchPart, decodes, plan
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
-from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
+from dflash.decode.scheduling.overlap import Launched, OverlappedStep, launch, launch_next
 from dflash.decode.scheduling.prompt_scores import score
 from dflash.decode.scheduling.prompt_share import PromptShare
 from dflash.decode.scheduling.reread import Reread, RereadQueue
 from dflash.decode.scheduling.starter import Starter
 from dflash.decode.scheduling.waiting import WaitingQueue, place
 from dflash.decode.session import Session, Step
-from dflash.decode.verify import Samples, sample_rows, verify, wait
+from dflash.decode.verify import Samples, verify, wait
 from dflash.errors import EngineFailed, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
@@ -117,6 +117,7 @@ class Engine:
         self._active: list[Session] = []
         self._events: list[Event] = []
         self._overlapped: OverlappedStep | None = None
+        self._behind: list[BatchPart] = []  # prompts that the device may still be reading
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
         self.errands, self._rereads = Errands(), RereadQueue(prefix_cache, model.chunk_alignment)
@@ -296,17 +297,18 @@ class Engine:
         if not parts:
             return
         proposed = perf_counter()
-        out, samples = self._forward(parts, out)
-        if out is None:
+        launched = self._forward(parts, out)
+        if launched is None:
             return
+        timed, self._behind = [*launched.now, *self._behind], launched.behind
         shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
-        for part in parts:
+        for part, out, samples in launched.rows:
             try:
                 if part.n_prefill:
                     self._prefill(part, out, shared)
                     continue
                 began, n_before = perf_counter(), len(part.session.interventions)
-                decision = self._verify(part, out, next(samples))
+                decision = self._verify(part, out, samples)
                 verified = perf_counter()
                 step = part.step(decision.accepted, shared, verified - began)
                 self._commit(part.session, decision)
@@ -323,7 +325,7 @@ class Engine:
         self._rereads.count(parts, seconds)
         for learner in (self.prompt_share, self.draft_budget):
             if learner is not None:
-                learner.observe(parts, seconds)
+                learner.observe(timed, seconds)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -342,22 +344,20 @@ class Engine:
         share = self.prompt_share
         return self.chunk if share is None else share.tokens(self.chunk, n_decoding)
 
-    def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
-        """Run the forward unless it was launched before, sample its rows, launch the next step; None if it failed."""
+    def _forward(self, parts: list[BatchPart], out: Forward | None) -> Launched | None:
+        """Launch the forward unless it was launched before, then the next step, and wait for samples; None if it failed."""
         in_forward = True
         try:
-            out = out or self.model.forward([part.span for part in parts], capture=capture_of(parts))
-            requests = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
-            samples = sample_rows(out.logits, requests)
+            launched = launch(self.model, parts, out)
             in_forward = False  # a drafter that fails in `plan_next` is no failure of the model
-            self._overlapped = launch_next(self.model, parts, self._active, out, self.draft_budget)
+            self._overlapped = launch_next(self.model, parts, self._active, launched.rows[0][1], self.draft_budget)
             in_forward = True
-            wait(samples)
+            wait(launched.samples)
         except Exception as error:
             self._fail_forward([part.session for part in parts], error, counted=in_forward)
-            return None, iter(())
+            return None
         self._n_failures = 0
-        return out, iter(samples)
+        return launched
 
     def _prefill(self, part: BatchPart, out: Forward, shared: Step) -> None:
         """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""

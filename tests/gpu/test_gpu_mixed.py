@@ -89,3 +89,26 @@ def test_company_that_must_see_its_text(monkeypatch):
     for _ in Engine(model).run(sessions):
         pass
     assert tokens(sessions) == [plain(SAMPLINGS[0])[0], alone.output_ids]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
+def test_prompts_are_read_behind_sessions_that_decode(sampling, monkeypatch):
+    """Chunks of later prompts are read while the tokens of earlier sessions are used: every text is as alone."""
+    model, prompts = demo()
+    long = [(prompt * 40)[: 150 + 30 * i] for i, prompt in enumerate(prompts)]
+    alone = [written(model, [prompt], Plain(), sampling, n=24)[0].output_ids for prompt in long]
+    behind, n_behind = model.forward_behind, []
+    monkeypatch.setattr(
+        model, "forward_behind", lambda spans, **settings: n_behind.append(len(spans)) or behind(spans, **settings)
+    )
+    for strategies in ((Plain(), Plain(), Plain(), Plain()), (CHAIN, Plain(), HEAD, TREE)):
+        engine, n_behind[:] = Engine(model, chunk=64), []
+        sessions = []
+        for prompt, strategy in zip(long, strategies, strict=True):
+            sessions.append(engine.add(Session(prompt, sampling=sampling, strategy=strategy, max_tokens=24)))
+            for _ in range(3):
+                engine.step()
+        while engine.busy:
+            engine.step()
+        assert tokens(sessions) == alone
+        assert len(n_behind) >= 3

@@ -42,19 +42,36 @@ class AheadToy(Toy):
     """Reads the likeliest token of the last forward's rows before it is asked to."""
 
     can_overlap = True
-    latest = None
+    latest = behind = None
     most_overlapped = 64
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
-        self.can_overlap, self.ahead = True, 0
+        self.can_overlap, self.ahead, self.n_behind = True, 0, 0
 
     def state(self) -> AheadState:
         return AheadState(self.pools)
 
     def forward(self, spans, *, capture=()):
-        self.latest = super().forward(spans, capture=capture)
+        self.invalidate(self.latest, self.behind)
+        self.behind, self.latest = None, super().forward(spans, capture=capture)
         return self.latest
+
+    def forward_before(self, spans, *, capture=()):
+        return self.forward(spans, capture=capture)
+
+    def forward_behind(self, spans, *, capture=()):
+        self.n_behind += 1
+        assert self.behind is None, "one forward of prompts between two others"
+        self.behind = super().forward(spans, capture=capture)
+        return self.behind
+
+    @staticmethod
+    def invalidate(*results):
+        for out in results:
+            if out is not None:
+                for array in (out.logits, out.hidden, *out.captured.values()):
+                    array[...] = np.nan
 
     def forward_overlapped(self, spans, *, capture=()):
         logits, self.ahead = [], self.ahead + 1
@@ -64,5 +81,6 @@ class AheadToy(Toy):
             above, memory, _ = state.rows[0]
             state.next_rows = [(token, fold(memory, token), -1)]
             logits.append(self.expect(state.next_rows[0][1], [*state.text, above, token]))
-        self.latest = Forward(np.array(logits, np.float32), np.zeros((len(spans), 2), np.float32), {}, tuple(spans))
+        self.invalidate(self.behind)
+        self.behind, self.latest = None, Forward(np.array(logits, np.float32), np.zeros((len(spans), 2), np.float32), {}, tuple(spans))
         return self.latest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dflash.decode.drafting.device_draft import can_defer
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
@@ -11,6 +12,7 @@ from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_s
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.memory import reserve
 from dflash.decode.step import Step
+from dflash.decode.verify import Samples, sample_rows
 from dflash.errors import PoolExhausted
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
@@ -50,6 +52,43 @@ class OverlappedStep:
         for part in continuing:
             part.span.state.commit([])
         return []
+
+
+class Launched(NamedTuple):
+    """The forwards of a step, which a device may still be computing.
+
+    rows: each part, by its rows in the forward beside it, and its samples if it decodes.
+    samples: of the parts that decode.
+    now: parts whose rows are there once `samples` are.
+    behind: prompts that the device reads after these, while their tokens are used.
+    """
+
+    rows: list[tuple[BatchPart, Forward, Samples | None]]
+    samples: list[Samples | None]
+    now: list[BatchPart]
+    behind: list[BatchPart]
+
+
+def launch(model: TargetModel, parts: list[BatchPart], out: Forward | None) -> Launched:
+    """Launch the forward of a step and the sampling of its rows.
+
+    out: its forward, if that was launched during the step before.
+
+    Prompts have a forward of their own, launched after the sampling, if the model can overlap, a session decodes and no
+    prompt has rows with logits.
+    """
+    spans, capture = [part.span for part in parts], capture_of(parts)
+    n, more = sum(not part.n_prefill for part in parts), None
+    if out is None and 0 < n < len(parts) and overlaps(model) and not any(span.logits for span in spans[n:]):
+        out, more = model.forward_before(spans[:n], capture=capture), model
+    out = out or model.forward(spans, capture=capture)
+    samples = sample_rows(out.logits, [(part.draft, part.session, part.start) for part in parts[:n]])
+    if more is None:
+        rows = [(part, out, None) for part in parts[n:]]
+        return Launched([*zip(parts, repeat(out), samples), *rows], samples, parts, [])
+    after, start = more.forward_behind(spans[n:], capture=capture), parts[n].start
+    rows = [(part._replace(start=part.start - start, stop=part.stop - start), after, None) for part in parts[n:]]
+    return Launched([*zip(parts, repeat(out), samples), *rows], samples, parts[:n], parts[n:])
 
 
 def launch_next(

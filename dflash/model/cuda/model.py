@@ -79,7 +79,7 @@ class DeviceModel:
         self.max_rows = chunk + config.pending * slots
         self._load(file, pages=pages, slots=slots, kv=kv)
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
-        self._gather = Gather(config, self._decode)
+        self._gather, self._gather_behind = Gather(config, self._decode), Gather(config, self._decode)
         self._transfer = Transfer()
         self.latest: Forward | None = None
         self.alone = False
@@ -172,9 +172,20 @@ class DeviceModel:
         A pending row has the same bits in every batch. A row of a prefill span has the same bits however the prompt was
         chunked at multiples of `CUT`; these differ from the bits of the same row in a decode pass.
         """
+        return self._forward(spans, capture, self._gather)
+
+    def forward_before(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+        """See `dflash.model.protocols.target.OverlappingModel`: the results are copied from the arrays of the passes."""
+        return self._forward(spans, capture, self._gather, copies=True)
+
+    def forward_behind(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+        """See `dflash.model.protocols.target.OverlappingModel`."""
+        return self._forward(spans, capture, self._gather_behind)
+
+    def _forward(self, spans: Sequence[Span], capture: tuple[int, ...], gather: Gather, *, copies: bool = False) -> Forward:
         check(spans, capture, self.config, self.max_rows)
         groups = grouped(spans, self.prefill_chunk, PROMPTS, self._decode.batch.max_rows)
-        alone = len(groups) == 1 and not (spans[0].prefill and any(span.logits for span in spans))
+        alone = not copies and len(groups) == 1 and not (spans[0].prefill and any(span.logits for span in spans))
         self.alone = alone and not spans[0].prefill
         device_drafts = device_drafts_of(spans) if self.alone else {}
         requests = {i: drafts.requests[k] for drafts, order in device_drafts.items() for k, i in enumerate(order) if i >= 0}
@@ -184,7 +195,7 @@ class DeviceModel:
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
             layers = self._run([spans[i] for i in group], tokens, rows, capture, device_drafts)
             if not alone:
-                self._gather.take(spans, group, layers, capture)
+                gather.take(spans, group, layers, capture)
         for span in spans:
             span.state.mark_read(span.row_parents, prefill=span.prefill)
         if alone:
@@ -192,7 +203,7 @@ class DeviceModel:
             captured = {layer: layers.captured[layer][:n] for layer in capture}
             self.latest = Forward(self._sampler.rows(n_logits), layers.space.hidden[:n], captured, tuple(spans))
         else:
-            self.latest = self._gather.forward(spans, capture)
+            self.latest = gather.forward(spans, capture)
         return self.latest
 
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:

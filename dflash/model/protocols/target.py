@@ -148,6 +148,15 @@ class OverlappingModel(TargetModel, Protocol):
     def most_overlapped(self) -> int:
         """Most sequences of `forward_overlapped`. Read by the engine before it launches a step ahead; never changes."""
 
+    def forward_before(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+        """Read tokens as `forward` does; the results stay valid until the next forward but `forward_behind`."""
+
+    def forward_behind(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+        """Read prompts as `forward` does, without logits, and leave the results of `forward_before` alone.
+
+        Called once between two forwards, after sampling was launched: its tokens reach the host before the prompts are read.
+        """
+
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
 

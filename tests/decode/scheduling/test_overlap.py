@@ -7,6 +7,7 @@ import pytest
 from ahead_toy import AheadToy
 from oracles import naive
 
+from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, Plain, Strategy
 from dflash.decode.engine import Engine
@@ -53,6 +54,21 @@ def test_texts_that_come_and_go(toy):
         naive(toy, s.prompt_ids, Sampling(), n) for s, n in zip(sessions, lengths, strict=True)
     ]
     assert toy.ahead > 20
+
+
+@pytest.mark.parametrize("strategy", [Plain(), Strategy(PromptLookup(min_ngram=1))], ids=["plain", "lookup"])
+def test_prompts_are_read_behind_sessions_that_decode(toy, strategy):
+    """Results of either forward are gone with the next one of its kind, as on a device."""
+    engine = Engine(toy, chunk=4)
+    sessions = [Session([i + 1, 2] * (7 * i + 2), max_tokens=40, strategy=strategy) for i in range(5)]
+    sessions.append(Session([3] * 30, max_tokens=9, prompt_logprobs=1))
+    for session in sessions:
+        engine.add(session)
+        for _ in range(3):
+            engine.step()
+    run(engine)
+    assert [s.output_ids for s in sessions] == [naive(toy, s.prompt_ids, Sampling(), s.max_tokens) for s in sessions]
+    assert toy.n_behind > 15
 
 
 def test_an_unplanned_end(toy):

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from ahead_toy import AheadToy
 from oracles import naive
 from toy import Toy
 
@@ -54,6 +55,38 @@ def test_a_long_prompt_delays_no_step_beyond_the_limit(costed, alignment):
     assert long.output_ids == naive(toy, prompt, Sampling(), 3)
     for i, session in enumerate(short):
         assert session.output_ids == naive(toy, [1 + i, 2], Sampling(), 60, seed=i)
+
+
+def test_prompts_that_a_device_reads_behind_a_step_count_in_the_next_one(monkeypatch):
+    """Nobody waits for them in their own step: the next forward takes as much longer."""
+    toy, clock = AheadToy(n_vocab=N_VOCAB, rows=600), SimpleNamespace(now=0.0, later=0.0, longest=0.0, most=0)
+
+    def forward(spans):
+        n_prompt = sum(len(span.tokens) for span in spans if span.prefill)
+        n_decode = sum(len(span.tokens) for span in spans if not span.prefill)
+        if n_decode:
+            took = clock.later + 3e-3 + 1e-3 * n_decode
+            clock.now, clock.later = clock.now + took, 0.0
+            clock.longest = max(clock.longest, took)
+        clock.later += 0.5e-3 * n_prompt
+        clock.most = max(clock.most, n_prompt)
+
+    toy.before_forward, toy.most_overlapped = forward, 0
+    monkeypatch.setattr(engine_module, "perf_counter", lambda: clock.now)
+    engine = Engine(toy, chunk=400, max_step=0.05)
+    short = engine.add(Session([1, 2], max_tokens=100))
+    for _ in range(4):
+        engine.step()
+    long = engine.add(Session([i % 7 for i in range(600)], max_tokens=3))
+    while not long.finished:
+        engine.step()
+    assert toy.n_behind > 8
+    assert clock.longest <= 0.05
+    assert clock.most >= 64
+    while engine.busy:
+        engine.step()
+    assert long.output_ids == naive(toy, [i % 7 for i in range(600)], Sampling(), 3)
+    assert short.output_ids == naive(toy, [1, 2], Sampling(), 100)
 
 
 def test_on_a_gpu_the_start_learns_what_prompts_cost(costed, monkeypatch):
