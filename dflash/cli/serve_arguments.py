@@ -217,7 +217,7 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-prefix-cache-reread",
         action="store_true",
-        help="on a GPU: do not prefill answers again while no prompt waits, from whose ends later turns begin",
+        help="do not prefill answers again on an idle GPU; later turns begin at their ends",
     )
 
 

@@ -11,7 +11,7 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import check, check_queue, readmit, save_prompt_snapshot
-from dflash.decode.scheduling.batch_plan import BatchPart, decodes, plan
+from dflash.decode.scheduling.batch_plan import BatchPart, plan
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
@@ -141,9 +141,9 @@ class Engine:
 
     @property
     def _reread(self) -> Reread | None:
-        """The answer that is being prefilled again: the last of the active sessions, since its priority is the lowest."""
-        last = self._active[-1] if self._active else None
-        return last if isinstance(last, Reread) else None
+        """The answer that is being prefilled again, alone."""
+        first = self._active[0] if self._active else None
+        return first if isinstance(first, Reread) else None
 
     def add(self, session: Session) -> Session:
         """Queue a session. May be called from any thread. Raises the errors of `add_all`."""
@@ -287,7 +287,7 @@ class Engine:
             else:
                 insort(self._active, tried.session, key=place)
                 self._rereads.drop(tried.session)
-        if not self._waiting and len(self._active) < self.max_active and all(map(decodes, self._active)):
+        if not self._waiting and not self._active:
             self._rereads.start_first(self.starter, self._active)
 
     def _advance(self) -> None:
@@ -319,7 +319,7 @@ class Engine:
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
-        if len(parts) == 1 and parts[0].session.is_reread:
+        if parts[0].session.is_reread:
             self.model.finish()  # else more pieces would be launched before a request arrives
         seconds = perf_counter() - started
         self._rereads.count(parts, seconds)

@@ -82,5 +82,8 @@ class AheadToy(Toy):
             state.next_rows = [(token, fold(memory, token), -1)]
             logits.append(self.expect(state.next_rows[0][1], [*state.text, above, token]))
         self.invalidate(self.behind)
-        self.behind, self.latest = None, Forward(np.array(logits, np.float32), np.zeros((len(spans), 2), np.float32), {}, tuple(spans))
+        self.behind, self.latest = (
+            None,
+            Forward(np.array(logits, np.float32), np.zeros((len(spans), 2), np.float32), {}, tuple(spans)),
+        )
         return self.latest

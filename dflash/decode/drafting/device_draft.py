@@ -74,12 +74,15 @@ class DeferredDraft(Draft):
         return self._found
 
 
-def can_defer(session: SessionView) -> bool:
-    """Return True if draft tokens of a session may stay on the device until they are verified.
+def can_defer(session: SessionView, *, drafts: bool = True) -> bool:
+    """Return True if tokens of a session may stay on the device until the next step is launched.
 
-    Processors, grammars, recoveries, forced tokens, synthetic acceptance and log-probabilities need tokens on the host.
+    Processors, grammars, recoveries, forced tokens and log-probabilities need them on the host before; synthetic acceptance
+    needs draft tokens.
+
+    drafts: whether there are draft tokens.
     """
     sampler = session.sampler
-    if session.grammar is not None or session.acceptance is not None:
+    if session.grammar is not None or (drafts and session.acceptance is not None):
         return False
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

@@ -122,7 +122,7 @@ def launch_next(
         return OverlappedStep(model, parts, out) if _reserved_ahead(parts) else None
     requests: dict[DeviceDrafter, dict[int, DeviceDraftRequest[Any]]] = {}
     for i, one in enumerate(found):
-        if isinstance(one, LaunchDraft):
+        if isinstance(one, LaunchDraft) and can_defer(parts[i].session):
             requests.setdefault(one.drafter, {})[i] = one.request
     for drafter, of_parts in requests.items():
         drafter.launch_ahead(list(of_parts.values()), list(of_parts))
@@ -146,7 +146,7 @@ def _planned_next(parts: Sequence[BatchPart], limits: Mapping[Session, int]) -> 
 
 def _can_continue(part: BatchPart) -> bool:
     session = part.session
-    return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session)
+    return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session, drafts=False)
 
 
 def _reserved_ahead(parts: Sequence[BatchPart]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dflash.decode.scheduling.batch_plan import BatchPart
 
-_EFFICIENCY = 0.9
+_EFFICIENCY = 0.95
 """Rate of prompts beside sessions that decode, as a share of their rate alone."""
 
 _AIM = 0.9
@@ -28,12 +28,12 @@ A step with fewer prompt tokens than it might have had counts less: ends of prom
 class PromptShare:
     """Chooses how many prompt tokens a step holds in which other sessions decode.
 
-    As few as keep prompts at 90 % of their rate alone, so that the next tokens of the others come soon, and no more than the
-    limit of the step's time allows. A step costs what decoding costs, something for prompts at all (a GPU unpacks the
-    weights) and something for each prompt token; all three are learned from measured steps. A step takes at most four times
-    as many tokens as any one before, since the times of few tokens say little about many. It changes when a prompt is read,
-    never a bit of an output. Short prompt chunks beside decoding are the idea of Sarathi-Serve (Agrawal et al. 2024,
-    arXiv:2403.02310).
+    As few as keep prompts at 95 % of their rate alone, so that the next tokens of the others come soon, and no more than the
+    limit of the step's time allows; until steps of two lengths are known, as many as that. A step costs what decoding costs,
+    something for prompts at all (a GPU unpacks the weights) and something for each prompt token; all three are learned from
+    measured steps. A step takes at most four times as many tokens as any one before, since the times of few tokens say
+    little about many. It changes when a prompt is read, never a bit of an output. Short prompt chunks beside decoding are
+    the idea of Sarathi-Serve (Agrawal et al. 2024, arXiv:2403.02310).
 
     seconds: most seconds of such a step.
     alignment: prompt chunks end at multiples of this number of tokens; see `TargetModel.chunk_alignment`.
@@ -43,7 +43,8 @@ class PromptShare:
         self.seconds = seconds
         self._least = max(_LEAST, alignment)
         self._decode: dict[int, float] = {}  # seconds of steps without prompts, by the bits of the number of sessions
-        self._most, self._allowed, self._fixed, self._is_device_free = 0, 1, 0.0, True
+        self._most, self._allowed, self._is_device_free = 0, 1, True
+        self._fixed: float | None = None
         self._n = self._y = self._nn = self._ny = self._weight = 0.0  # decaying sums over steps with prompts
 
     def tokens(self, chunk: int, n_decoding: int) -> int:
@@ -54,12 +55,12 @@ class PromptShare:
         return self._allowed
 
     def _wanted(self, chunk: int, n_decoding: int) -> int:
-        fixed, each = self._fixed, self._each()
+        fixed, each = self._fixed or 0.0, self._each()
         before = self._decode_seconds(n_decoding) + fixed
         affordable = (_AIM * self.seconds - before) / each
         full = min(chunk, _FULL)
         rate = _EFFICIENCY * full / (fixed + full * each)
-        wanted = rate * before / (1 - rate * each) if before else chunk
+        wanted = rate * before / (1 - rate * each) if before and self._fixed is not None else chunk
         return max(self._least, int(min(wanted, affordable, _GROWTH * self._most)))
 
     def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
@@ -101,4 +102,4 @@ class PromptShare:
 
     def _each(self) -> float:
         """Return the seconds of each prompt token."""
-        return max(self._y - self._fixed * self._weight, 0.1 * self._y) / self._n
+        return max(self._y - (self._fixed or 0.0) * self._weight, 0.1 * self._y) / self._n

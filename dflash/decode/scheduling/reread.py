@@ -1,4 +1,4 @@
-"""Finished answers, prefilled again while no prompt waits, so that the next turn of an agent begins after them."""
+"""Finished answers, prefilled again while the device is idle, so that the next turn of an agent begins after them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ log = logging.getLogger(__name__)
 
 _MAX_WAITING = 32
 """Answers that wait. The oldest is dropped for one more: its next turn has probably come."""
-
-_MOST_BESIDE = 4
-"""Most sessions that decode beside it: an answer of 128 tokens delays each of them by 40 ms (27B on an H200), and saves a
-next turn 12, which reads these tokens together with its own."""
 
 _PRIORITY = 1 << 62
 """Behind every request."""
@@ -58,8 +54,8 @@ class RereadQueue:
 
     On a GPU the bits of a state depend on whether its tokens were decoded or prefilled. So an exact next turn can't begin
     with the state at the end of the answer; it has to prefill the answer first. This is done here while the agent's tool
-    runs: one answer at a time, in steps in which no prompt of a request is prefilled and few others decode. A request that
-    arrives ends it; what was prefilled is saved. The next turn would prefill the same tokens, so work is lost only on
+    runs and nothing else does: beside others, a piece would take longer than the next turn takes for it, which prefills these
+    tokens together with its own. A request that arrives ends it; what was prefilled is saved. So work is lost only on
     answers that no turn follows, or that the client returns changed. Answers whose prompts are saved no more are dropped.
 
     cache: where the states are saved; takes part if its `reread` is true and it is exact.
@@ -92,11 +88,11 @@ class RereadQueue:
         self._waiting.appendleft(Reread(reread.prompt_array, reread, reread.answered, reread.saved))
 
     def start_first(self, starter: Starter, active: list[Session]) -> None:
-        """Start the first answer as the last of the active sessions, if these are few.
+        """Start the first answer as the only active session.
 
         It is dropped if there is no memory for it, or more of it would be prefilled than the answer.
         """
-        if not self._waiting or len(active) > _MOST_BESIDE:
+        if not self._waiting:
             return
         reread = self._waiting.popleft()
         try:
@@ -121,10 +117,9 @@ class RereadQueue:
         self._waiting.clear()
 
     def count(self, parts: Sequence[BatchPart], seconds: float) -> None:
-        """Count the tokens of a step that were prefilled again, and their share of its time by rows."""
-        if parts and parts[-1].session.is_reread and self._cache is not None:
-            n = parts[-1].n_prefill
-            self._cache.count_reread(n, seconds * n / parts[-1].stop)
+        """Count the tokens of a step that were prefilled again, and its time."""
+        if parts[0].session.is_reread and self._cache is not None:
+            self._cache.count_reread(parts[0].n_prefill, seconds)
 
 
 def _continues(session: Session, prompt: NDArray[np.int32]) -> bool:
