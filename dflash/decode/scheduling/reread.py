@@ -54,9 +54,9 @@ class RereadQueue:
 
     On a GPU the bits of a state depend on whether its tokens were decoded or prefilled. So an exact next turn can't begin
     with the state at the end of the answer; it has to prefill the answer first. This is done here while the agent's tool
-    runs and nothing else does: beside others, a piece would take longer than the next turn takes for it, which prefills these
-    tokens together with its own. A request that arrives ends it; what was prefilled is saved. So work is lost only on
-    answers that no turn follows, or that the client returns changed. Answers whose prompts are saved no more are dropped.
+    runs and nothing else does: beside others, a piece would take longer than in the next turn, which prefills these tokens
+    together with its own. A request that arrives ends it; what was prefilled is saved. So work is lost only on answers that
+    no turn follows, or that the client returns changed. Answers whose prompts are saved no more are dropped.
 
     cache: where the states are saved; takes part if its `reread` is true and it is exact.
     alignment: see `TargetModel.chunk_alignment`. With 1, states at the ends of answers are exact as they are.
