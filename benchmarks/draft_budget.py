@@ -17,6 +17,7 @@ from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.evaluation.prompt_sets import load_prompts
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 
@@ -56,7 +57,9 @@ def main():
     arguments = parser.parse_args()
     clock = time.process_time if arguments.threads == 1 else time.perf_counter
     engine_module.perf_counter = clock
-    loaded = load_model(arguments.model, threads=arguments.threads, sequences=max(arguments.streams), context=2048)
+    loaded = load_model(
+        arguments.model, LoadSettings(threads=arguments.threads, sequences=max(arguments.streams), context=2048)
+    )
     cases = [case.prompt for case in load_prompts(arguments.text) if isinstance(case.prompt, str)]
     prompts = [loaded.tokenizer.encode(prompt) for prompt in cases]
     strategy = Strategy.named(arguments.strategy)

@@ -19,6 +19,7 @@ from dflash.kernels.attention.cuda import Attend, Workspace
 from dflash.kernels.kv_types import KV_TYPES, quantize
 from dflash.kernels.ragged import PAGE
 from dflash.model.batch import Span
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 FORWARDS = 24
@@ -47,7 +48,7 @@ def attention(depth, rows, kv, copy):
 
 def model(path, depth, all_rows, kv):
     """Print the time of a forward of a model."""
-    loaded = load_model(path, device="cuda", context=depth + 64, sequences=1, kv=kv)
+    loaded = load_model(path, LoadSettings(device="cuda", context=depth + 64, sequences=1, kv=kv))
     target = loaded.model
     pools, state = target.pools, target.state()
     try:

@@ -22,6 +22,7 @@ from dflash.decode.session import Session
 from dflash.model.config import Config
 from dflash.model.cuda.load import load_on_gpu
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.loading.settings import LoadSettings
 
 CONTEXT, PROMPT, FIRST, LAST = 2048, 16, 8, 4
 SAMPLINGS = {"greedy": Sampling(), "temperature 1": Sampling(temperature=1.0, seed=1)}
@@ -83,7 +84,8 @@ def main():
     options = parser.parse_args()
     file, most = GGUFFile.open(options.file), max(options.sequences)
     config = Config.from_gguf(file.metadata, file.tensors, pending=options.pending)
-    model = load_on_gpu(file, config, context=CONTEXT, sequences=most, kv="f16", threads=16, tell=lambda _: None)
+    settings = LoadSettings(context=CONTEXT, sequences=most, pending=options.pending)
+    model = load_on_gpu(file, config, settings, threads=16, tell=lambda _: None)
     graphs, waits = TimedGraphs(model._decode.graphs), Waits()
     model._decode.graphs = graphs
     for n in options.sequences:

@@ -23,6 +23,7 @@ from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DeviceDraftRequest
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
@@ -114,7 +115,7 @@ def main():
     )
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args()
-    model = load_model(given.file, device="cuda", context=8192, sequences=4).model
+    model = load_model(given.file, LoadSettings(device="cuda", context=8192, sequences=4)).model
     runs = Runs(model, given.steps)
     greedy, drawn = Sampling(), Sampling(temperature=1.0, seed=1)
     plain, _ = runs.step(Plain(), greedy)

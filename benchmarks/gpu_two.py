@@ -19,6 +19,7 @@ from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.model.batch import Span
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 PROMPT, DECODED, DEPTH, REPEAT, STEPS = 8192, 200, 128, 8, 40
@@ -53,7 +54,7 @@ def logits_of(model):
 def measured(file, draft, **settings):
     """Return the speeds of one model, and logits."""
     start = time.perf_counter()
-    loaded = load_model(file, sequences=2, context=PROMPT + 1024, **settings)
+    loaded = load_model(file, LoadSettings(sequences=2, context=PROMPT + 1024, **settings))
     model, took = loaded.model, time.perf_counter() - start
     found = {"load_s": took}
     logits = logits_of(model)

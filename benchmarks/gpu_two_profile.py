@@ -24,6 +24,7 @@ from dflash.kernels.gpu import jit
 from dflash.kernels.linear import cuda as linear
 from dflash.model.batch import Span
 from dflash.model.cuda.split import few_rows
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 GPUS, STEPS = (0, 1), 20
@@ -105,7 +106,7 @@ def print_table(found):
 
 def profile(path, stamps, rows):
     """Print the times of the kernels of a step of each number of rows."""
-    loaded = load_model(path, sequences=2, context=2048, devices=["cuda:0", "cuda:1"])
+    loaded = load_model(path, LoadSettings(sequences=2, context=2048, devices=["cuda:0", "cuda:1"]))
     ids = np.random.default_rng(0).integers(0, 50_000, 128, dtype=np.int32)
     for n in rows:
         state = loaded.model.state()

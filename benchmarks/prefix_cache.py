@@ -18,6 +18,7 @@ from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.session import Session
 from dflash.evaluation.replay import replay, synthetic
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n    return a * b\n\n\n"
@@ -44,7 +45,7 @@ def first_tokens(model, device, n_turns, repeat):
 
 def long_prompts(model, device, lengths, strategies):
     """Return the rows of a table: least milliseconds to the first token of prompts that differ in their last 32."""
-    loaded = load_model(model, device=device, sequences=2)
+    loaded = load_model(model, LoadSettings(device=device, sequences=2))
     model, text = loaded.model, loaded.tokenizer.encode(TEXT)
     rows = [("strategy", "prompt", "cached", "cold, ms", "warm, ms", "share")]
     for strategy in strategies:
@@ -69,7 +70,7 @@ def long_prompts(model, device, lengths, strategies):
 
 def snapshots(model, device, lengths, strategies):
     """Return the rows of a table: least milliseconds of a saved snapshot and of the copy of its recurrent state alone."""
-    loaded = load_model(model, device=device, sequences=3)
+    loaded = load_model(model, LoadSettings(device=device, sequences=3))
     model, text = loaded.model, loaded.tokenizer.encode(TEXT)
     rows = [("strategy", "tokens", "state, MiB", "snapshot, ms", "copy of the state, ms", "beyond it, ms", "CPU ms")]
     for strategy in strategies:

@@ -22,6 +22,7 @@ import httpx
 import uvicorn
 
 from dflash.generation.load import start
+from dflash.model.loading.settings import LoadSettings
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import MAX_WAITING, Limits
@@ -158,11 +159,9 @@ def measure(arguments):
     limit = True if arguments.max_step_ms is None else arguments.max_step_ms
     loaded, engine_thread = start(
         arguments.model,
-        device=arguments.device,
-        threads=arguments.threads,
-        max_waiting=MAX_WAITING,
-        max_step_ms=limit,
-        prefix_cache=True,
+        LoadSettings(
+            device=arguments.device, threads=arguments.threads, max_waiting=MAX_WAITING, max_step_ms=limit, prefix_cache=True
+        ),
     )
     backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=Limits(loaded.model.config.context))
     server = uvicorn.Server(uvicorn.Config(build_app(backend), port=0, log_level="error"))

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from dflash.cli.rates.measure import Bench
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 THREADS = 2
@@ -16,7 +17,7 @@ THREADS = 2
 
 @pytest.fixture(scope="module")
 def bench():
-    return Bench(load_model("demo", threads=THREADS, sequences=2).model, repeat=5)
+    return Bench(load_model("demo", LoadSettings(threads=THREADS, sequences=2)).model, repeat=5)
 
 
 def measure(benchmark, capsys, name, n, run):

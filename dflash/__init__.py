@@ -214,31 +214,16 @@ def load(
     DownloadError
         If the hub can't be reached.
     """
+    given = dict(locals())
     from dflash.generation.load import start
     from dflash.generation.progress import progress_line
     from dflash.lm import LM
+    from dflash.model.loading.settings import LoadSettings
 
+    del given["name"], given["progress"]
+    settings = LoadSettings(**given)
     with progress_line(os.fspath(name), shown=progress) as report:
-        settings: dict[str, Any] = {
-            "devices": devices,
-            "split": split,
-            "threads": threads,
-            "context": context,
-            "sequences": sequences,
-            "kv": kv,
-            "kv_bytes": kv_bytes,
-            "pending": pending,
-            "prefix_cache": prefix_cache,
-            "prefix_cache_folder": prefix_cache_folder,
-            "prefix_cache_disk": prefix_cache_disk,
-            "prefix_cache_exact": prefix_cache_exact,
-            "prefix_cache_reread": prefix_cache_reread,
-            "swap_bytes": swap_bytes,
-            "isolate": isolate,
-            "chat_template": chat_template,
-            "trusted_messages": trusted_messages,
-        }
-        return LM(*start(name, device=device, progress=report, **settings))
+        return LM(*start(name, settings, progress=report))
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import add_draft, add_template_file, check_draft, device_settings, draft_settings, kv_type
+from dflash.cli.model_arguments import add_draft, add_template_file, check_draft, draft_settings, load_settings
 from dflash.errors import NotFound, RequestError, did_you_mean
 
 if TYPE_CHECKING:
@@ -81,27 +81,12 @@ def showing(arguments: argparse.Namespace, lm: "LM") -> dict[str, Any]:
     return {"reasoning": arguments.show_reasoning, "tokenizer": lm.tokenizer if arguments.show_tokens else None}
 
 
-def load(
-    arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: bool = False, prefix_cache_reread: bool = False
-) -> "LM":
-    """Load the model that the arguments name; show on stderr that loading goes on."""
+def load(arguments: argparse.Namespace, *, sequences: int = 1, **settings: Any) -> "LM":
+    """Load the model that the arguments name, and show on stderr that loading goes on; `settings` are of `dflash.load`."""
     import dflash
 
-    return dflash.load(
-        arguments.model,
-        **device_settings(arguments),
-        threads=arguments.threads,
-        context=arguments.context,
-        sequences=sequences,
-        kv=kv_type(arguments),
-        pending=arguments.pending,
-        prefix_cache=prefix_cache,
-        prefix_cache_reread=prefix_cache_reread,
-        isolate=False,  # the grammars are those of the user
-        chat_template=getattr(arguments, "chat_template_file", None),
-        trusted_messages=getattr(arguments, "trusted_messages", False),
-        progress=True,
-    )
+    settings |= {"sequences": sequences, "isolate": False}  # the grammars are those of the user
+    return dflash.load(arguments.model, **load_settings(arguments, **settings), progress=True)
 
 
 def prepare(lm: "LM", chosen: "Strategy") -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay
-from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
+from dflash.cli.model_arguments import add_context, add_model, check_draft, load_settings
 from dflash.cli.rates import strategies, traces
 from dflash.cli.terminal import has_terminal, put, size, table, wrapped
 from dflash.errors import RequestError
@@ -70,20 +70,12 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.generation.progress import progress_line
     from dflash.kernels.gpu.device import on
     from dflash.model.describe import overview
+    from dflash.model.loading.settings import LoadSettings
     from dflash.model.loading.target import load_model
 
     with progress_line(arguments.model, shown=True) as report:
-        loaded = load_model(
-            arguments.model,
-            **device_settings(arguments),
-            threads=arguments.threads,
-            context=arguments.context,
-            sequences=2,
-            kv=kv_type(arguments),
-            pending=arguments.pending,
-            progress=report,
-            before_kernels=compile_ahead,
-        )
+        settings = LoadSettings(**load_settings(arguments, sequences=2))
+        loaded = load_model(arguments.model, settings, progress=report, before_kernels=compile_ahead)
     model = loaded.model
     with on(loaded.gpu):
         about = overview(
@@ -117,7 +109,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
     longest = max(arguments.generate) + 1
     depths = arguments.depth if arguments.depth is not None else _fitting(DEPTHS[kind], context - longest) or [0]
     copy = bandwidth(kind, threads=model.threads)
-    traffic = Traffic.of(loaded.file, model.config, kv=kv_type(arguments), device=kind)
+    traffic = Traffic.of(loaded.file, model.config, kv=model.pools.kv, device=kind)
     rates: dict[str, Any] = {}
     shares: dict[str, dict[str, float]] = {}
     n_tests = sum(map(bool, prompts)) + len(depths) * sum(map(bool, arguments.generate)) + 1

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import add_model, device_settings, kv_type
+from dflash.cli.model_arguments import add_model, load_settings
 from dflash.cli.terminal import put, size, wrapped
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.model.draft.describe import draft_overview
     from dflash.model.gguf.file import GGUFFile
     from dflash.model.loading.hub import resolve
+    from dflash.model.loading.settings import LoadSettings
     from dflash.model.loading.target import split_overview
 
     path = resolve(arguments.model, folders=True)
@@ -50,11 +51,11 @@ def main(arguments: argparse.Namespace) -> int:
         with GGUFFile.open(path) as file:
             device = "cuda" if arguments.devices else arguments.device
             pending = PENDING if arguments.pending is None else arguments.pending
-            sizes: dict[str, Any] = {"kv": kv_type(arguments), "pending": pending}
-            about = overview(file, **sizes, threads=arguments.threads, device=device)
+            settings = load_settings(arguments)
+            about = overview(file, kv=settings["kv"], pending=pending, threads=arguments.threads, device=device)
             about |= _names(file) | _parsers(file.metadata)
             if arguments.devices:
-                about["plan"] = split_overview(file, **sizes, **device_settings(arguments))
+                about["plan"] = split_overview(file, LoadSettings(**settings))
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0

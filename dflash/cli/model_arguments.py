@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -78,24 +79,26 @@ def _gpu(text: str) -> str:
     return f"cuda:{int(text)}"
 
 
-def kv_type(arguments: argparse.Namespace) -> str:
-    """Return the types of keys and values that the arguments name, as `dflash.load` takes them."""
-    keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
-    return keys if keys == values else f"{keys}/{values}"
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the GPUs to divide the model among, and the kind of split."""
-    parser.add_argument("--devices", metavar="N,...", help="GPUs to divide the model among, as 0,1")
+    parser.add_argument("--devices", type=_names, metavar="N,...", help="GPUs to divide the model among, as 0,1")
     parser.add_argument(
         "--split", choices=("tensor", "layer"), help="divide each layer, for speed (default), or the layers, for memory"
     )
 
 
-def device_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the devices that the arguments name, as keyword arguments of `dflash.load`."""
-    devices = None if arguments.devices is None else arguments.devices.split(",")
-    return {"device": arguments.device, "devices": devices, "split": arguments.split}
+def load_settings(arguments: argparse.Namespace, **more: Any) -> dict[str, Any]:
+    """Return the arguments that are settings of `dflash.load`, and more of these, as its keyword arguments."""
+    from dflash.model.loading.settings import LoadSettings
+
+    keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
+    found = {field.name: getattr(arguments, field.name) for field in fields(LoadSettings) if field.name in arguments}
+    found |= {"kv": keys if keys == values else f"{keys}/{values}"}
+    return {**found, "chat_template": getattr(arguments, "chat_template_file", None), **more}
 
 
 def add_context(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import check_draft, device_settings, draft_settings
+from dflash.cli.model_arguments import check_draft, draft_settings, load_settings
 from dflash.cli.serve_arguments import parse, parser, sampling_defaults
 from dflash.distribution import needed
 from dflash.errors import DFlashError, EngineFailed, RequestError
@@ -165,34 +165,24 @@ def load_backend(
     """Load the model and start its engine thread; `progress` is given the name of each stage before it begins."""
     from dflash.decode.drafters.missing_files import strategies_without_files
     from dflash.generation.load import start
+    from dflash.model.loading.settings import LoadSettings
     from dflash.serve.admin.model_facts import ModelFacts
     from dflash.serve.draft_check import prepare_draft
     from dflash.serve.endpoints import Backend
     from dflash.serve.health import MAX_CLOSING
     from dflash.serve.limits import MAX_WAITING, Limits
 
-    loaded, engine_thread = start(
-        arguments.model,
-        progress=progress,
-        **device_settings(arguments),
-        threads=arguments.threads,
-        context=arguments.context,
-        sequences=arguments.sequences,
-        kv=arguments.kv,
-        kv_bytes=arguments.kv_bytes,
-        pending=arguments.pending,
-        swap_bytes=arguments.swap_bytes,
+    settings = load_settings(
+        arguments,
         max_waiting=MAX_WAITING,
         max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
         draft_budget=not arguments.fixed_drafts,
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
-        prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
         prefix_cache_exact=not arguments.prefix_cache_inexact,
         prefix_cache_reread=not arguments.no_prefix_cache_reread,
-        chat_template=arguments.chat_template_file,
-        trusted_messages=arguments.trusted_messages,
     )
+    loaded, engine_thread = start(arguments.model, LoadSettings(**settings), progress=progress)
     defaults = replace(defaults, without_files=strategies_without_files(loaded.file))
     with ExitStack() as stack:
         stack.callback(engine_thread.close, MAX_CLOSING)

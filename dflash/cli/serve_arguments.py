@@ -13,7 +13,6 @@ from dflash.cli.model_arguments import (
     add_model,
     add_synthetic_acceptance,
     add_template_file,
-    kv_type,
 )
 from dflash.cli.parser import Parser, program
 from dflash.errors import RequestError
@@ -47,8 +46,8 @@ _SAMPLING: dict[str, tuple[tuple[str, ...], type, str, str]] = {
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the server.
 
-    Returns: ``model`` is set, and ``context`` is None for the model's own; ``kv`` holds the type of the KV cache and
-        ``template_kwargs`` the variables of the chat template.
+    Returns: ``model`` is set, and ``context`` is None for the model's own; ``template_kwargs`` holds the variables
+        of the chat template.
     Raises RequestError if an option has no meaning here, or options contradict each other.
     Raises SystemExit: for ``--help``, and for usage errors.
     """
@@ -58,7 +57,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             raise RequestError(f"--model {arguments.model_option}: another model is given already, {arguments.model}")
         arguments.model = arguments.model_option
     arguments.context = arguments.context or None
-    arguments.kv = kv_type(arguments)
     arguments.kv_bytes = byte_size("--kv-bytes", arguments.kv_bytes)
     arguments.swap_bytes = byte_size("--swap-bytes", arguments.swap_bytes)
     arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)

@@ -29,7 +29,7 @@ Flush = Callable[[], object]
 Sink = Callable[[Delta], Flush | None]
 """Takes what a step added to a completion. Called in the engine thread; must return quickly.
 
-What it returns is called once after the step, however many sinks return it: so many streams can wake another thread once.
+The returned function is called once after the step, also if several sinks return it: streams wake another thread together.
 """
 
 StepObserver = Callable[[Sequence[Event], float], None]

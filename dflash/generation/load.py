@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
@@ -18,6 +17,7 @@ from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar.guidance import GuidanceVocabulary
 from dflash.kernels.gpu import device
 from dflash.model.loading.free_memory import free_memory
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import Loaded, load_model
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -26,56 +26,36 @@ MAX_STEP_MS = {"cuda": 280.0, "cpu": 400.0}
 
 
 def start(
-    name: str | os.PathLike[str],
-    *,
-    progress: Callable[[str], None] | None = None,
-    max_waiting: int | None = None,
-    max_step_ms: bool | float = False,
-    draft_budget: bool = False,
-    prefix_cache: bool | int = False,
-    prefix_cache_folder: str | os.PathLike[str] | None = None,
-    prefix_cache_disk: int | None = None,
-    prefix_cache_exact: bool = True,
-    prefix_cache_reread: bool = False,
-    swap_bytes: int | None = None,
-    isolate: bool = True,
-    **settings: Any,
+    name: str | os.PathLike[str], settings: LoadSettings, *, progress: Callable[[str], None] | None = None
 ) -> tuple[Loaded, EngineThread]:
-    """Load a model, warm it up and start its engine thread; `dflash.load` explains the other parameters.
+    """Load a model, warm it up and start its engine thread.
 
     progress: called with the name of each stage before it starts.
-    max_waiting: maximum sequences that wait to start; None is unlimited.
-    max_step_ms: most milliseconds of a step in which prompts delay sequences that decode; True is `MAX_STEP_MS` of the
-        device, False is unlimited.
-    draft_budget: draft fewer tokens where more would make answers slower; see `DraftBudget`.
-    **settings: keyword arguments of `load_model`.
-    Raises RequestError if `prefix_cache_folder` is a file or given without `prefix_cache`, or `prefix_cache_disk` without
-        `prefix_cache_folder`; if `swap_bytes` is negative.
+    Raises RequestError if `prefix_cache_folder` is a file.
     Raises DFlashError as for `load_model`.
     """
-    if prefix_cache_folder is not None and not prefix_cache:
-        raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")
-    if prefix_cache_folder is not None and Path(prefix_cache_folder).is_file():
-        raise RequestError(f"prefix_cache_folder: {os.fspath(prefix_cache_folder)} is a file, must be a folder")
-    if prefix_cache_disk is not None and prefix_cache_folder is None:
-        raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
-    if swap_bytes is not None and swap_bytes < 0:
-        raise RequestError(f"swap_bytes is {swap_bytes}, must be at least 0")
+    folder = settings.prefix_cache_folder
+    if folder is not None and Path(folder).is_file():
+        raise RequestError(f"prefix_cache_folder: {os.fspath(folder)} is a file, must be a folder")
     with ExitStack() as stack:
-        start_check = partial(_start_check, stack) if isolate else None
-        loaded = load_model(name, progress=progress, with_tokenizer=start_check, before_kernels=compile_ahead, **settings)
+        loaded = load_model(
+            name,
+            settings,
+            progress=progress,
+            with_tokenizer=partial(_start_check, stack) if settings.isolate else None,
+            before_kernels=compile_ahead,
+        )
         with device.on(loaded.gpu):
-            disk = _disk_tier(loaded, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact)
-            cache = _prefix_cache(loaded, prefix_cache, disk=disk, exact=prefix_cache_exact, reread=prefix_cache_reread)
+            max_step_ms = MAX_STEP_MS[loaded.model.device] if settings.max_step_ms is True else settings.max_step_ms
             engine = Engine(
                 loaded.model,
                 chunk=loaded.model.prefill_chunk,
                 max_active=loaded.sequences,
-                max_waiting=max_waiting,
-                max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
-                prefix_cache=cache,
-                max_swap=_max_swap(loaded, swap_bytes),
-                draft_budget=draft_budget,
+                max_waiting=settings.max_waiting,
+                max_step=max_step_ms / 1e3 or None,
+                prefix_cache=_prefix_cache(loaded, settings),
+                max_swap=_max_swap(loaded, settings.swap_bytes),
+                draft_budget=settings.draft_budget,
             )
             warm(engine, loaded.kind, progress or (lambda _: None))
         return loaded, EngineThread(engine, at_end=stack.pop_all().close, gpu=loaded.gpu)
@@ -96,17 +76,14 @@ def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:
     return swap_bytes // max(pools.page_bytes, 1)
 
 
-def _disk_tier(
-    loaded: Loaded, folder: str | os.PathLike[str] | None, capacity: int | None, *, exact: bool
-) -> DiskTier | None:
-    if folder is None:
-        return None
-    capacity = DEFAULT_CAPACITY if capacity is None else capacity
-    return DiskTier(Path(folder).expanduser().absolute(), capacity, identity_of(loaded, exact=exact))
-
-
-def _prefix_cache(loaded: Loaded, wanted: bool | int, **settings: Any) -> PrefixCache | None:
-    if not wanted:
+def _prefix_cache(loaded: Loaded, settings: LoadSettings) -> PrefixCache | None:
+    if not settings.prefix_cache:
         return None
     free = device.free_memory() if loaded.model.device == "cuda" else free_memory()
-    return PrefixCache(free // 8 if wanted is True else wanted, loaded.model.pools.page_bytes, **settings)
+    capacity = free // 8 if settings.prefix_cache is True else settings.prefix_cache
+    folder, exact, disk = settings.prefix_cache_folder, settings.prefix_cache_exact, None
+    if folder is not None:
+        disk_capacity = DEFAULT_CAPACITY if settings.prefix_cache_disk is None else settings.prefix_cache_disk
+        disk = DiskTier(Path(folder).expanduser().absolute(), disk_capacity, identity_of(loaded, exact=exact))
+    page_bytes = loaded.model.pools.page_bytes
+    return PrefixCache(capacity, page_bytes, disk=disk, exact=exact, reread=settings.prefix_cache_reread)

@@ -125,7 +125,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class Outbox:
-    """What a step of the engine added to all requests of an event loop, which is woken once for all of it.
+    """Additions of an engine step to all requests of an event loop, which is woken once for all of them.
 
     To wake it for each would give it the interpreter while the engine thread still needs that.
     """

@@ -14,6 +14,7 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
@@ -34,7 +35,7 @@ NEW_TOKENS = 64
 
 @cache
 def pair(target, draft):
-    model = load_model(target, device="cpu", threads=2, context=2048, sequences=2).model
+    model = load_model(target, LoadSettings(device="cpu", threads=2, context=2048, sequences=2)).model
     return model, load_draft(draft, model, sequences=1)
 
 

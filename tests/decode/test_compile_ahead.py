@@ -19,6 +19,7 @@ from dflash.kernels.cpu import warm_marker
 from dflash.kernels.cpu.dry_run import Job, dry_run, grouped
 from dflash.kernels.cpu.jit import CACHE, inline
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
@@ -110,7 +111,9 @@ def model(monkeypatch):
     monkeypatch.setattr(warm_marker, "is_known", known.__contains__)
     monkeypatch.setattr(warm_marker, "remember", known.add)
     monkeypatch.setattr(module, "n_cores", lambda: 2)
-    load_model("demo", device="cpu", threads=1, context=64, sequences=1, before_kernels=given.append).file.close()
+    load_model(
+        "demo", LoadSettings(device="cpu", threads=1, context=64, sequences=1), before_kernels=given.append
+    ).file.close()
     return given[0], known
 
 

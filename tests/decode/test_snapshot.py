@@ -17,6 +17,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import DFlashError, PoolExhausted, RequestError
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 PROMPT, N = [7, 2, 2, 11, 5, 1], 40
@@ -147,7 +148,7 @@ def test_memory_that_is_not_there_is_not_kept():
 
 @pytest.mark.parametrize("drafter", [DFlash("demo-draft"), MTP(), PromptLookup()], ids=repr)
 def test_drafters_of_the_demo_continue_with_the_same_drafts(drafter):
-    model = load_model("demo", device="cpu", threads=1, context=1024, sequences=2).model
+    model = load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=2)).model
     prompt = [int(token) for token in np.random.default_rng(2).integers(0, 16000, 160)] * 2
     strategy = Strategy(drafter)
     for n_steps in (1, 3, 7):

@@ -21,6 +21,7 @@ from dflash.model.draft import DraftRequest, load_draft, vocabulary
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.mtp import load_mtp
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 TEXTS = [
@@ -36,7 +37,7 @@ def demo():
     """The demo, whose vocabulary passes for one of many languages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary, "LARGE", 1000)
-        loaded = load_model("demo", device="cuda", context=1024, sequences=3)
+        loaded = load_model("demo", LoadSettings(device="cuda", context=1024, sequences=3))
         for drafter in (DFlash(), MTP()):
             drafter.prepare(loaded.model)
         yield loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]

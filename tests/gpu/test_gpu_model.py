@@ -11,6 +11,7 @@ from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, re
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.model.batch import Span
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 LOGITS = 4e-3
@@ -95,7 +96,7 @@ def test_graphs_change_nothing(name, monkeypatch):
 
 @cache
 def demo(kv="f16"):
-    return load_model("demo", device="cuda", context=4096, sequences=8, kv=kv)
+    return load_model("demo", LoadSettings(device="cuda", context=4096, sequences=8, kv=kv))
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=lambda p: p["name"])

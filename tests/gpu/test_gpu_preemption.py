@@ -7,6 +7,7 @@ from dflash.decode.drafters import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 SAMPLINGS = [Sampling(), Sampling(temperature=0.8, top_p=0.9, seed=5), Sampling(temperature=1.0, logprobs=1, seed=6)]
@@ -14,7 +15,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.8, top_p=0.9, seed=5), Sampling(
 
 @pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q4_0"])
 def loaded(request):
-    return load_model("demo", device="cuda", context=2048, sequences=3, kv=request.param)
+    return load_model("demo", LoadSettings(device="cuda", context=2048, sequences=3, kv=request.param))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 TEXTS = ("def add(a, b):\n    return a + b\n\n\n" * 30, "The capital of France is Paris. " * 40, "1, 2, 3, 4, 5, " * 60)
@@ -14,7 +15,7 @@ TEXTS = ("def add(a, b):\n    return a + b\n\n\n" * 30, "The capital of France i
 
 @pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q4_0"])
 def loaded(request):
-    return load_model("demo", device="cuda", context=4096, sequences=3, kv=request.param)
+    return load_model("demo", LoadSettings(device="cuda", context=4096, sequences=3, kv=request.param))
 
 
 def turn(engine, prompts, name, seed):

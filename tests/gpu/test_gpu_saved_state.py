@@ -9,6 +9,7 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prefix_cache.disk import DiskTier, SavedState
 from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.session import Session
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 MUCH = 1 << 30
@@ -16,7 +17,7 @@ MUCH = 1 << 30
 
 @pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q8_0/q4_0", "q4_0"])
 def loaded(request):
-    return load_model("demo", device="cuda", context=2048, sequences=3, kv=request.param)
+    return load_model("demo", LoadSettings(device="cuda", context=2048, sequences=3, kv=request.param))
 
 
 def run(engine, prompt, name):

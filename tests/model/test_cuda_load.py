@@ -12,6 +12,7 @@ from dflash.model.config import Config
 from dflash.model.describe import describe, overview
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 from dflash.model.state.budget import Need, n_pages
 
@@ -36,13 +37,13 @@ def config_of(file):
 
 def test_no_gpu(trouble):
     with pytest.raises(Unsupported, match="device 'cuda': there is no NVIDIA GPU"):
-        load_model("demo", device="cuda")
+        load_model("demo", LoadSettings(device="cuda"))
     with pytest.raises(Unsupported, match="device 'cuda:3': there is no NVIDIA GPU"):
-        load_model("demo", device="cuda:3")
+        load_model("demo", LoadSettings(device="cuda:3"))
     with pytest.raises(Unsupported, match="'gpu': must be one of auto, cpu, cuda, or a GPU as cuda:1"):
-        load_model("demo", device="gpu")
-    assert load_model("demo", device="auto", threads=1).trouble == "there is no NVIDIA GPU"
-    assert load_model("demo", device="cpu", threads=1).trouble is None
+        load_model("demo", LoadSettings(device="gpu"))
+    assert load_model("demo", LoadSettings(device="auto", threads=1)).trouble == "there is no NVIDIA GPU"
+    assert load_model("demo", LoadSettings(device="cpu", threads=1)).trouble is None
 
 
 def test_an_overview_says_why(trouble, file):
@@ -100,9 +101,9 @@ def test_too_little_memory(monkeypatch, file, free, sequences, context, error, w
     from dflash.model.cuda.load import load_on_gpu
 
     monkeypatch.setattr(device, "free_memory", lambda: free)
-    settings = {"context": context, "sequences": sequences, "kv": "f32", "threads": 1, "tell": lambda _: None}
+    settings = LoadSettings(context=context, sequences=sequences, kv="f32", pending=64)
     with pytest.raises(error, match=words):
-        load_on_gpu(file, config_of(file), **settings)
+        load_on_gpu(file, config_of(file), settings, threads=1, tell=lambda _: None)
 
 
 def advice(file, sequences, free, pending=64):
@@ -112,7 +113,7 @@ def advice(file, sequences, free, pending=64):
     config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfMemory) as raised:
         patch.setattr(device, "free_memory", lambda: free)
-        load_on_gpu(file, config, context=None, sequences=sequences, kv="f16", threads=1, tell=lambda _: None)
+        load_on_gpu(file, config, LoadSettings(sequences=sequences, pending=pending), threads=1, tell=lambda _: None)
     return str(raised.value).rpartition("; ")[2]
 
 
@@ -141,10 +142,10 @@ def test_an_error_counts_the_sequences_that_fit(file, monkeypatch):
     monkeypatch.setattr(load, "DeviceModel", lambda *_, slots, **__: slots - 1)
     for rows, n in found.items():
         config = Config.from_gguf(file.metadata, file.tensors, pending=rows)
-        settings = {"context": None, "kv": "f16", "threads": 1, "tell": lambda _: None}
-        assert load.load_on_gpu(file, config, sequences=n, **settings) == n
+        fits, more = (LoadSettings(sequences=each, pending=rows) for each in (n, n + 1))
+        assert load.load_on_gpu(file, config, fits, threads=1, tell=lambda _: None) == n
         with pytest.raises(OutOfMemory):
-            load.load_on_gpu(file, config, sequences=n + 1, **settings)
+            load.load_on_gpu(file, config, more, threads=1, tell=lambda _: None)
     assert advice(file, 500, 2 * GIB, pending=8).count("sequences fit") == 2
     assert advice(file, 500, GIB // 2) == "no sequence fits beside them, with any number of pending rows"
 
@@ -160,18 +161,18 @@ def test_memory_of_pending_rows(file, pending):
 
 def test_pages_of_a_gpu(file):
     config = config_of(file)
-    pages, context = n_pages(config, context=None, sequences=8, kv="f16", room=1 << 40)
+    pages, context = n_pages(config, LoadSettings(), room=1 << 40)
     assert (pages, context) == (8 * config.context // 256, config.context)
-    fewer, context = n_pages(config, context=None, sequences=8, kv="f16", room=1 << 28)
+    fewer, context = n_pages(config, LoadSettings(), room=1 << 28)
     assert context <= config.context
     assert 1 <= fewer < pages
 
 
 def test_a_given_context_leaves_room_for_the_prefix_cache(file):
     config, page = config_of(file), Need.of(config_of(file), "f16").page
-    settings = {"sequences": 64, "kv": "f16", "room": 40 * page}
-    assert n_pages(config, context=2048, **settings) == (30, 2048)
-    assert n_pages(config, context=39 * 256, **settings) == (39, 39 * 256)  # one full context comes before that
+    short, long = (LoadSettings(sequences=64, context=context) for context in (2048, 39 * 256))
+    assert n_pages(config, short, 40 * page) == (30, 2048)
+    assert n_pages(config, long, 40 * page) == (39, 39 * 256)  # one full context comes before that
 
 
 def test_quantized_pages_of_a_gpu_have_room_to_be_unpacked(file):
@@ -180,13 +181,13 @@ def test_quantized_pages_of_a_gpu_have_room_to_be_unpacked(file):
     assert need.unpacked == 2 * 256 * config.kv_heads * config.head_size * 2
     assert Need.of(config, "f16").unpacked == 0
     room = 10 * (need.page + need.unpacked)
-    settings = {"sequences": 1, "kv": "q8_0", "room": room}
-    assert n_pages(config, context=10 * 256, **settings)[0] == 10
-    assert n_pages(config, context=None, kv_bytes=10 * need.page, **settings)[0] == 10
+    settings = {"sequences": 1, "kv": "q8_0"}
+    assert n_pages(config, LoadSettings(context=10 * 256, **settings), room)[0] == 10
+    assert n_pages(config, LoadSettings(kv_bytes=10 * need.page, **settings), room)[0] == 10
     with pytest.raises(RequestError, match="context is 2561"):
-        n_pages(config, context=10 * 256 + 1, **settings)
+        n_pages(config, LoadSettings(context=10 * 256 + 1, **settings), room)
     with pytest.raises(RequestError, match="only"):
-        n_pages(config, context=None, kv_bytes=11 * need.page, **settings)
+        n_pages(config, LoadSettings(kv_bytes=11 * need.page, **settings), room)
 
 
 def test_where_it_runs():

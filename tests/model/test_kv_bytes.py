@@ -9,6 +9,7 @@ from dflash.generation.load import start
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.state import budget
 from dflash.model.state.budget import Need, n_pages
 
@@ -22,7 +23,7 @@ def config():
 
 
 def chosen(config, kv_bytes, context=None, room=1 << 40):
-    return n_pages(config, context=context, sequences=4, kv="f16", room=room, kv_bytes=kv_bytes)
+    return n_pages(config, LoadSettings(context=context, sequences=4, kv_bytes=kv_bytes), room)
 
 
 def test_as_many_pages_as_fit_and_a_context_within_them(config):
@@ -56,7 +57,7 @@ def test_more_than_there_is(config, room, monkeypatch):
 def test_a_model_is_loaded_with_them(config, swap_pages, max_swap):
     page = Need.of(config, "f16").page
     swap_bytes = None if swap_pages is None else swap_pages * page
-    loaded, engine_thread = start(MODEL, device="cpu", threads=1, kv_bytes=2 * page, swap_bytes=swap_bytes)
+    loaded, engine_thread = start(MODEL, LoadSettings(device="cpu", threads=1, kv_bytes=2 * page, swap_bytes=swap_bytes))
     try:
         assert (loaded.model.pools.pages, loaded.model.pools.page_bytes) == (2, page)
         assert loaded.model.config.context == min(config.context, 2 * PAGE)
@@ -65,4 +66,4 @@ def test_a_model_is_loaded_with_them(config, swap_pages, max_swap):
         engine_thread.close()
         loaded.file.close()
     with pytest.raises(RequestError, match="swap_bytes is -1, must be at least 0"):
-        start(MODEL, swap_bytes=-1)
+        start(MODEL, LoadSettings(swap_bytes=-1))

@@ -14,6 +14,7 @@ from dflash.model.config import Config
 from dflash.model.describe import overview
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model, split_overview
 from dflash.model.split.names import device_kind, device_number, device_numbers
 from dflash.model.split.pools import SplitPools
@@ -164,13 +165,13 @@ def test_arguments_of_a_split(monkeypatch):
         ({"devices": two}, Unsupported, "no NVIDIA GPU"),
     ):
         with pytest.raises(error, match=words):
-            load_model("demo", **settings)
+            load_model("demo", LoadSettings(**settings))
 
 
 def test_an_overview_needs_the_gpus(monkeypatch, demo):
     monkeypatch.setattr(device, "trouble", lambda: "there is no NVIDIA GPU")
     with pytest.raises(Unsupported, match="no NVIDIA GPU"):
-        split_overview(demo[0], devices=["cuda:0", "cuda:1"])
+        split_overview(demo[0], LoadSettings(devices=["cuda:0", "cuda:1"]))
 
 
 def test_info_shows_the_plan(demo):

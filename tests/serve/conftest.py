@@ -16,6 +16,7 @@ from serve_fakes import ScriptedEngine
 
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.load import start
+from dflash.model.loading.settings import LoadSettings
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
@@ -81,7 +82,7 @@ def app_of(lm):
 
 @pytest.fixture(scope="session")
 def server(loop):
-    loaded, engine_thread = start("demo", threads=1)
+    loaded, engine_thread = start("demo", LoadSettings(threads=1))
     limits = Limits(loaded.model.config.context)
     backend = Backend(
         engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits, facts=ModelFacts.of(loaded)

@@ -9,6 +9,7 @@ from in_process import sent
 from dflash.cli.serve import default_name, main
 from dflash.errors import KernelError
 from dflash.generation.load import start
+from dflash.model.loading.settings import LoadSettings
 from dflash.serve.http_errors import INTERNAL
 
 
@@ -115,7 +116,7 @@ def test_the_flag_reaches_the_application(monkeypatch, lm):
 
 
 def test_start_loads_and_warms(lm):
-    loaded, engine_thread = start("demo", threads=1, sequences=1, context=512)
+    loaded, engine_thread = start("demo", LoadSettings(threads=1, sequences=1, context=512))
     assert loaded.model.config.context == 512
     assert engine_thread.alive
     engine_thread.close()

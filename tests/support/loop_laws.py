@@ -14,6 +14,7 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 SAMPLINGS = [
@@ -28,7 +29,7 @@ N = 40
 
 @cache
 def demo(device):
-    return load_model("demo", device=device, threads=1, context=2048, sequences=4)
+    return load_model("demo", LoadSettings(device=device, threads=1, context=2048, sequences=4))
 
 
 def loaded(name, device):

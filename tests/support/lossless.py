@@ -20,6 +20,7 @@ from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.model.batch import Span
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 LONG = os.environ.get("DFLASH_LONG") == "1"
@@ -58,7 +59,7 @@ N = 200 if LONG else 24
 @cache
 def demo(device="cpu", kv="f16"):
     """The demo with room for all strategies at once."""
-    return load_model("demo", device=device, threads=2, context=2048, sequences=len(STRATEGIES), kv=kv)
+    return load_model("demo", LoadSettings(device=device, threads=2, context=2048, sequences=len(STRATEGIES), kv=kv))
 
 
 def compare(model, prompt, strategies, n, *, tie=0.0, **settings):

@@ -14,6 +14,7 @@ from dflash.kernels.norm import gated_rms_norm, rms_norm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope import rotate
 from dflash.model.layers import Block, FullAttention, LinearAttention
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.model import Model
 from dflash.model.split.plan import plan_split
 from dflash.model.split.pools import SplitPools
@@ -29,13 +30,10 @@ def plan_of(file, config, kind, n, *, free=1 << 40, pages=24, sequences=11):
     made = plan_split(
         config,
         tensors,
-        kind=kind,
+        LoadSettings(split=kind, devices=range(n), sequences=sequences),
         names=[f"cuda:{i}" for i in range(n)],
         free=sizes,
         work=lambda _: 0,
-        context=None,
-        sequences=sequences,
-        kv="f16",
     )
     return made if pages is None else type(made)(made.kind, made.devices, pages, made.context)
 

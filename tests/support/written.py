@@ -9,6 +9,7 @@ from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.model.batch import Span
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 N = 60
@@ -80,7 +81,7 @@ def demo_on_gpu(texts, **settings):
 
     @cache
     def demo():
-        loaded = load_model("demo", device="cuda", **settings)
+        loaded = load_model("demo", LoadSettings(device="cuda", **settings))
         return loaded.model, [loaded.tokenizer.encode(text) for text in texts]
 
     @cache

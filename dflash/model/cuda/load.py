@@ -13,6 +13,7 @@ from dflash.model.cuda.ops import scratch_bytes
 from dflash.model.cuda.passes import PROMPTS, rows_of
 from dflash.model.cuda.workspace import workspace_bytes
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.state.budget import Need, n_pages
 from dflash.model.weights import Weights
 
@@ -36,30 +37,22 @@ WIDE_BYTES = 1 << 19
 
 
 def load_on_gpu(
-    file: GGUFFile,
-    config: Config,
-    *,
-    context: int | None,
-    sequences: int,
-    kv: str,
-    threads: int,
-    tell: Callable[[str], None],
-    kv_bytes: int | None = None,
-    fewer_pending: bool = False,
+    file: GGUFFile, config: Config, settings: LoadSettings, *, threads: int, tell: Callable[[str], None]
 ) -> DeviceModel:
     """Put a model on the current GPU.
 
-    file, config, context, sequences, kv, threads, kv_bytes: see `dflash.model.loading.target.load_model`.
+    settings: if `pending` is None, sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft
+        tokens at least, so that these take no more than a quarter of the memory beside the weights.
+    threads: threads that read the file.
     tell: called with the name of each phase before it begins.
-    fewer_pending: sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft tokens at least, so
-        that these take no more than a quarter of the memory beside the weights.
     Raises OutOfMemory if the weights, the scratch memory or the recurrent state of all sequences do not fit.
     Raises RequestError if the context does not fit.
     """
     tell("memory")
     free = device.free_memory()
     weights = weight_bytes(file, config)
-    if fewer_pending:
+    kv, sequences = settings.kv, settings.sequences
+    if settings.pending is None:
         config = replace(config, pending=_pending_for(config, kv, sequences, free - weights))
     chunk = chunk_for(config, kv, free - weights)
     work = work_bytes(config, kv, sequences, chunk) + RESERVE
@@ -72,7 +65,7 @@ def load_on_gpu(
             f"{file.path.name}: its weights take {weights >> 20} MiB, {sequences} sequences {texts >> 20} MiB, the work on "
             f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free; {advice}"
         )
-    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, room=room, kv_bytes=kv_bytes)
+    pages, fits = n_pages(config, settings, room)
     tell("weights")
     config = replace(config, context=fits)
     return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, chunk=chunk)

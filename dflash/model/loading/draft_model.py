@@ -9,6 +9,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import Loaded, load_model
 from dflash.model.split.names import device_number
 
@@ -53,8 +54,7 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
         _check(large, config, file.metadata.get(_TOKENS), str(name))
     finally:
         file.close()
-    loaded = load_model(
-        path,
+    settings = LoadSettings(
         device=device or large.device,
         threads=large.threads,
         context=min(config.context, large.config.context),
@@ -62,7 +62,7 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
         kv=large.pools.kv,
         pending=large.config.pending,
     )
-    return Small(loaded)
+    return Small(load_model(path, settings))
 
 
 def _gpu(model: "Model | DeviceModel") -> str | None:

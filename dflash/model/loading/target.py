@@ -3,28 +3,27 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from dflash.errors import RequestError, Unsupported
+from dflash.errors import Unsupported
 from dflash.kernels.gpu import device as gpu
-from dflash.kernels.kv_types import check_kv, kv_types
-from dflash.kernels.ragged import PENDING
-from dflash.model.config import Config, check_pending
+from dflash.kernels.kv_types import check_kv
+from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.loading.forks import check_fork
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
 from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
-from dflash.model.split.names import device_kind, device_number, device_numbers
-from dflash.model.split.plan import SPLITS
+from dflash.model.split.names import device_kind, device_number
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.own_template import own_template
@@ -37,11 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("dflash.load")
 
 Tell = Callable[[str], None]
-
-DEVICES = ("auto", "cpu", "cuda")
-
-MAX_SEQUENCES = 1024
-"""Most sequences at a time, which bounds the memory of slots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,98 +84,67 @@ def kernels_of(file: GGUFFile, config: Config, *, device: str, kv: str) -> str:
 
 def load_model(
     name: str | os.PathLike[str],
+    settings: LoadSettings,
     *,
-    device: str = "auto",
-    devices: Sequence[str | int] | None = None,
-    split: str | None = None,
-    threads: int | None = None,
-    context: int | None = None,
-    sequences: int = 8,
-    kv: str = "f16",
-    kv_bytes: int | None = None,
-    pending: int | None = None,
     progress: Tell | None = None,
     with_tokenizer: Callable[[Tokenizer], object] | None = None,
     before_kernels: Callable[[HostSettings], object] | None = None,
-    chat_template: str | os.PathLike[str] | None = None,
-    trusted_messages: bool = False,
 ) -> Loaded:
-    """Load a model, without an engine; `dflash.load` explains the other parameters and errors.
+    """Load a model, without an engine; `dflash.load` explains the errors.
 
-    threads: cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
-    context: most tokens of a sequence. By default the model's own limit, or less if that does not fit: on the CPU, sequences
-        get half of the free memory.
     progress: called with the name of each phase before it begins. If given, downloads also show a progress bar.
     with_tokenizer: called with the tokenizer before the weights are loaded.
     before_kernels: called before the first kernel of a model on the CPU is compiled.
     Raises OutOfMemory if the weights do not fit the GPU, or the machine has too little memory.
     """
-    _check(device, threads, context, sequences, kv)
     check_fork()
-    if pending is not None:
-        check_pending(pending)
-    numbers = _numbers(device, devices, split)
-    device = "cuda" if numbers else device
+    device = settings.target_device
     trouble, tell = _trouble(device), progress or (lambda _: None)
     on_host, number = bool(trouble) or device == "cpu", device_number(device)
-    settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
-    settings["threads"] = threads or n_cores()
     with memory_errors(name, "ask for fewer sequences, fewer pending rows or a smaller context"):
         path = resolve(name, progress=_ShownBar if progress else _Silent)
         tell("header")
         file = GGUFFile.open(path)
         try:
-            config = Config.from_gguf(file.metadata, file.tensors, pending=pending or PENDING)
+            config = Config.from_gguf(file.metadata, file.tensors, pending=settings.max_pending)
             refuse_sizes(config, "cpu" if on_host else "cuda")
             for size in {config.head_size, *(size for _, size in config.kv_shapes.values())}:
-                check_kv(kv, size, "cpu" if on_host else "cuda")
+                check_kv(settings.kv, size, "cpu" if on_host else "cuda")
             tell("tokenizer")
             tokenizer = Tokenizer.from_gguf(file.metadata)
             if with_tokenizer is not None:
                 with_tokenizer(tokenizer)
-            spelled = None if trusted_messages else tokenizer.spelled_tokens()
-            if chat_template is None:
+            spelled = None if settings.trusted_messages else tokenizer.spelled_tokens()
+            if settings.chat_template is None:
                 template = _template(file, tokenizer, spelled)
             else:
-                template = own_template(chat_template, tokenizer, spelled)
+                template = own_template(settings.chat_template, tokenizer, spelled)
             load: Callable[..., Model | DeviceModel]
             if on_host:
                 load = partial(_on_host, before_kernels=before_kernels or (lambda _: None))
             else:
-                several = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0])
-                load = several if len(numbers) > 1 else partial(_on_gpu, fewer_pending=pending is None)
+                load = _on_gpus if len(settings.gpus) > 1 else _on_gpu
             with gpu.on(number):
-                model = load(file, config, tell=tell, **settings)
-            return Loaded(file, model, tokenizer, template, sequences, trouble, number)
+                model = load(file, config, settings, threads=settings.threads or n_cores(), tell=tell)
+            return Loaded(file, model, tokenizer, template, settings.sequences, trouble, number)
         except BaseException:
             file.close()
             raise
 
 
-def split_overview(
-    file: GGUFFile,
-    *,
-    device: str = "auto",
-    devices: Sequence[str | int] | None,
-    split: str | None = None,
-    context: int | None = None,
-    sequences: int = 8,
-    kv: str = "f16",
-    pending: int = PENDING,
-) -> dict[str, Any]:
+def split_overview(file: GGUFFile, settings: LoadSettings) -> dict[str, Any]:
     """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
 
     Returns: ``split``, ``pages``, ``context``, and ``devices``, a list with layers and bytes of each; JSON values.
     Raises DFlashError as `load_model`, before it would load anything.
     """
-    numbers = _numbers(device, devices, split)
     _trouble("cuda")
     from dflash.model.cuda.split.load import gpu_plan
 
-    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
+    config = Config.from_gguf(file.metadata, file.tensors, pending=settings.max_pending)
     refuse_sizes(config, "cuda")
-    check_kv(kv, config.head_size, "cuda")
-    plan = gpu_plan(file, config, numbers, split or SPLITS[0], context=context, sequences=sequences, kv=kv)
+    check_kv(settings.kv, config.head_size, "cuda")
+    plan = gpu_plan(file, config, settings)
     return {
         "split": plan.kind,
         "pages": plan.n_pages,
@@ -219,58 +182,31 @@ def _trouble(device: str) -> str | None:
 def _on_host(
     file: GGUFFile,
     config: Config,
+    settings: LoadSettings,
     *,
     threads: int,
-    sequences: int,
-    kv: str,
-    kv_bytes: int | None,
     tell: Tell,
-    context: int | None,
     before_kernels: Callable[[HostSettings], object],
 ) -> Model:
     tell("kernels")
-    before_kernels(HostSettings(file, config, kv, threads))
+    before_kernels(HostSettings(file, config, settings.kv, threads))
     tell("memory")
-    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, kv_bytes=kv_bytes)
-    rows = CHUNK + config.pending * sequences
+    pages, fits = n_pages(config, settings)
+    rows = CHUNK + config.pending * settings.sequences
     config = replace(config, context=fits)
-    return Model(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, rows=rows)
+    return Model(file, config, pages=pages, slots=settings.sequences + 1, kv=settings.kv, threads=threads, rows=rows)
 
 
-def _on_gpu(file: GGUFFile, config: Config, **settings: Any) -> "DeviceModel":
+def _on_gpu(file: GGUFFile, config: Config, settings: LoadSettings, **work: Any) -> "DeviceModel":
     from dflash.model.cuda.load import load_on_gpu
 
-    return load_on_gpu(file, config, **settings)
+    return load_on_gpu(file, config, settings, **work)
 
 
-def _on_gpus(file: GGUFFile, config: Config, *, numbers: Sequence[int], kind: str, **settings: Any) -> "DeviceModel":
+def _on_gpus(file: GGUFFile, config: Config, settings: LoadSettings, **work: Any) -> "DeviceModel":
     from dflash.model.cuda.split.load import load_on_gpus
 
-    return load_on_gpus(file, config, numbers, kind, **settings)
-
-
-def _numbers(device: str, devices: Sequence[str | int] | None, split: str | None) -> tuple[int, ...]:
-    """Return the GPUs of a split; none if the model is not split."""
-    if split is not None and split not in SPLITS:
-        raise RequestError(f"split is {split!r}, must be one of {', '.join(SPLITS)}")
-    if devices is None:
-        if split is not None:
-            raise RequestError(f"split is {split!r}: needs devices, such as devices=['cuda:0', 'cuda:1']")
-        return ()
-    if device == "cpu" or device_number(device) is not None:
-        raise RequestError(f"devices: names GPUs, but device is {device!r}; give one of the two")
-    return device_numbers(devices)
-
-
-def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
-    if device not in DEVICES and device_number(device) is None:
-        raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}, or a GPU as cuda:1")
-    kv_types(kv)
-    for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
-        if value is not None and value < 1:
-            raise RequestError(f"{what} is {value}, must be at least 1")
-    if sequences > MAX_SEQUENCES:
-        raise RequestError(f"sequences is {sequences}, must be at most {MAX_SEQUENCES}")
+    return load_on_gpus(file, config, settings, **work)
 
 
 def _template(file: GGUFFile, tokenizer: Tokenizer, spelled: SpelledTokens | None) -> ChatTemplate | None:

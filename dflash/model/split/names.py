@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from dflash.errors import RequestError
 
+SPLITS = ("tensor", "layer")
+"""Kinds of splits: every layer over all devices, or blocks of consecutive layers on one device each."""
+
 _PREFIX = "cuda:"
 
 

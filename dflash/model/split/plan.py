@@ -8,11 +8,9 @@ from dflash.errors import OutOfMemory, RequestError, Unsupported
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf.part import TensorInfo
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.split.shards import Shard, own_rows, shard_config
 from dflash.model.state.budget import Need, n_pages
-
-SPLITS = ("tensor", "layer")
-"""Kinds of splits: every layer over all devices, or blocks of consecutive layers on one device each."""
 
 _STEPS = 40  # of the bisection that balances the devices; the last one changes 1e-12 of the memory
 
@@ -52,7 +50,7 @@ class DevicePlan:
 class SplitPlan:
     """A model on several devices.
 
-    kind: one of `SPLITS`.
+    kind: one of `dflash.model.split.names.SPLITS`.
     devices: the first one also has the embedding, the LM head and the drafts.
     n_pages: KV pages.
     context: most tokens of a sequence.
@@ -73,25 +71,18 @@ class SplitPlan:
 def plan_split(
     config: Config,
     tensors: Collection[TensorInfo],
+    settings: LoadSettings,
     *,
-    kind: str,
     names: Sequence[str],
     free: Sequence[int],
     work: Callable[[Config], int],
-    context: int | None,
-    sequences: int,
-    kv: str,
-    kv_bytes: int | None = None,
 ) -> SplitPlan:
-    """Divide a model among devices.
+    """Divide a model among devices; recurrent states are allocated for one more sequence than `settings` say.
 
     tensors: tensors that the model uses.
-    kind: one of `SPLITS`.
     names: names of the devices.
     free: free bytes of each device.
     work: returns the bytes of scratch memory and reserve of a device that runs layers of these sizes.
-    context, sequences, kv, kv_bytes: see `dflash.model.state.budget.n_pages`; recurrent states are allocated for one more
-        sequence.
     Raises OutOfMemory if a device has too little memory; the message names it.
     Raises RequestError if there are fewer layers than devices, or the context does not fit.
     Raises Unsupported if a tensor split does not divide the model, or its layers differ.
@@ -100,14 +91,14 @@ def plan_split(
         raise Unsupported(
             f"architecture {config.architecture!r} runs on one GPU: load it with device='cuda', without devices"
         )
-    texts = sequences + 1
+    kind, kv, texts = settings.split_kind, settings.kv, settings.sequences + 1
     if kind == "tensor":
         part, wholes = shard_config(config, len(names)), [range(config.n_layers)] * len(names)
         configs, used = [part] * len(names), work(config)
         weights = [_shard_bytes(config, tensors, Shard(rank, len(names))) for rank in range(len(names))]
     else:
         used = work(config)
-        wholes = _assign(config, tensors, [n - used for n in free], names, texts=texts, kv=kv, context=context)
+        wholes = _assign(config, tensors, [n - used for n in free], names, texts=texts, kv=kv, context=settings.context)
         configs = [layers_config(config, layers) for layers in wholes]
         weights = [_layer_bytes(config, tensors, layers, home=layers.start == 0) for layers in wholes]
     needs = [Need.of(each, kv) for each in configs]
@@ -116,14 +107,13 @@ def plan_split(
     for name, room, need, n, w, s in zip(names, rooms, needs, free, weights, states, strict=True):
         if room < need.page:
             raise OutOfMemory(
-                f"{name}: its weights take {w >> 20} MiB, {sequences} sequences {s >> 20} MiB, the work on them "
+                f"{name}: its weights take {w >> 20} MiB, {settings.sequences} sequences {s >> 20} MiB, the work on them "
                 f"{used >> 20} MiB; it has {n >> 20} MiB free; set fewer sequences or a smaller pending"
             )
     whole = Need.of(config, kv)
     pages_of = [need.page and need.page + need.unpacked for need in needs]
     fit = min((room // page for room, page in zip(rooms, pages_of, strict=True) if page), default=0)
-    about: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
-    pages, most = n_pages(config, room=fit * (whole.page + whole.unpacked), **about)
+    pages, most = n_pages(config, settings, room=fit * (whole.page + whole.unpacked))
     cached = [pages * page for page in pages_of]
     devices = tuple(
         DevicePlan(name, layers, part, w, s, p, used, n)

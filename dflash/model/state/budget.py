@@ -8,6 +8,7 @@ from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.loading.free_memory import free_memory
+from dflash.model.loading.settings import LoadSettings
 
 
 class Need(NamedTuple):
@@ -44,27 +45,24 @@ class Need(NamedTuple):
         )
 
 
-def n_pages(
-    config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None, kv_bytes: int | None = None
-) -> tuple[int, int]:
+def n_pages(config: Config, settings: LoadSettings, room: int | None = None) -> tuple[int, int]:
     """Choose the number of KV pages to allocate.
 
-    context: tokens that one sequence must be able to have; by default the model's own limit, or less if that does not fit.
-    sequences: sequences at a time; their full contexts need not fit all at once.
-    kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+    settings: a given `context` fits one sequence, None is the model's own limit or less if that does not fit; the full
+        contexts of all `sequences` need not fit at once. A given `kv_bytes` is used instead of a share of the memory.
     room: bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
-    kv_bytes: most bytes of all pages, instead of a share of the memory.
     Returns pages, context: pages to allocate, and most tokens of a sequence.
-    Raises RequestError if `context` does not fit, or is more than the model was trained for; if `kv_bytes` is less than a
+    Raises RequestError if the context does not fit, or is more than the model was trained for; if `kv_bytes` is less than a
         page or the context takes, or more than there is.
 
     Host memory of pages that no sequence reaches is never touched, so that it costs nothing. GPU memory is allocated at
     once. There all pages together take three quarters of `room`, or a quarter without a given `context`, or one full context
     if that is more; states of the prefix cache take the rest.
     """
+    context, sequences, kv_bytes = settings.context, settings.sequences, settings.kv_bytes
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
-    need = Need.of(config, kv)
+    need = Need.of(config, settings.kv)
     page = need.page + (0 if room is None else need.unpacked)
     if kv_bytes is not None and need.page:
         texts = sequences * (need.state + need.pending)

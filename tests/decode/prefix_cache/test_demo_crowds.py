@@ -16,6 +16,7 @@ from dflash.decode.prefix_cache.disk import DiskTier
 from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 N_SESSIONS = int(os.environ.get("DFLASH_SESSIONS", "24"))
@@ -25,7 +26,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.9, top_p=0.9, seed=7), Sampling(
 
 @pytest.fixture(scope="module", params=["f16", "f32", "q8_0"])
 def loaded(request):
-    return load_model("demo", device="cpu", threads=1, context=1024, sequences=6, kv=request.param)
+    return load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=6, kv=request.param))
 
 
 def test_warm_is_cold(loaded, tmp_path):

@@ -16,6 +16,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.generation.role_boundaries import role_boundaries
 from dflash.kernels.ragged import PAGE
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 STRATEGIES = ["plain", "dflash", "mtp:2", "ddtree:8", "lookup", "first(lookup,mtp:2)"]
@@ -24,7 +25,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.8, top_p=0.9, seed=5)]
 
 @pytest.fixture(scope="module", params=["f16", "f32"])
 def loaded(request):
-    return load_model("demo", device="cpu", threads=1, context=1024, sequences=3, kv=request.param)
+    return load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=3, kv=request.param))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_boundaries_of_a_conversation(loaded):
 @pytest.fixture(scope="module")
 def short_reach():
     """The demo with a draft model that attends to 64 positions, so that prompts are longer than that."""
-    return load_model("demo", device="cpu", threads=1, context=1024, sequences=3), DFlash(context=64)
+    return load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=3)), DFlash(context=64)
 
 
 def accepted(engine, prompt, drafter, shape=None, **settings):

@@ -17,6 +17,7 @@ from dflash.decode.prefix_cache.disk.identity import identity_of, sources_hash
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import NotFound
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 ENGINES = []
@@ -30,12 +31,12 @@ TEXT = "def add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n    return a 
 
 @pytest.fixture(scope="module", params=["f16", "f32", "q8_0", "q4_0"])
 def each_kv(request):
-    return load_model("demo", device="cpu", threads=1, context=1024, sequences=3, kv=request.param)
+    return load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=3, kv=request.param))
 
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo", device="cpu", threads=1, context=1024, sequences=3)
+    return load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=3))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import PoolExhausted
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 END, BLANK, WORD, CONTROL, PROMPT = 0, 1, 6, 7, [3, 8, 5, 2]
@@ -185,7 +186,7 @@ def test_cancelled_while_it_is_held_back():
 @pytest.mark.parametrize(("n_prompt", "read"), [(257, 256), (300, 299), (800, 2 * 799)])
 def test_where_every_page_is_taken(n_prompt, read):
     """A place inside a page needs a page of its own to be remembered; where there is none, the prompt is read again."""
-    model = load_model("demo", device="cpu", threads=1, context=1024, sequences=1).model
+    model = load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=1)).model
     prompt = np.random.default_rng(1).integers(0, 16000, n_prompt).tolist()
     engine = Engine(model)
     plain = engine.add(Session(prompt, max_tokens=6))

@@ -8,6 +8,7 @@ from dflash.decode.drafters import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 SAMPLINGS = [
@@ -19,7 +20,7 @@ SAMPLINGS = [
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo", device="cpu", threads=1, context=1024, sequences=8)
+    return load_model("demo", LoadSettings(device="cpu", threads=1, context=1024, sequences=8))
 
 
 @pytest.fixture(scope="module")

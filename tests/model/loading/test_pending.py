@@ -9,6 +9,7 @@ from dflash.cli.info import as_text
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.errors import RequestError
 from dflash.model.config import Config
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 TEXT = "def fibonacci(n):\n    if n"
@@ -18,7 +19,7 @@ SMALL = {"device": "cpu", "threads": 1, "context": 512, "sequences": 2}
 def test_out_of_range():
     for pending in (0, 65, -3):
         with pytest.raises(RequestError, match=f"pending is {pending}, must be 1 to 64"):
-            load_model("demo", **SMALL, pending=pending)
+            load_model("demo", LoadSettings(**SMALL, pending=pending))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from dflash.model.draft import load as draft_load
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading import mtp
 from dflash.model.loading import target as target_model
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 from dflash.model.runnable import refuse_sizes
 
@@ -44,7 +45,7 @@ def test_sizes_that_no_kernel_takes(monkeypatch, changes, message):
     config = config_of(MTP)
     monkeypatch.setattr(target_model.Config, "from_gguf", lambda *_, **__: replace(config, **changes))
     with pytest.raises(Unsupported, match=message):
-        load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
+        load_model(MTP, LoadSettings(device="cpu", threads=1, context=256, sequences=1))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_too_little_memory(monkeypatch, shortage):
 
     monkeypatch.setattr(target_model, "Model", fails)
     with pytest.raises(OutOfMemory, match=r"qwen35-r2-mtp-F16\.gguf': out of memory .*llocate.*: ask for fewer sequences"):
-        load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
+        load_model(MTP, LoadSettings(device="cpu", threads=1, context=256, sequences=1))
     monkeypatch.setattr(draft_load, "open_draft", fails)
     target = type("Target", (), {"device": "cpu"})()
     with pytest.raises(OutOfMemory, match=r"'demo-draft': out of memory .*: use another strategy"):
@@ -109,7 +110,7 @@ def test_other_errors_stay(monkeypatch, error):
 
     monkeypatch.setattr(target_model, "Model", fails)
     with pytest.raises(type(error), match=str(error).replace("[", r"\[").replace("]", r"\]")):
-        load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
+        load_model(MTP, LoadSettings(device="cpu", threads=1, context=256, sequences=1))
 
 
 def test_memory_that_the_system_refuses():

@@ -17,6 +17,7 @@ from dflash.decode.drafting.draft import Draft
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.session import Step
 from dflash.generation.load import start
+from dflash.model.loading.settings import LoadSettings
 from dflash.serve.admin.engine_counters import BucketCounts, EngineCounters
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
@@ -120,7 +121,7 @@ def test_openmetrics_is_spoken_on_demand(http):
 def prefix_server(serving, tmp_path):
     """A server whose prefix cache holds some snapshots, and has a folder."""
     cache = {"prefix_cache": 64 << 20, "prefix_cache_folder": tmp_path / "states"}
-    loaded, engine_thread = start("demo", threads=1, context=1024, sequences=1, **cache)
+    loaded, engine_thread = start("demo", LoadSettings(threads=1, context=1024, sequences=1, **cache))
     limits, facts = Limits(loaded.model.config.context), ModelFacts.of(loaded)
     backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=limits, facts=facts)
     with serving(build_app(backend)) as url:

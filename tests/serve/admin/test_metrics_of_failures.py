@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dflash.errors import KernelError
 from dflash.generation.load import start
+from dflash.model.loading.settings import LoadSettings
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
@@ -82,7 +83,7 @@ def test_a_guard_that_ends_a_text_in_circles(http, changes):
 
 def test_sequences_that_outgrow_the_pages(serving):
     """Three KV pages of 1 MiB and 256 tokens, for two sequences that need two each."""
-    loaded, engine_thread = start("demo", threads=1, sequences=2, kv_bytes=3 << 20)
+    loaded, engine_thread = start("demo", LoadSettings(threads=1, sequences=2, kv_bytes=3 << 20))
     engine_thread.engine.starter.headroom = 0
     backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=Limits(loaded.model.config.context))
     with serving(build_app(backend)) as url, httpx.Client(base_url=url, timeout=GUARD) as http:

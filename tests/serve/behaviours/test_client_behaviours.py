@@ -41,6 +41,7 @@ from in_process import sent
 from three_apis import CALL, CHAT, END, MESSAGES, PATHS, RESPONSES, TOOLS, body_of, events_of
 
 from dflash.generation.load import start
+from dflash.model.loading.settings import LoadSettings
 from dflash.serve import limits
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
@@ -154,7 +155,9 @@ def test_a_prompt_beyond_the_context_is_refused_in_known_words(ask, path, stream
 @pytest.fixture(scope="module")
 def small():
     """A server with a small context and a prefix cache; posts to it."""
-    loaded, engine_thread = start("demo", threads=1, context=1024, sequences=2, kv_bytes=64 << 20, prefix_cache=256 << 20)
+    loaded, engine_thread = start(
+        "demo", LoadSettings(threads=1, context=1024, sequences=2, kv_bytes=64 << 20, prefix_cache=256 << 20)
+    )
     app = build_app(Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=Limits(1024)))
     yield lambda path, body: sent(app, "POST", path, json=body)
     engine_thread.close()

@@ -20,6 +20,7 @@ from loops import BOTH_LOOPS
 from processes import process
 
 from dflash.cli import serve
+from dflash.cli.model_arguments import load_settings
 from dflash.cli.serve_arguments import parse, sampling_defaults
 from dflash.errors import RequestError
 from dflash.serve.app import build_app
@@ -223,7 +224,8 @@ def test_the_process_ends_its_start_with_a_command_that_works():
     ],
 )
 def test_options_of_other_servers(words, field, value):
-    assert getattr(parse(words), field) == value
+    arguments = parse(words)
+    assert {**vars(arguments), **load_settings(arguments)}[field] == value
 
 
 @pytest.mark.parametrize(

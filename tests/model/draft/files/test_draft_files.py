@@ -30,6 +30,7 @@ from dflash.model.draft.config import default_target_layer_ids
 from dflash.model.draft.files.folder import config_of as config_of_folder
 from dflash.model.draft.files.names import expected
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 
@@ -358,4 +359,4 @@ def test_targets_are_no_drafts_and_drafts_no_targets():
     with pytest.raises(Unsupported, match="'qwen35' is no draft model"):
         load_draft("demo", target(), sequences=1)
     with pytest.raises(Unsupported, match="is a draft model: load its target"):
-        load_model("demo-draft", device="cpu")
+        load_model("demo-draft", LoadSettings(device="cpu"))
