@@ -83,11 +83,11 @@ class Engine:
         Other work that uses the model; one piece runs before each step.
     n_preempted : int
         Number of preemptions so far.
+    rereads : RereadQueue
     prompt_share : PromptShare or None
     draft_budget : DraftBudget or None
-        See there; None without `max_step`, or `draft_budget`.
     starter : Starter
-        Starts sessions; holds `headroom` and `max_swap`.
+        See there. The budgets are None without `max_step`, or `draft_budget`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Engine:
         self._behind: list[BatchPart] = []  # prompts that the device may still be reading
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
-        self.errands, self._rereads = Errands(), RereadQueue(prefix_cache, model.chunk_alignment)
+        self.errands, self.rereads = Errands(), RereadQueue(prefix_cache, model.chunk_alignment)
         self._n_ended = self._n_failures = self.n_preempted = 0
         self._failure: str | None = None
 
@@ -137,7 +137,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """True if `step` has work to do. A failed engine is always busy: its `step` raises the failure."""
-        return bool(self._active or self._added or self._waiting or self._rereads or self.errands or self._failure)
+        return bool(self._active or self._added or self._waiting or self.rereads.is_due or self.errands or self._failure)
 
     @property
     def _reread(self) -> Reread | None:
@@ -251,7 +251,7 @@ class Engine:
             self.model.attachments.close()
 
     def _cancel_all(self) -> None:
-        self._rereads.clear()
+        self.rereads.clear()
         self._take_added()
         for session in (*self._active, *self._waiting):
             session.cancel()
@@ -274,7 +274,7 @@ class Engine:
 
     def _admit(self) -> None:
         if self._waiting and (reread := self._reread) is not None:
-            self._rereads.put_back(reread)
+            self.rereads.put_back(reread)
             self._to_save += [reread] * (reread.n_prefilled > reread.n_cached)
             self._to_end.append((reread, Step([], finish="cancelled")))
             self._save_states()
@@ -286,9 +286,9 @@ class Engine:
                 self._end(tried.session, tried.end, tried.error)
             else:
                 insort(self._active, tried.session, key=place)
-                self._rereads.drop(tried.session)
+                self.rereads.drop(tried.session)
         if not self._waiting and not self._active:
-            self._rereads.start_first(self.starter, self._active)
+            self.rereads.start_first(self.starter, self._active)
 
     def _advance(self) -> None:
         """Advance all active sessions by one step: propose, forward, verify, commit, observe."""
@@ -322,7 +322,7 @@ class Engine:
         if parts[0].session.is_reread:
             self.model.finish()  # else more pieces would be launched before a request arrives
         seconds = perf_counter() - started
-        self._rereads.count(parts, seconds)
+        self.rereads.count(parts, seconds)
         for learner in (self.prompt_share, self.draft_budget):
             if learner is not None:
                 learner.observe(timed, seconds)
@@ -497,4 +497,4 @@ class Engine:
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason
-        self._rereads.add(session)
+        self.rereads.add(session)

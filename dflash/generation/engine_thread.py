@@ -252,7 +252,7 @@ class EngineThread:
             self._pulse = None
         try:
             while True:
-                call = self._calls.get(block=wait)
+                call = self._calls.get(wait, self.engine.rereads.seconds_left if wait else None)
                 self._pulse = time.monotonic()
                 call()
                 del call  # frees its result or error before the next wait

@@ -13,6 +13,7 @@ from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
+from dflash.decode.scheduling.reread import RereadQueue
 from dflash.decode.session import Step
 from dflash.errors import Cancelled, DFlashError, EngineFailed, KernelError, RequestError
 from dflash.generation.completion import Completion
@@ -277,6 +278,8 @@ def test_interrupting_a_caller_frees_its_sequences(lm, pools, monkeypatch):
 
 class Broken:
     """An engine whose second step fails."""
+
+    rereads = RereadQueue(None, 1)
 
     def __init__(self):
         self.sessions, self.closed, self.n_steps = [], False, 0

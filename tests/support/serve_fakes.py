@@ -1,5 +1,6 @@
 """Fake engine with scripted output."""
 
+from dflash.decode.scheduling.reread import RereadQueue
 from dflash.decode.session import Step
 
 
@@ -8,6 +9,8 @@ class ScriptedEngine:
 
     A function in the script is called, in a step without text. After the script the session ends with the reason `finish`.
     """
+
+    rereads = RereadQueue(None, 1)
 
     def __init__(self, tokenizer, script, finish="stop"):
         self.tokenizer, self.script, self.finish = tokenizer, list(script), finish

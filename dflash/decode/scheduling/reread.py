@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 _MAX_WAITING = 32
 """Answers that wait. The oldest is dropped for one more: its next turn has probably come."""
+
+DELAY = 0.1
+"""Seconds from the end of a request to the first such prefill. A client that sends its next request at once would wait for a
+piece of it; tools of agents take seconds."""
 
 _PRIORITY = 1 << 62
 """Behind every request."""
@@ -66,12 +71,25 @@ class RereadQueue:
         self._cache = cache if cache is not None and cache.reread and cache.exact and alignment > 1 else None
         self._alignment = alignment
         self._waiting: deque[Reread] = deque(maxlen=_MAX_WAITING)
+        self._due = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the first may start; None if there is none."""
+        return max(0.0, self._due - perf_counter()) if self._waiting else None
+
+    @property
+    def is_due(self) -> bool:
+        """True if one may start on an idle device."""
+        return self.seconds_left == 0.0
+
     def add(self, session: Session) -> None:
         """Queue the answer of a session that has ended, if it is long enough for a snapshot."""
+        if not session.is_reread:
+            self._due = perf_counter() + DELAY
         if session.is_reread and session.error is not None:
             log.warning("an answer could not be prefilled again: %s", session.error)
         usual = session.use_prefix_cache and session.prefix is None and not session.is_reread
@@ -92,7 +110,7 @@ class RereadQueue:
 
         It is dropped if there is no memory for it, or more of it would be prefilled than the answer.
         """
-        if not self._waiting:
+        if not self.is_due:
             return
         reread = self._waiting.popleft()
         try:

@@ -1,14 +1,26 @@
 """Answers that are prefilled again while the device is idle, where prefilled tokens leave other bits than decoded ones."""
 
 import pytest
+from hang_guard import wait_until
 from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.scheduling import reread
 from dflash.decode.session import Session
+from dflash.generation.engine_thread import EngineThread
 
 ALIGNMENT = 4
 PROMPT = [1, 2, 3, 4, 5, 6]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock that stands still; requests may follow at once."""
+    now = [50.0]
+    monkeypatch.setattr(reread, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(reread, "DELAY", 0.0)
+    return now
 
 
 @pytest.fixture
@@ -166,3 +178,29 @@ def test_an_answer_waits_while_another_session_runs(toy):
     idle(engine)
     assert engine.prefix_cache.stats.reread_tokens > 8
     assert answer(engine, next_prompt(first)).n_cached == 12
+
+
+def test_nothing_is_read_again_at_once_after_a_request(toy, clock, monkeypatch):
+    """A client that sends the next one at once would wait for it."""
+    monkeypatch.setattr(reread, "DELAY", 0.1)
+    engine = engine_of(toy)
+    session = answer(engine)
+    assert not engine.busy
+    assert engine.rereads.seconds_left == pytest.approx(0.1)
+    clock[0] += 0.05
+    assert not engine.busy
+    clock[0] += 0.06
+    assert engine.busy
+    idle(engine)
+    assert engine.rereads.seconds_left is None
+    assert answer(engine, next_prompt(session)).n_cached == 16
+
+
+def test_the_engine_thread_reads_again_without_another_request(toy, monkeypatch):
+    monkeypatch.undo()
+    thread = EngineThread(engine := engine_of(toy))
+    try:
+        thread.call(lambda: answer(engine))
+        wait_until(lambda: engine.prefix_cache.stats.reread_tokens > 0)
+    finally:
+        thread.close()
