@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
-    from dflash.decode.acceptance import SyntheticAcceptance, golden
     from dflash.decode.drafters import (
         MTP,
         Adaptive,
@@ -42,6 +41,14 @@ if TYPE_CHECKING:
     from dflash.decode.recoveries.min_tokens import MinTokens
     from dflash.decode.recoveries.think_leak import ThinkLeak
     from dflash.decode.sampling.params import Sampling
+    from dflash.decode.verifiers import (
+        BlockVerification,
+        Coupled,
+        RejectionSampling,
+        SyntheticAcceptance,
+        Typical,
+        golden,
+    )
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.environment import environment
@@ -55,8 +62,10 @@ __all__ = [
     "LM",
     "MTP",
     "Adaptive",
+    "BlockVerification",
     "Chain",
     "Comparison",
+    "Coupled",
     "DDTree",
     "DFlash",
     "DFlashError",
@@ -69,6 +78,7 @@ __all__ = [
     "MinTokens",
     "Plain",
     "PromptLookup",
+    "RejectionSampling",
     "Sampling",
     "Strategy",
     "SuffixDecoding",
@@ -77,6 +87,7 @@ __all__ = [
     "ThinkLeak",
     "ToolStall",
     "Tree",
+    "Typical",
     "__version__",
     "compare",
     "environment",
@@ -104,8 +115,12 @@ _LAZY = {
     "MTP": "dflash.decode.drafters",
     "PromptLookup": "dflash.decode.drafters",
     "SuffixDecoding": "dflash.decode.drafters",
-    "SyntheticAcceptance": "dflash.decode.acceptance",
-    "golden": "dflash.decode.acceptance",
+    "BlockVerification": "dflash.decode.verifiers",
+    "Coupled": "dflash.decode.verifiers",
+    "RejectionSampling": "dflash.decode.verifiers",
+    "SyntheticAcceptance": "dflash.decode.verifiers",
+    "Typical": "dflash.decode.verifiers",
+    "golden": "dflash.decode.verifiers",
     "Chain": "dflash.decode.drafting.shapes",
     "Tree": "dflash.decode.drafting.shapes",
     "EmptyRetry": "dflash.decode.recoveries.empty_retry",

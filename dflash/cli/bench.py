@@ -57,13 +57,17 @@ def main(arguments: argparse.Namespace) -> int:
         return traces.main(arguments)
     _refuse(arguments, traces.OPTIONS, "measurements without --traces")
     if arguments.replay is not None:
-        _refuse(arguments, ("prompt", "depth", "prompts", "synthetic_acceptance"), "--replay")
+        _refuse(arguments, ("prompt", "depth", "prompts", "synthetic_acceptance", "verifier"), "--replay")
         return replay.main(arguments)
     _refuse(arguments, ("plot",), "measurements without --replay or --traces")
     if arguments.strategies is not None:
         _refuse(arguments, ("prompt", "depth"), "--strategies")
         return strategies.main(arguments)
-    _refuse(arguments, ("prompts", "temperature", "seed", "synthetic_acceptance"), "measurements without --strategies")
+    _refuse(
+        arguments,
+        ("prompts", "temperature", "seed", "synthetic_acceptance", "verifier"),
+        "measurements without --strategies",
+    )
     check_draft(arguments, [])
     from dflash.cli.rates.measure import Bench
     from dflash.decode.warmup.compile_ahead import compile_ahead

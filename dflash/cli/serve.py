@@ -86,7 +86,7 @@ def check_numbers(arguments: argparse.Namespace) -> None:
 
 def defaults_of(arguments: argparse.Namespace) -> "Defaults":
     """Return strategy, recoveries and sampling of requests that name none."""
-    from dflash.decode import acceptance as synthetic
+    from dflash.decode import verifiers
     from dflash.generation.recovery.names import settle
     from dflash.serve.strategy_choice import Defaults, allowed, named
 
@@ -97,9 +97,9 @@ def defaults_of(arguments: argparse.Namespace) -> "Defaults":
     if words is not None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
     text = arguments.synthetic_acceptance
-    acceptance = None if text is None else synthetic.parse(text)
+    verifier = verifiers.COUPLED if text is None else verifiers.parse_length(text)
     sampling = sampling_defaults(arguments)
-    return Defaults(strategy, arguments.draft, settings, recover, words, sampling, acceptance=acceptance)
+    return Defaults(strategy, arguments.draft, settings, recover, words, sampling, verifier=verifier)
 
 
 def _load_and_run(
@@ -136,9 +136,7 @@ def _load_and_run(
             url_of(sockets),
             name=backend.names[0],
             context=backend.limits.context,
-            strategy=strategy
-            if defaults.acceptance is None
-            else f"{strategy}, {defaults.acceptance}, TEXTS ARE MEANINGLESS",
+            strategy=strategy if not defaults.verifier.warning else f"{strategy}, {defaults.verifier.warning.upper()}",
             has_key=key is not None,
             has_template=backend.template is not None,
         )

@@ -8,7 +8,6 @@ from time import perf_counter
 
 import numpy as np
 
-from dflash.decode.acceptance.synthetic import AcceptanceSchedule
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
 from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.grammar.state import GrammarState
@@ -197,8 +196,10 @@ class Session:
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
         self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
-        synthetic, drafts = strategy.acceptance, type(strategy.drafter) is not Nothing
-        self.acceptance = AcceptanceSchedule(synthetic, self.seed) if synthetic is not None and drafts else None
+        verifier, drafts = strategy.verifier, type(strategy.drafter) is not Nothing
+        coupled = verifier.is_coupled(greedy=sampling.greedy)
+        self.verifier = verifier.start(self.seed) if drafts and not coupled else None
+        self.sampler.draws = self.verifier is not None and self.verifier.draws
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
             self.history.count()
@@ -213,7 +214,7 @@ class Session:
         self.scored_prompt: list[TokenLogprobs] = []
         self.steps: list[Step] = []
         self.interventions: list[Intervention] = []
-        self.warnings: list[str] = [] if synthetic is None else [f"{synthetic}: the text is meaningless"]
+        self.warnings: list[str] = [] if coupled or not verifier.warning else [verifier.warning]
         self.draft_vocab_steps: Counter[int] = Counter()
         self.recovery_states: list[RecoveryState] = []
         self.forced_ids: tuple[int, ...] = ()

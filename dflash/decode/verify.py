@@ -7,6 +7,8 @@ import numpy as np
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.sampler import TokenLogprobs
+from dflash.decode.verifiers.base import Taken
+from dflash.decode.verifiers.path import DraftPath
 from dflash.decode.view import SamplingView
 from dflash.errors import DFlashError
 from dflash.kernels import sample
@@ -106,14 +108,13 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     Raises DFlashError if a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
 
     Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
-    long as the logits of a node are equal; the walk ends early where masks of a grammar take too long. With a synthetic
-    acceptance, tokens of the draft are taken instead as often as it says, for measurements.
+    long as the logits of a node are equal; the walk ends early where masks of a grammar take too long. A verifier other
+    than `Coupled` decides about the draft before the walk, which then takes its tokens.
     """
     sampler, history, end_tokens = session.sampler, session.history, session.stop_ids
     start, room = len(history), session.max_length - len(history)
     forced, recorder, grammar = session.forced_ids, session.recorder, session.grammar
-    synthetic = session.acceptance is not None and len(draft) > 0 and not forced
-    taken = session.acceptance.take(draft) if session.acceptance is not None and synthetic else ()
+    taken = None if forced else _taken(draft, logits, session)
     if samples is None and not sampler.processors and grammar is None:
         samples = sample_rows(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
@@ -125,8 +126,10 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
             row = node + 1
             if len(tokens) < len(forced):
                 token = forced[len(tokens)]
-            elif len(tokens) < len(taken):
-                token = taken[len(tokens)]
+            elif taken is not None and len(tokens) < len(taken.tokens):
+                token = taken.tokens[len(tokens)]
+            elif taken is not None and taken.last is not None:
+                token = taken.last
             elif samples is not None:
                 token = samples.result.token(samples.first + row)
             else:
@@ -136,10 +139,10 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
             tokens.append(token)
             rows.append(row)
             if session.wants_logprobs:
-                logprobs.append(_logprobs(session, logits, row, token, None if forced or synthetic else samples))
+                logprobs.append(_logprobs(session, logits, row, token, None if forced or taken is not None else samples))
             if recorder is not None:
                 recorder.picked(row, logits[row], token)
-            ends = synthetic and len(tokens) > len(taken)
+            ends = taken is not None and len(tokens) > len(taken.tokens)
             node = -1 if ends or not len(draft) else draft.child(node, token)
             if grammar is not None and not forced and not grammar.affords(node + 1):
                 node = -1
@@ -158,6 +161,17 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
         history.cut(start)
         if grammar is not None:
             grammar.forget()
+
+
+def _taken(draft: Draft, logits: LogitRows, session: SamplingView) -> Taken | None:
+    """Return the decision of the session's verifier about a draft; None if the walk decides."""
+    if session.verifier is None or not len(draft):
+        return None
+    start = len(session.history)
+    try:
+        return session.verifier.take(draft, DraftPath(draft, logits, session))
+    finally:
+        session.history.cut(start)
 
 
 def _logprobs(session: SamplingView, logits: LogitRows, row: int, token: int, samples: Samples | None) -> TokenLogprobs:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.acceptance.synthetic import AcceptanceSchedule
 from dflash.decode.drafting.shapes import Shape
 from dflash.decode.grammar.state import GrammarState
 from dflash.decode.output_part import OutputReader
@@ -23,6 +22,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
+from dflash.decode.verifiers.base import VerifierState
 
 Detokenize = Callable[[Sequence[int]], str]
 """Returns the text of token ids."""
@@ -97,11 +97,11 @@ class SessionView(Protocol):
         """The strategy, for the shape of the drafts. Read in `Drafter.start`; never changes."""
         ...
 
-    acceptance: AcceptanceSchedule | None
-    """Draft tokens that are accepted whatever the target predicts; then they must reach the host before."""
+    verifier: VerifierState | None
+    """Decides which draft tokens are accepted; None as `Coupled` does. With one, draft tokens must reach the host."""
 
     sampler: Sampler
-    """Sampling parameters (`Sampler.params`) for drafters that draw their tokens as the target does.
+    """Sampling parameters (`Sampler.draft_params`) for drafters that draw their tokens as the target does.
 
     `Sampler.processors` is not empty if logits depend on the path; then draft tokens must reach the host before they are
     verified. Recoveries may add a processor in `start` or `check_step` and remove it later; drafters must not.
@@ -253,8 +253,8 @@ class SamplingView(Protocol):
     forced_ids: tuple[int, ...]
     """Ids to take instead of sampled ones; see `SessionView.forced_ids`."""
 
-    acceptance: AcceptanceSchedule | None
-    """Draft tokens to take instead of sampled ones, for measurements; None for all else."""
+    verifier: VerifierState | None
+    """Decides about the draft; None as `Coupled` does."""
 
     recorder: Recorder | None
     """Receives each pick."""

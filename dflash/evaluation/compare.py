@@ -8,6 +8,7 @@ from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.sampling.params import check_whole
 from dflash.decode.shared_prefix import n_shared
+from dflash.decode.verifiers import COUPLED
 from dflash.errors import RequestError
 from dflash.evaluation.comparison import Comparison
 from dflash.evaluation.measuring import bar, n_warm_up
@@ -113,7 +114,7 @@ def compare(
                     rows[name].add(round_, generation)
                     shown.update()
                 for row in rows.values():
-                    if row.strategy.acceptance is not None:
+                    if not row.is_judged(row.generations[-1]):
                         continue
                     own = row.generations[-1].tokens
                     wanted = truth.setdefault(i, own)
@@ -134,7 +135,7 @@ def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -
     for value in values:
         one = _made(value, draft, settings)
         name = value if isinstance(value, str) else " | ".join([registry.name(one), *map(repr, one.recoveries)])
-        name += f", {one.acceptance}" if one.acceptance is not None else ""
+        name += f", {one.verifier}" if one.verifier != COUPLED else ""
         if name in found:
             raise RequestError(f"compare: {name} is given twice; use a mapping to name the strategies yourself")
         found[name] = one

@@ -150,7 +150,7 @@ class Comparison:
         )
         shares = [f"{row.shares[part]:.0%}" for part in PARTS]
         text = "same" if not row.differs else f"{len(row.differs)} DIFFER"
-        text = text if row.strategy.acceptance is None else "synthetic"
+        text = text if all(map(row.is_judged, row.generations)) else row.strategy.verifier.guarantee
         rate = f"{row.rate:,.1f}{deviation}", f"{self.speed_up(row):.2f}"
         return [row.name, *rate, f"{row.tokens_per_step:.2f}", *drafts, *shares, f"{row.first_token * 1e3:,.0f}", text]
 

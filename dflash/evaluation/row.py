@@ -36,6 +36,10 @@ class Row:
         self.rounds[round_] = (n + sum(len(step.tokens) for step in _timed(generation)), seconds + generation.timings.decode)
         self.generations.append(generation)
 
+    def is_judged(self, generation: Generation) -> bool:
+        """Return True if the verifier promises the first strategy's tokens for a request."""
+        return self.strategy.verifier.is_coupled(greedy=generation.sampling.greedy)
+
     @property
     def rates(self) -> list[float]:
         """Output tokens per second of each round; 0 if every request ended in its first step."""
@@ -106,6 +110,7 @@ class Row:
             "acceptance_by_position": self.acceptance_by_position,
             "shares": self.shares,
             "first_token_seconds": self.first_token,
+            "guarantee": self.strategy.verifier.guarantee,
             "same_text": not self.differs,
             "differs": [{"prompt": prompt, "token": token} for prompt, token in self.differs],
             "warnings": sorted({each for one in self.generations for each in one.warnings}),

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash.decode import registry
-from dflash.decode.acceptance import SyntheticAcceptance
 from dflash.decode.drafters import Strategy
 from dflash.decode.recoveries.base import Recovery
 from dflash.decode.registry.recoveries import from_request
+from dflash.decode.verifiers import COUPLED, Verifier
 from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
@@ -73,7 +73,7 @@ class Defaults:
     allowed: strategy names that requests may use; None allows all, an empty tuple none.
     sampling: sampling parameters of requests that leave them out, by the name of their field.
     without_files: strategy names for which neither the model's file nor the table of published drafts has what they need.
-    acceptance: acceptance of all requests, for measurements.
+    verifier: verifier of all requests.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -83,7 +83,7 @@ class Defaults:
     allowed: tuple[str, ...] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     without_files: Collection[str] = ()
-    acceptance: SyntheticAcceptance | None = None
+    verifier: Verifier = COUPLED
 
 
 PLAIN = Defaults()
@@ -106,7 +106,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     recover = defaults.recover if wanted.recover is None else wanted.recover
     named_recoveries = await asyncio.to_thread(recoveries, recover, language)
     added = dict.fromkeys((*named_recoveries, *recoveries(wanted.more, language)))
-    return replace(strategy, recoveries=(*strategy.recoveries, *added), acceptance=defaults.acceptance)
+    return replace(strategy, recoveries=(*strategy.recoveries, *added), verifier=defaults.verifier)
 
 
 def allowed(text: str | None) -> tuple[str, ...] | None:

@@ -3,11 +3,11 @@
 import pytest
 from in_process import sent
 
-from dflash.decode.acceptance import SyntheticAcceptance
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
+from dflash.decode.verifiers import SyntheticAcceptance
 from dflash.errors import RequestError, Unsupported
 from dflash.generation.recovery.think_budget import ThinkBudget
 from dflash.serve.app import build_app
@@ -164,7 +164,7 @@ def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, messa
 
 
 def test_a_server_with_synthetic_acceptance_says_so_everywhere(server):
-    defaults = Defaults(Strategy(PromptLookup(min_ngram=1)), acceptance=SyntheticAcceptance(1.5))
+    defaults = Defaults(Strategy(PromptLookup(min_ngram=1)), verifier=SyntheticAcceptance(1.5))
     app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
     mark = "synthetic acceptance 1.5 (assumed)"
     assert mark in sent(app, "GET", "/health").json()["warning"]

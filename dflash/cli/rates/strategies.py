@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from dflash.decode.drafters import Strategy
 
 
+OPTIONS = ("prompts", "temperature", "seed", "synthetic_acceptance", "verifier")
+"""Options of comparisons alone."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     group = parser.add_argument_group("comparison of strategies (-n is then the maximum output length, -r defaults to 1)")
@@ -23,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_draft(group)
     group.add_argument("--temperature", type=float, metavar="T", help="temperature in place of that of the prompt sets")
     add_synthetic_acceptance(group)
+    group.add_argument("--verifier", metavar="NAME", help="rejection, block or typical[:EPSILON[:DELTA]] (coupled)")
     group.add_argument("--seed", type=int, metavar="N", help="sampling seed (0)")
 
 
@@ -58,7 +63,7 @@ def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
 
     Raises RequestError if there is no such strategy, or none of them takes a given draft option.
     """
-    from dflash.decode import acceptance as synthetic
+    from dflash.decode import verifiers
     from dflash.decode.drafting.drafter import Nothing
     from dflash.decode.registry import parts
     from dflash.evaluation.compare import named
@@ -66,7 +71,12 @@ def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
     names = [name.strip() for name in parts("plain" if arguments.strategies is None else arguments.strategies)]
     check_draft(arguments, names)
     chosen = named(names, arguments.draft, draft_settings(arguments))
-    if arguments.synthetic_acceptance is not None:
-        acceptance = synthetic.parse(arguments.synthetic_acceptance)
-        chosen |= {name: replace(one, acceptance=acceptance) for name, one in chosen.items() if one.drafter != Nothing()}
+    given = (
+        (verifiers.parse, getattr(arguments, "verifier", None)),
+        (verifiers.parse_length, arguments.synthetic_acceptance),
+    )
+    for parse, text in given:
+        if text is not None:
+            verifier = parse(text)
+            chosen |= {name: replace(one, verifier=verifier) for name, one in chosen.items() if one.drafter != Nothing()}
     return chosen

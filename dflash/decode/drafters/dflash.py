@@ -167,11 +167,11 @@ class _DFlashState(ModelDrafterState):
         most = self.draft_model.config.max_draft
         if not self.on_device and self.shape == Chain():
             most = min(most, DEPTH)
-        n, width = self.shape.wants(most, max_draft)
+        n, width = self.wants(most, max_draft)
         if n < 1:
             return None
         ids = self.session.token_ids
-        return DraftRequest(self.state, ids[-1], n, self.session.sampler.params, width, self._vocab_tracker.select(ids))
+        return DraftRequest(self.state, ids[-1], n, self.params, width, self._vocab_tracker.select(ids))
 
     def device_request(self) -> tuple[DeviceDraftRequest[DraftState], int]:
         """Return the request for a draft on a GPU, and the number of its tokens to use.

@@ -124,7 +124,7 @@ class _DraftModelState(ModelDrafterState):
     def request(self, max_draft: int) -> tuple[int, int] | None:
         """Return the number of draft tokens and of candidates for each."""
         max_draft = min(max_draft, self.draft_model.config.context - len(self.session.token_ids))
-        n, width = self.shape.wants(self.shape.depth or DEPTH, max_draft)
+        n, width = self.wants(self.shape.depth or DEPTH, max_draft)
         return (n, width) if n > 0 else None
 
     @staticmethod
@@ -187,7 +187,7 @@ def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans
     last = np.cumsum([len(span.tokens) for span in spans]) - 1
     sessions = [drafter_state.session for drafter_state in drafter_states]
     if not isinstance(out.logits, np.ndarray) and out.logits.shape[1] == drafter_states[0].n_vocab:
-        width, row_params = max(each.ids.shape[1] for each in found), [session.sampler.params for session in sessions]
+        width, row_params = max(each.ids.shape[1] for each in found), [each.params for each in drafter_states]
         places = [len(session.token_ids) + depth for session in sessions]
         put(found, depth, *out.logits.candidates(last.tolist(), row_params, places, width))
         return
@@ -196,6 +196,6 @@ def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans
         found,
         depth,
         logits,
-        [session.sampler.params for session in sessions],
+        [each.params for each in drafter_states],
         [len(session.token_ids) for session in sessions],
     )

@@ -11,7 +11,9 @@ from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterSnapshot, LaunchDraft, NextStep, Rows
+from dflash.decode.drafting.sampled_chain import sampled_chain
 from dflash.decode.drafting.shapes import Chain
+from dflash.kernels.sample import POOL, SampleParams
 
 if TYPE_CHECKING:
     from dflash.decode.drafters.diagnostics import DraftDiagnostics
@@ -97,6 +99,16 @@ class ModelDrafterState:
             state.close()
             raise
 
+    @property
+    def params(self) -> SampleParams:
+        """Sampling parameters of the next draft on the host."""
+        return self.session.sampler.draft_params(len(self.session.token_ids))
+
+    def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
+        """Return positions and candidates of the next draft on the host; see `Shape.wants`."""
+        n, width = self.shape.wants(max_depth, max_draft)
+        return n, POOL if self.session.sampler.draws else width
+
     def can_defer(self) -> bool:
         """Return True if the next draft may stay on the GPU until it is verified."""
         return self.on_device and can_defer(self.session)
@@ -171,7 +183,10 @@ class ModelDrafterState:
 
     def draft_of(self, candidates: Candidates, max_draft: int) -> Draft:
         """Return the draft made from candidates."""
-        draft = self.shape.draft(candidates, max_draft)
+        if self.session.sampler.draws:
+            draft = sampled_chain(candidates, max_draft, self.params, len(self.session.token_ids))
+        else:
+            draft = self.shape.draft(candidates, max_draft)
         self.count_draft(len(draft))
         return draft
 

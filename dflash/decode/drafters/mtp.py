@@ -153,10 +153,10 @@ class _MtpState(ModelDrafterState):
 
     def request(self, max_draft: int) -> MtpRequest | None:
         """Return the request for a draft; None if there is room for no token, or no hidden state was observed yet."""
-        n, width = self.shape.wants(self.shape.depth or DEPTH, max_draft)
+        n, width = self.wants(self.shape.depth or DEPTH, max_draft)
         if n < 1 or not len(self.unread):
             return None
-        position, params, (tokens, hidden) = len(self.session.token_ids), self.session.sampler.params, self.new()
+        position, params, (tokens, hidden) = len(self.session.token_ids), self.params, self.new()
         return MtpRequest(
             self.state, tokens, hidden, n, params, position, width, self._vocab_tracker.select(self.session.token_ids)
         )

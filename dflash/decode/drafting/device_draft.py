@@ -29,6 +29,7 @@ class DeferredDraft(Draft):
         self._found: tuple[Ints, Ints] | None = None
         self._line: list[int] | None = None
         object.__setattr__(self, "scores", None)
+        object.__setattr__(self, "probs", None)
         object.__setattr__(self, "_children", None)
 
     def __len__(self) -> int:
@@ -77,12 +78,12 @@ class DeferredDraft(Draft):
 def can_defer(session: SessionView, *, drafts: bool = True) -> bool:
     """Return True if tokens of a session may stay on the device until the next step is launched.
 
-    Processors, grammars, recoveries, forced tokens and log-probabilities need them on the host before; synthetic acceptance
-    needs draft tokens.
+    Processors, grammars, recoveries, forced tokens and log-probabilities need them on the host before; verifiers other than
+    `Coupled` need draft tokens.
 
     drafts: whether there are draft tokens.
     """
     sampler = session.sampler
-    if session.grammar is not None or (drafts and session.acceptance is not None):
+    if session.grammar is not None or (drafts and session.verifier is not None):
         return False
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

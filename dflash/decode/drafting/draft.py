@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +10,27 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Positions = Sequence[int] | NDArray[np.integer]
+
+
+class DraftProbs(NamedTuple):
+    """Distributions from which the tokens of a chain were sampled, each given the tokens before it.
+
+    ids: int32 (N, K); tokens with a probability above 0; -1 fills rows with fewer than K.
+    values: float64 (N, K); their probabilities, 0 where `ids` is -1.
+    """
+
+    ids: Ints
+    values: NDArray[np.float64]
+
+    def row(self, index: int, n_vocab: int) -> NDArray[np.float64]:
+        """Return the distribution of one draft token over the whole vocabulary (V,)."""
+        dense, found = np.zeros(n_vocab), self.ids[index] >= 0
+        dense[self.ids[index, found]] = self.values[index, found]
+        return dense
+
+    def cut(self, n: int) -> "DraftProbs":
+        """Return the distributions of the first `n` draft tokens."""
+        return DraftProbs(self.ids[:n], self.values[:n])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +45,10 @@ class Draft:
         Index of each token's parent, below its own; -1 under the last token of the sequence. A chain if None.
     scores : float32 (N,), optional
         For chains, the drafter's log-probability that each token is accepted if those before it are.
+    probs : DraftProbs, optional
+        For chains, the distributions that the tokens were sampled from, for verifiers that compare them with the target's.
+        Whether a token is in the draft must not depend on what was sampled for it. Without them the draft may be made by
+        any rule.
 
     Raises
     ------
@@ -34,9 +59,17 @@ class Draft:
     tokens: Ints
     parents: Ints
     scores: Floats | None
+    probs: DraftProbs | None
     _children: dict[tuple[int, int], int] | None = field(default=None, init=False, repr=False)
 
-    def __init__(self, tokens: ArrayLike, parents: ArrayLike | None = None, *, scores: Floats | None = None) -> None:
+    def __init__(
+        self,
+        tokens: ArrayLike,
+        parents: ArrayLike | None = None,
+        *,
+        scores: Floats | None = None,
+        probs: DraftProbs | None = None,
+    ) -> None:
         ids = np.asarray(tokens, np.int32)
         n = len(ids)
         above = np.arange(-1, n - 1, dtype=np.int32) if parents is None else np.asarray(parents, np.int32)
@@ -49,6 +82,7 @@ class Draft:
             raise ValueError(f"draft: wanted a score for each of {n} tokens, got {len(scores)}")
         object.__setattr__(self, "parents", above)
         object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "probs", probs)
         object.__setattr__(self, "_children", None)
 
     def __len__(self) -> int:
@@ -60,6 +94,11 @@ class Draft:
         return np.array_equal(self.tokens, other.tokens) and np.array_equal(self.parents, other.parents)
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as typeshed declares what can't be hashed
+
+    @property
+    def is_chain(self) -> bool:
+        """True if the drafter has given the draft as a chain with scores or distributions."""
+        return self.scores is not None or self.probs is not None
 
     @property
     def depths(self) -> Ints:
@@ -108,8 +147,10 @@ class Draft:
         """Return the first `n` draft tokens. They form a tree, since parents come before children."""
         if n >= len(self):
             return self
-        if self.scores is not None:  # a chain
-            return Draft(self.tokens[:n], scores=self.scores[:n])
+        if self.is_chain:
+            scores, probs = self.scores, self.probs
+            cut_scores, cut_probs = None if scores is None else scores[:n], None if probs is None else probs.cut(n)
+            return Draft(self.tokens[:n], scores=cut_scores, probs=cut_probs)
         return Draft(self.tokens[:n], self.parents[:n])
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.shapes import Chain, Shape
 from dflash.decode.registry import parse, register
 from dflash.decode.step import Step
+from dflash.decode.verifiers.base import COUPLED, Verifier
 from dflash.decode.view import SessionView
 from dflash.errors import RequestError
 from dflash.model.batch import Forward
@@ -17,8 +19,6 @@ from dflash.model.protocols.device_drafter import DeviceDrafter
 from dflash.model.protocols.target import TargetModel
 
 if TYPE_CHECKING:
-    from dflash.decode.acceptance.synthetic import SyntheticAcceptance
-    from dflash.decode.drafting.shapes import Shape
     from dflash.decode.recoveries.base import Recovery
     from dflash.model.state.host_arrays import HostArrays
 
@@ -324,7 +324,7 @@ _NOTHING = Nothing()
 class Strategy:
     """A drafter, the shape of its drafts, and recoveries. Holds settings, no request.
 
-    Drafter and shape never change the output tokens; recoveries may, synthetic acceptance does. ``strategy | recovery``
+    Drafter and shape never change the output tokens; recoveries may, and verifiers but `Coupled` do. ``strategy | recovery``
     is the strategy with one more recovery.
 
     Parameters
@@ -335,19 +335,22 @@ class Strategy:
         Makes drafts from the drafter's candidates: a `Chain` or a `Tree`. `Chain()` if None.
     recoveries : tuple
         Recoveries that check each step, the innermost first.
-    acceptance : SyntheticAcceptance, optional
-        Accept a given number of draft tokens, to measure speed; the text is meaningless then.
+    verifier : Verifier
+        Decides which draft tokens are accepted: `Coupled` (bit for bit the tokens of plain decoding), `RejectionSampling`
+        and `BlockVerification` (its distribution), `Typical` (lossy), or `SyntheticAcceptance` (to measure speed; the text
+        is meaningless). All but the last give the tokens of plain decoding at temperature 0.
 
     Raises
     ------
     RequestError
-        If there is no such name, if both the name and `shape` give a shape, or if an argument is of another type.
+        If there is no such name, if both the name and `shape` give a shape, if an argument is of another type, or if the
+        verifier needs chains, sampled from the drafter's distribution, which shape or drafter do not make.
     """
 
     drafter: Drafter = _NOTHING
     shape: Shape | None = None
     recoveries: tuple[Recovery, ...] = ()
-    acceptance: SyntheticAcceptance | None = None
+    verifier: Verifier = COUPLED
 
     if TYPE_CHECKING:
 
@@ -356,7 +359,7 @@ class Strategy:
             drafter: Drafter | str = _NOTHING,
             shape: Shape | None = None,
             recoveries: tuple[Recovery, ...] = (),
-            acceptance: SyntheticAcceptance | None = None,
+            verifier: Verifier = COUPLED,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -367,6 +370,7 @@ class Strategy:
             if isinstance(self.drafter, type) or not (hasattr(self.drafter, "start") and hasattr(self.drafter, "propose")):
                 raise RequestError(f"strategy: wanted a name, a Strategy or a drafter, got {self.drafter!r:.80}")
             _check_hash(self.drafter)
+            self._check_verifier()
             return
         named = parse(self.drafter)
         if named.shape is not None and self.shape is not None:
@@ -375,6 +379,19 @@ class Strategy:
             )
         object.__setattr__(self, "shape", self.shape if named.shape is None else named.shape)
         object.__setattr__(self, "drafter", named.drafter)
+        self._check_verifier()
+
+    def _check_verifier(self) -> None:
+        if isinstance(self.verifier, type) or not hasattr(self.verifier, "is_coupled"):
+            raise RequestError(f"strategy: wanted a verifier, as RejectionSampling(), got {self.verifier!r:.80}")
+        if not self.verifier.draws:
+            return
+        if self.shape is not None and not isinstance(self.shape, Chain):
+            raise RequestError(f"strategy: {self.verifier!r} needs a chain of draft tokens, got {self.shape!r}; use Chain()")
+        if getattr(self.drafter, "chooses_size", False):
+            raise RequestError(
+                f"strategy: {self.verifier!r} needs a drafter that does not choose draft sizes, got {self.drafter!r:.80}"
+            )
 
     @classmethod
     def of(cls, value: Strategy | Drafter | str | None) -> Strategy:
@@ -401,9 +418,10 @@ class Strategy:
 
     def __repr__(self) -> str:
         shape = f", shape={self.shape!r}" if self.shape is not None else ""
-        shape += f", acceptance={self.acceptance!r}" if self.acceptance is not None else ""
+        shape += f", verifier={self.verifier!r}" if self.verifier != COUPLED else ""
         plain = self.drafter == _NOTHING and not shape
         name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
+        name += " [lossy]" if self.verifier.guarantee == "lossy" else ""
         return " | ".join([name, *map(repr, self.recoveries)])
 
 

@@ -42,7 +42,7 @@ def legal_part(matcher: Matcher, draft: Draft) -> Draft:
     legal = legal[: affordable(matcher, len(legal))]
     if len(legal) == len(draft):
         return draft
-    if draft.scores is not None:  # a chain
+    if draft.is_chain:
         return draft.cut(len(legal))
     place = {-1: -1} | {node: i for i, node in enumerate(legal)}
     return Draft(draft.tokens[legal], [place[draft.parents[node]] for node in legal])

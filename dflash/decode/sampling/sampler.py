@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.grammar.matcher import Words
@@ -13,6 +14,8 @@ from dflash.decode.sampling.processors import Bias, LogitsProcessor, MinP, Penal
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import NO_MASKS, NO_OFFSETS, LogitEdits, Masks, SampleParams, SampleRequest
+
+_WORD = 2**64
 
 
 class TokenLogprobs(NamedTuple):
@@ -40,7 +43,10 @@ class Sampler:
     processors: called in order, after penalties and bias.
     processors: processors that need the history of each node.
     params: parameters that are applied after them.
+    draws: True if the verifier compares distributions: then drafts are sampled with noise that nothing else uses.
     """
+
+    draws = False
 
     def __init__(self, sampling: Sampling, seed: int, processors: Sequence[LogitsProcessor] = ()) -> None:
         before = sampling.before
@@ -84,6 +90,28 @@ class Sampler:
         if self.processors or mask is not None:
             row = self._processed(row, history, mask)
         return sample.sample_one(row, self.params, len(history))
+
+    def distribution(self, row: Row, history: History, mask: Words | None = None) -> NDArray[np.float64]:
+        """Return the probabilities (V,) with which `sample` picks a token; all 0 if there is none."""
+        if self.processors or mask is not None:
+            row = self._processed(row, history, mask)
+        return sample.distribution(row, self.params)
+
+    def sample_from(self, weights: NDArray[np.float64], position: int) -> int:
+        """Pick the token at a position from weights (V,) that do not add up to 1, with the noise of `sample`."""
+        with np.errstate(divide="ignore"):
+            row = np.log(weights).astype(np.float32)
+        return sample.sample_one(row, SampleParams(scale=1.0, seed=self.params.seed), position)
+
+    def draft_params(self, length: int) -> SampleParams:
+        """Return the parameters with which the draft after `length` tokens of the sequence is sampled.
+
+        The noise is that of `sample`, which makes equal tokens likely, unless the session `draws`.
+        """
+        if not self.draws:
+            return self.params
+        mixed = np.random.SeedSequence((self.params.seed % _WORD, length)).generate_state(1, np.uint64)
+        return self.params._replace(seed=int(mixed[0]))
 
     def logprobs(self, row: Row, token: int) -> TokenLogprobs | None:
         """Return the log-probabilities of a row before processors; None if the request does not want them."""

@@ -16,6 +16,7 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.scheduling.batch_plan import BatchPart
 from dflash.decode.scheduling.starter import Starter
 from dflash.decode.session import Session
+from dflash.decode.verifiers.base import COUPLED
 from dflash.errors import PoolExhausted
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Reread(Session):
     def __init__(self, token_ids: NDArray[np.int32], session: Session, answered: NDArray[np.int32], saved: int) -> None:
         super().__init__(
             PromptIds(token_ids),
-            strategy=replace(session.strategy, recoveries=(), acceptance=None),
+            strategy=replace(session.strategy, recoveries=(), verifier=COUPLED),
             max_tokens=1,
             conversation=session.conversation,
             cache_salt=session.cache_salt,

@@ -175,6 +175,26 @@ def sample_one(row: Row, params: SampleParams, position: int) -> int:
     return int(cpu.sample(row, params.scale, seed, position, float(params.floor)))
 
 
+def distribution(row: Row, params: SampleParams) -> NDArray[np.float64]:
+    """Return the probabilities (V,) with which `sample_one` samples from a row; all 0 if every logit is masked."""
+    found = np.zeros(len(row))
+    if np.isnan(row).any():
+        row = np.where(np.isnan(row), np.float32(-np.inf), row)
+    highest = row.max()
+    if highest == -np.inf:
+        return found
+    if params.scale is None:
+        found[np.argmax(row)] = 1
+        return found
+    if 0 < params.top_k < len(row) or params.top_p < 1:
+        ids, scaled = _kept(row, params)
+    else:
+        ids, scaled = np.arange(len(row), dtype=np.int32), (row - highest) * np.float32(params.scale)
+    weights = np.where(scaled >= np.float32(params.floor), np.exp(scaled.astype(np.float64)), 0)
+    found[ids] = weights / weights.sum()
+    return found
+
+
 def edited(row: Row, edits: LogitEdits, i: int) -> Row:
     """Return a copy of a row (V,) with edits applied; it is row `i` of the request."""
     produced = dict(zip(edits.ids.tolist(), edits.produced.tolist(), strict=True)) | edits.drafts[i]

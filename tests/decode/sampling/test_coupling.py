@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from marginals import Marginals, bigram_target, laws
+from marginals import Marginals, bigram_target, law_of, laws, z_of
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
@@ -20,25 +20,6 @@ CUTS = [
     Sampling(temperature=0.8, top_p=0.85),
 ]
 CASES = [(Chain(3), CUTS[1]), (Tree(7, depth=3), CUTS[2])]
-
-
-def law_of(logits, sampling):
-    for rule in sampling.after:
-        logits = rule(logits, None)
-    weights = np.exp(logits.astype(np.float64) - logits.max())
-    return weights / weights.sum()
-
-
-def z_of(counts, law):
-    """Chi-square of counts, as a normal deviate by Wilson and Hilferty; cells that expect less than 5 are one."""
-    expected = counts.sum() * law
-    assert counts[law == 0].sum() == 0
-    small = expected < 5
-    counts, expected = np.append(counts[~small], counts[small].sum()), np.append(expected[~small], expected[small].sum())
-    counts, expected = counts[expected > 0], expected[expected > 0]
-    k = len(expected) - 1
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    return ((statistic / k) ** (1 / 3) - 1 + 2 / (9 * k)) / np.sqrt(2 / (9 * k))
 
 
 def two_tokens(drafter, shape, sampling, seed):

@@ -9,13 +9,13 @@ from costed_toy import CostedToy
 from oracles import Guessing
 
 from dflash.decode import engine as engine_module
-from dflash.decode.acceptance import AcceptanceSchedule, SyntheticAcceptance
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.decode.verifiers import AcceptanceSchedule, SyntheticAcceptance
 
 ROWS, STEP_MS = [1, 4, 8, 16, 32, 64, 128, 2048], [5.08, 5.4, 5.9, 6.5, 9.5, 16.6, 30.0, 480.0]
 """Forwards of a 27B on an H200 by rows; beyond 128 in proportion."""
@@ -53,7 +53,7 @@ class Simulated:
         CLOCK.now += 1e-3 * self.slower * ms * (1 + 0.03 * self.rng.standard_normal())
 
     def add(self, n, drafter, acceptance):
-        strategy = Strategy(drafter, Chain(drafter.most), acceptance=acceptance)
+        strategy = Strategy(drafter, Chain(drafter.most), verifier=acceptance)
         new = [Session([1], strategy=strategy, max_tokens=30_000, sampling=Sampling(seed=i)) for i in range(n)]
         self.engine.add_all(new)
         self.sessions += new
@@ -120,7 +120,7 @@ def test_it_follows_the_acceptance(n):
     simulated.rate(60)
     for acceptance in (bad, good):
         for session in simulated.sessions:
-            session.acceptance = AcceptanceSchedule(acceptance, session.seed)
+            session.verifier = AcceptanceSchedule(acceptance, session.seed)
         simulated.rate(100 + 300 // n)
         found, fixed = simulated.rate(60), max(fixed_rates(n, acceptance, BLOCK))
         assert found >= 0.95 * fixed

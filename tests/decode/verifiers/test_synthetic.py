@@ -8,11 +8,12 @@ from toy import Toy
 
 import dflash
 from dflash.__main__ import main
-from dflash.decode.acceptance import AcceptanceSchedule, SyntheticAcceptance, golden, parse
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.decode.verifiers import AcceptanceSchedule, SyntheticAcceptance, golden, parse_length
 from dflash.errors import RequestError
 
 TREE = [-1, -1, 0, 0, 1, 2, 5, 4, 6, 8]
@@ -64,7 +65,7 @@ class _Guessing:
 @pytest.mark.parametrize("seed", [0, 1, 7777])
 def test_the_mean_of_two_thousand_steps(acceptance, parents, seed):
     schedule, draft = AcceptanceSchedule(acceptance, seed), Draft(range(len(parents)), parents)
-    taken = np.array([len(schedule.take(draft)) for _ in range(2000)])
+    taken = np.array([len(schedule.take(draft).tokens) for _ in range(2000)])
     assert 1 + taken.mean() == pytest.approx(acceptance.mean, abs=0.01)
     for place, share in enumerate(acceptance.shares(6)):
         assert (taken > place).mean() == pytest.approx(share, abs=0.01)
@@ -76,8 +77,11 @@ def test_the_mean_of_two_thousand_steps(acceptance, parents, seed):
 def test_steps_of_an_engine(acceptance, parents, n_sessions):
     toy = Toy()
     engine = Engine(toy)
-    strategy = Strategy(Guesses(parents), acceptance=acceptance)
-    sessions = [engine.add(Session([1, 2, 3], strategy=strategy, max_tokens=500)) for _ in range(n_sessions)]
+    strategy = Strategy(Guesses(parents), verifier=acceptance)
+    sessions = [
+        engine.add(Session([1, 2, 3], sampling=Sampling(seed=seed), strategy=strategy, max_tokens=500))
+        for seed in range(n_sessions)
+    ]
     while engine.busy:
         engine.step()
     steps = [step for session in sessions for step in session.steps[:-1] if step.tokens]
@@ -91,19 +95,19 @@ def test_steps_of_an_engine(acceptance, parents, n_sessions):
 
 def test_match_expected_takes_the_numbers_beside_the_mean():
     schedule, draft = AcceptanceSchedule(SyntheticAcceptance(3.25), seed=0), Draft(range(9))
-    assert {len(schedule.take(draft)) for _ in range(100)} == {2, 3}
+    assert {len(schedule.take(draft).tokens) for _ in range(100)} == {2, 3}
 
 
 def test_multinomial_spreads_by_one_around_the_mean():
     schedule, draft = AcceptanceSchedule(SyntheticAcceptance(7, "multinomial"), seed=0), Draft(range(15))
-    taken = [len(schedule.take(draft)) for _ in range(4000)]
+    taken = [len(schedule.take(draft).tokens) for _ in range(4000)]
     assert np.std(taken) == pytest.approx(1, abs=0.05)
     assert np.mean(taken) == pytest.approx(6, abs=0.01)
 
 
 def test_a_short_draft_is_taken_whole():
     schedule = AcceptanceSchedule(SyntheticAcceptance(9.5), seed=3)
-    assert [schedule.take(Draft([4, 5])) for _ in range(5)] == [[4, 5]] * 5
+    assert [schedule.take(Draft([4, 5])).tokens for _ in range(5)] == [[4, 5]] * 5
 
 
 @pytest.mark.parametrize(
@@ -140,13 +144,13 @@ def test_golden_lengths():
     ],
 )
 def test_spelled(text, meant):
-    assert parse(text) == meant
+    assert parse_length(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "x", "golden", "golden:demo:mtp:3", "golden:qwen3.8-27b:mtp:x", "uniform:2", "0.9,"])
 def test_misspelled(text):
     with pytest.raises(RequestError, match=r"^acceptance: "):
-        parse(text)
+        parse_length(text)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_misspelled(text):
 )
 def test_numbers_out_of_range_say_so(text, reason):
     with pytest.raises(RequestError, match=f"^acceptance: .*{reason}"):
-        parse(text)
+        parse_length(text)
 
 
 def test_measurements_without_strategies_refuse_it(capsys):
@@ -163,7 +167,7 @@ def test_measurements_without_strategies_refuse_it(capsys):
 
 
 def test_compare_marks_it_and_judges_no_text(lm):
-    assumed = Strategy("lookup", acceptance=SyntheticAcceptance(1.5))
+    assumed = Strategy("lookup", verifier=SyntheticAcceptance(1.5))
     found = dflash.compare(lm, ["a = 1\na = 1\na = 1\na ="], ["plain", assumed], max_tokens=24)
     assert found.same_text
     assert "synthetic acceptance 1.5 (assumed)" in repr(found)

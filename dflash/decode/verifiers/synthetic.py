@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft
+from dflash.decode.verifiers.base import Guarantee, Taken, TargetPath
 from dflash.errors import RequestError
 
 METHODS = ("match-expected", "multinomial")
@@ -51,6 +53,9 @@ class SyntheticAcceptance:
     method: str = "match-expected"
     source: str = "assumed"
 
+    guarantee: ClassVar[Guarantee] = "synthetic"
+    draws: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         """Check the values."""
         if self.method not in METHODS:
@@ -63,6 +68,19 @@ class SyntheticAcceptance:
                 raise RequestError(f"acceptance: shares of positions must fall from 1 to 0, got {list(shares)}")
         elif not 1 <= _number(self.length) < math.inf:
             raise RequestError(f"acceptance: a mean length is at least 1, the target's own token, got {self.length!r}")
+
+    @property
+    def warning(self) -> str:
+        """See `Verifier`."""
+        return f"{self}: the text is meaningless"
+
+    def is_coupled(self, *, greedy: bool) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def start(self, seed: int) -> "AcceptanceSchedule":
+        """Return the numbers of accepted draft tokens for a session."""
+        return AcceptanceSchedule(self, seed)
 
     @property
     def mean(self) -> float:
@@ -94,16 +112,18 @@ class AcceptanceSchedule:
         Sequences of different seeds accept different numbers in their first step.
     """
 
+    draws = False
+
     def __init__(self, acceptance: SyntheticAcceptance, seed: int) -> None:
         self._acceptance = acceptance
         self._place = seed * math.sqrt(2) % 1
 
-    def take(self, draft: Draft) -> list[int]:
+    def take(self, draft: Draft, target: TargetPath | None = None) -> Taken:  # noqa: ARG002
         """Return the tokens of a draft that the next step accepts: of a tree, those above its first node at that depth."""
         depths = draft.depths
         self._place = (self._place + _GOLDEN_RATIO) % 1
         n = sum(share > self._place for share in self._acceptance.shares(int(depths.max())))
-        return draft.tokens[draft.path(int(np.argmax(depths == n)))].tolist() if n else []
+        return Taken(draft.tokens[draft.path(int(np.argmax(depths == n)))].tolist() if n else [])
 
 
 def _number(value: object) -> float:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dflash.decode.acceptance.synthetic import SyntheticAcceptance
+from dflash.decode.verifiers.synthetic import SyntheticAcceptance
 from dflash.errors import RequestError
 
 
@@ -60,7 +60,7 @@ def golden(model: str, method: str, *, k: int, thinking: bool = False) -> Synthe
     return SyntheticAcceptance(curve.lengths[k], source=f"golden, {curve.source}")
 
 
-def parse(text: str) -> SyntheticAcceptance:
+def parse_length(text: str) -> SyntheticAcceptance:
     """Read ``2.52``, ``multinomial:2.52``, shares as ``0.9,0.7,0.4``, or ``golden:MODEL:METHOD:K[:thinking]``.
 
     Raises
