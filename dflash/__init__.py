@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.environment import environment
     from dflash.evaluation.prompt_sets import load_prompts
+    from dflash.evaluation.study import Study, study
     from dflash.generation.recovery.think_budget import ThinkBudget
     from dflash.generation.recovery.tool_stall import ToolStall
     from dflash.generation.result import Generation
@@ -81,6 +82,7 @@ __all__ = [
     "RejectionSampling",
     "Sampling",
     "Strategy",
+    "Study",
     "SuffixDecoding",
     "SyntheticAcceptance",
     "ThinkBudget",
@@ -94,6 +96,7 @@ __all__ = [
     "golden",
     "load",
     "load_prompts",
+    "study",
 ]
 
 _LAZY = {
@@ -101,6 +104,8 @@ _LAZY = {
     "compare": "dflash.evaluation.compare",
     "environment": "dflash.evaluation.environment",
     "load_prompts": "dflash.evaluation.prompt_sets",
+    "Study": "dflash.evaluation.study",
+    "study": "dflash.evaluation.study",
     "Comparison": "dflash.evaluation.comparison",
     "Generation": "dflash.generation.result",
     "Sampling": "dflash.decode.sampling.params",

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli import replay
 from dflash.cli.model_arguments import add_context, add_model, check_draft, load_settings
-from dflash.cli.rates import strategies, traces
+from dflash.cli.rates import replay, strategies, traces
 from dflash.cli.terminal import has_terminal, put, size, table, wrapped
 from dflash.errors import RequestError
 

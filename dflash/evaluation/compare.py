@@ -87,7 +87,7 @@ def compare(
     check_whole("repeat", repeat, 1)
     draft_options = {"draft_device": draft_device, "draft_vocab": draft_vocab}
     chosen = named(strategies, draft, {name: value for name, value in draft_options.items() if value is not None})
-    cases = list(_cases(prompts))
+    cases = list(cases_of(prompts))
     if not chosen or not cases:
         raise RequestError(f"compare: {len(chosen)} strategies, {len(cases)} prompts: need at least 1 of each")
 
@@ -146,7 +146,8 @@ def _made(value: str | Strategy | Drafter, draft: str | None, settings: dict[str
     return Strategy.named(value, draft, **settings) if isinstance(value, str) else Strategy.of(value)
 
 
-def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:
+def cases_of(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:
+    """Yield a case for each prompt; those without a name are numbered."""
     if isinstance(prompts, Sequence) and not isinstance(prompts, str) and any(isinstance(one, Case) for one in prompts):
         several: Sequence[Any] = prompts
     else:

@@ -99,10 +99,11 @@ def _model(lm: "LM", *, fingerprint: bool) -> dict[str, Any]:
         "device": about["device"]["kind"],
         "prefix_cache": lm.prefix_cache is not None,
     }
-    return {**found, "sha256": [_sha256(path) for path in files]} if fingerprint else found
+    return {**found, "sha256": [sha256(path) for path in files]} if fingerprint else found
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     from hashlib import file_digest
 
     with path.open("rb") as file:

@@ -33,7 +33,7 @@ class Row:
         if len(self.rounds) == round_:
             self.rounds.append((0, 0.0))
         n, seconds = self.rounds[round_]
-        self.rounds[round_] = (n + sum(len(step.tokens) for step in _timed(generation)), seconds + generation.timings.decode)
+        self.rounds[round_] = (n + sum(len(step.tokens) for step in timed(generation)), seconds + generation.timings.decode)
         self.generations.append(generation)
 
     def is_judged(self, generation: Generation) -> bool:
@@ -85,7 +85,7 @@ class Row:
     def shares(self) -> dict[str, float]:
         """Share of the measured time of each of `PARTS`."""
         total = sum(seconds for _, seconds in self.rounds)
-        steps = [step for one in self.generations for step in _timed(one)]
+        steps = [step for one in self.generations for step in timed(one)]
         known = [sum(getattr(step, part) for step in steps) for part in ("propose", "forward", "verify")]
         parts = [*known, max(total - sum(known), 0.0)]
         return {name: part / total if total else 0.0 for name, part in zip(PARTS, parts, strict=True)}
@@ -117,7 +117,7 @@ class Row:
         }
 
 
-def _timed(generation: Generation) -> list[Step]:
+def timed(generation: Generation) -> list[Step]:
     """Return the steps after the first one that produced tokens: those that `Timings.decode` spans."""
     wrote = next((i for i, step in enumerate(generation.steps) if step.tokens), len(generation.steps))
     return generation.steps[wrote + 1 :]

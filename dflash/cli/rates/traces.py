@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
-from dflash.cli.replay import MAX_STATUS, one_strategy, save_plot
+from dflash.cli.rates.replay import MAX_STATUS, one_strategy, save_plot
 from dflash.cli.terminal import has_terminal, put
 from dflash.distribution import needed
 from dflash.errors import DFlashError, RequestError

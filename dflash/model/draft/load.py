@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import RequestError, Unsupported
@@ -68,12 +69,9 @@ def load_draft(
         raise Unsupported(f"draft: device {device!r} must be cpu, cuda, or a GPU as cuda:1")
     if kind == "cuda" and target.device == "cpu":
         raise Unsupported(f"draft: device {device!r} needs a model on a GPU, this one runs on the CPU")
-    if os.fspath(name) in (AUTO, AT_HAND):
-        weights = target.weights if target.device == "cpu" else target.weights.host
-        name = draft_of(weights.metadata, weights.path, at_hand=os.fspath(name) == AT_HAND)
-        log.info("draft model: %s", name)
+    path = draft_path(name, target)
     with memory_errors(name, "use another strategy"):
-        config, source = open_draft(resolve(name, folders=True))
+        config, source = open_draft(path)
         try:
             config = fitted(config, source, target)
             if causal is not None:
@@ -90,6 +88,15 @@ def load_draft(
         except BaseException:
             source.close()
             raise
+
+
+def draft_path(name: str | os.PathLike[str], target: "Model | DeviceModel") -> Path:
+    """Return the file of a draft model, or ``config.json`` of its folder; raises the errors of `draft_of` and `resolve`."""
+    if os.fspath(name) in (AUTO, AT_HAND):
+        weights = target.weights if target.device == "cpu" else target.weights.host
+        name = draft_of(weights.metadata, weights.path, at_hand=os.fspath(name) == AT_HAND)
+        log.info("draft model: %s", name)
+    return resolve(name, folders=True)
 
 
 def _on_gpu(

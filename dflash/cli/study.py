@@ -1,0 +1,43 @@
+"""`study`: a grid of strategies and settings, measured into records; or the differences of two."""
+
+import argparse
+from pathlib import Path
+
+from dflash.cli.terminal import has_terminal, put
+from dflash.errors import RequestError
+
+HELP = "measure a grid of strategies and settings, or compare two such measurements"
+USAGE = "[options] FILE.toml | compare A B"
+EXAMPLES = (
+    ("study.toml", "run the study of a file; an interrupted one continues"),
+    ("study.toml --table latex --plot study.svg", "its table for a paper, and a plot"),
+    ("compare before after", "differences of two folders of records, or of two records"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("words", nargs="+", metavar="FILE.toml | compare A B", help="the study, or two folders or records")
+    parser.add_argument("--table", choices=("markdown", "latex", "csv"), default="markdown", help="kind of table (markdown)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="save a plot, as study.svg")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run a study and print its table, or print differences."""
+    import dflash
+    from dflash.evaluation.study import compare_records
+    from dflash.evaluation.study.study_file import StudyFile
+
+    words = arguments.words
+    if words[0] == "compare" and len(words) == 3:
+        put(compare_records(*words[1:]))
+        return 0
+    if len(words) != 1 or words[0] == "compare":
+        raise RequestError(f"study: wanted FILE.toml, or compare with two records or folders, got {' '.join(words):.80}")
+    file = StudyFile.read(Path(words[0]))
+    with dflash.load(file.model, **{"isolate": False, **file.load}, progress=True) as lm:
+        found = dflash.study(lm, file.strategies, file.prompts, **file.arguments, progress=has_terminal())
+    put(repr(found) if arguments.table == "markdown" else found.table(arguments.table))
+    if arguments.plot is not None:
+        found.plot().savefig(arguments.plot)
+    return 0

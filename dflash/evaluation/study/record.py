@@ -1,0 +1,88 @@
+"""Records of a study: one JSON file for each cell."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash.decode.drafters import Strategy
+from dflash.decode.drafting.drafter import Drafter
+from dflash.errors import NotFound, RequestError
+from dflash.evaluation.environment import environment, sha256
+from dflash.evaluation.study.grid import fingerprint
+from dflash.evaluation.tables import Values
+from dflash.model.draft.load import draft_path
+from dflash.model.loading.target import loaded_model
+
+if TYPE_CHECKING:
+    from dflash.lm import LM
+
+Record = Values
+"""JSON values: ``study`` (fingerprint of all that the cells share), ``cell``, ``setup``, ``requests``, ``measures``."""
+
+FORMAT = "dflash-study-1"
+
+
+def setup_of(lm: "LM") -> Values:
+    """Return model, device and versions, with the hashes of the model's files."""
+    return json.loads(json.dumps(environment(lm, fingerprint=True)))
+
+
+def strategy_setup(lm: "LM", strategy: Strategy) -> Values:
+    """Return a strategy with what its output and speed depend on."""
+    drafts = {path.name: sha256(path) for source in _sources(strategy.drafter) for path in _files(lm, source)}
+    return {
+        "expression": repr(strategy),
+        "shape": repr(strategy.shape),
+        "verifier": repr(strategy.verifier),
+        "guarantee": strategy.verifier.guarantee,
+        "warning": strategy.verifier.warning,
+        "drafts": drafts,
+    }
+
+
+def _sources(drafter: Drafter) -> list[str]:
+    own = getattr(drafter, "source", None)
+    return [*([] if own is None else [own]), *(source for part in drafter.parts for source in _sources(part))]
+
+
+def _files(lm: "LM", source: str) -> list[Path]:
+    path = draft_path(source, loaded_model(lm.model))
+    return [path, *sorted(path.parent.glob("*.safetensors"))] if path.name == "config.json" else [path]
+
+
+def path_of(folder: Path, cell: Values) -> Path:
+    """Return the file of a cell."""
+    return folder / f"{fingerprint(cell)}.json"
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record, whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def read(path: Path) -> Record:
+    """Return the record of a file.
+
+    Raises NotFound if there is no such file, and RequestError if it is no record.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise RequestError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise RequestError(f"{path}: is no record of a study ({FORMAT})")
+    return record
+
+
+def read_all(path: Path) -> list[Record]:
+    """Return the records of a folder in the order in which they were measured, or that of a file."""
+    if not path.is_dir():
+        return [read(path)]
+    records = [read(each) for each in path.glob("*.json")]
+    if not records:
+        raise NotFound(f"{path}: holds no records of a study")
+    return sorted(records, key=lambda record: record["number"])

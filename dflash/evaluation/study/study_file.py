@@ -1,0 +1,106 @@
+"""Studies as TOML files."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dflash.decode import verifiers
+from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.sampling.params import Sampling, check_whole
+from dflash.errors import NotFound, RequestError, did_you_mean
+from dflash.evaluation.prompt_sets import Case, load_prompts
+from dflash.evaluation.tables import Values
+from dflash.model.loading.settings import LoadSettings
+
+_AXES = ("temperatures", "seeds", "batch", "context", "max_tokens")
+_KEYS = ("model", "load", "draft", "strategies", "prompts", "prompts_of_each", "sampling", "folder", *_AXES)
+_STRATEGY_KEYS = ("name", "strategy", "verifier", "synthetic_acceptance")
+
+
+class StudyFile(NamedTuple):
+    """A study as it was written.
+
+    model: name of the model for `dflash.load`.
+    load: further arguments of it.
+    strategies: by name, as for `study`.
+    prompts: of all sets; names begin with that of the set.
+    arguments: further arguments of `study`.
+    """
+
+    model: str
+    load: Values
+    strategies: dict[str, Strategy]
+    prompts: list[Case]
+    arguments: Values
+
+    @classmethod
+    def read(cls, path: Path) -> "StudyFile":
+        """Read a file; its folder is that of relative names.
+
+        Raises NotFound if there is no such file, and RequestError if it is not valid; the message names the key.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise NotFound(f"{path}: {error.strerror}") from error
+        except ValueError as error:
+            raise RequestError(f"{path}: not valid TOML: {error}") from error
+        _check_keys(values, _KEYS, str(path))
+        for key in ("model", "draft", "folder"):
+            if not isinstance(values.get(key, ""), str):
+                raise RequestError(f"{path}: {key} must be a string, got {values[key]!r:.40}")
+        for key, kind in (("load", LoadSettings), ("sampling", Sampling)):
+            if not isinstance(values.get(key, {}), dict):
+                raise RequestError(f"{path}: {key} must be a table, got {values[key]!r:.40}")
+            _check_keys(values.get(key, {}), tuple(field.name for field in fields(kind)), f"{path}, {key}")
+        draft = values.get("draft")
+        given = _list(values, "strategies", ["plain"])
+        strategies = dict(_strategy(each, draft) for each in given)
+        if len(strategies) < len(given):
+            raise RequestError(f"{path}: strategies have equal names; give them a name each")
+        most = values.get("prompts_of_each")
+        if most is not None:
+            check_whole("prompts_of_each", most, 1)
+        sets = _list(values, "prompts", ["code", "prose", "agent", "copy"])
+        cases = [
+            case._replace(name=f"{name} {case.name}") for name in sets for case in load_prompts(_placed(path, name))[:most]
+        ]
+        arguments = {name: values[name] for name in _AXES if name in values} | values.get("sampling", {})
+        if "folder" in values:
+            arguments["folder"] = path.parent / values["folder"]
+        return cls(values.get("model", "demo"), values.get("load", {}), strategies, cases, arguments)
+
+
+def _strategy(given: Any, draft: str | None) -> tuple[str, Strategy]:
+    """Return name and strategy of a name, or of a table with a name."""
+    table = {"strategy": given} if isinstance(given, str) else given
+    if not isinstance(table, dict) or "strategy" not in table:
+        raise RequestError(f"strategies: wanted names, or tables with strategy and verifier, got {given!r:.80}")
+    _check_keys(table, _STRATEGY_KEYS, "strategies")
+    text = table["strategy"]
+    strategy = Strategy.named(text, draft)
+    parsers = {"verifier": verifiers.parse, "synthetic_acceptance": verifiers.parse_length}
+    for key in parsers.keys() & table.keys():
+        strategy = Strategy(strategy.drafter, strategy.shape, verifier=parsers[key](table[key]))
+    more = "".join(f", {table[key]}" for key in parsers if key in table)
+    return table.get("name", text + more), strategy
+
+
+def _placed(path: Path, name: str) -> str | Path:
+    """Return a bundled set's name as it is, and that of a file beside the study's."""
+    beside = path.parent / name
+    return beside if beside.is_file() else name
+
+
+def _list(values: Values, key: str, default: list[Any]) -> list[Any]:
+    found = values.get(key, default)
+    if not isinstance(found, list) or not found:
+        raise RequestError(f"{key}: must be a list of at least one, got {found!r:.80}")
+    return found
+
+
+def _check_keys(values: Values, known: tuple[str, ...], where: str) -> None:
+    for key in values:
+        if key not in known:
+            raise RequestError(f"{where}: {key!r:.40} is no key, there are {', '.join(known)}{did_you_mean(key, known)}")
