@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise DFlashError(f"--record {arguments.record}: there is no such folder")
     temperature = arguments.temperature or 0.0
     if arguments.url is not None:
-        for name in ("synthetic_acceptance", "draft"):
+        for name in ("synthetic_acceptance", "verifier", "draft"):
             if getattr(arguments, name) is not None:
                 raise RequestError(f"--{name.replace('_', '-')}: not used by --url: an option of the server")
         server = ServerURL(arguments.url, temperature, arguments.strategies)
