@@ -197,8 +197,8 @@ class Session:
         self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
         verifier, drafts = strategy.verifier, type(strategy.drafter) is not Nothing
-        coupled = verifier.is_coupled(greedy=sampling.greedy)
-        self.verifier = verifier.start(self.seed) if drafts and not coupled else None
+        verifier_state = verifier.start(self.seed, greedy=sampling.greedy)
+        self.verifier = verifier_state if drafts else None
         self.sampler.draws = self.verifier is not None and self.verifier.draws
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
@@ -214,7 +214,7 @@ class Session:
         self.scored_prompt: list[TokenLogprobs] = []
         self.steps: list[Step] = []
         self.interventions: list[Intervention] = []
-        self.warnings: list[str] = [] if coupled or not verifier.warning else [verifier.warning]
+        self.warnings: list[str] = [verifier.warning] if verifier_state is not None and verifier.warning else []
         self.draft_vocab_steps: Counter[int] = Counter()
         self.recovery_states: list[RecoveryState] = []
         self.forced_ids: tuple[int, ...] = ()

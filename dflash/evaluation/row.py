@@ -38,7 +38,7 @@ class Row:
 
     def is_judged(self, generation: Generation) -> bool:
         """Return True if the verifier promises the first strategy's tokens for a request."""
-        return self.strategy.verifier.is_coupled(greedy=generation.sampling.greedy)
+        return self.strategy.verifier.start(generation.seed, greedy=generation.sampling.greedy) is None
 
     @property
     def rates(self) -> list[float]:

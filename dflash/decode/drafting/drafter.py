@@ -382,7 +382,7 @@ class Strategy:
         self._check_verifier()
 
     def _check_verifier(self) -> None:
-        if isinstance(self.verifier, type) or not hasattr(self.verifier, "is_coupled"):
+        if isinstance(self.verifier, type) or not hasattr(self.verifier, "guarantee"):
             raise RequestError(f"strategy: wanted a verifier, as RejectionSampling(), got {self.verifier!r:.80}")
         if not self.verifier.draws:
             return

@@ -96,12 +96,8 @@ class Verifier(Protocol):
         """See the class."""
         ...
 
-    def is_coupled(self, *, greedy: bool) -> bool:
-        """Return True if the tokens are those of `Coupled`. Called once for each session."""
-        ...
-
-    def start(self, seed: int) -> VerifierState:
-        """Return the state for a session, unless it `is_coupled`."""
+    def start(self, seed: int, *, greedy: bool) -> VerifierState | None:
+        """Return the state for a session; None if its tokens are those of plain decoding, as `Coupled` gives them."""
         ...
 
     @property
@@ -112,15 +108,11 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Lossless:
-    """Base of verifiers that keep the target's distribution, and its tokens at temperature 0."""
+    """Base of verifiers that keep the target's distribution."""
 
     guarantee: ClassVar[Guarantee] = "distribution"
     draws: ClassVar[bool] = True
     warning: ClassVar[str] = ""
-
-    def is_coupled(self, *, greedy: bool) -> bool:
-        """Return True at temperature 0: the draft token is accepted if it is the likeliest one."""
-        return greedy
 
 
 @dataclass(frozen=True)
@@ -138,13 +130,8 @@ class Coupled(Lossless):
     guarantee: ClassVar[Guarantee] = "same"
     draws: ClassVar[bool] = False
 
-    def is_coupled(self, *, greedy: bool) -> bool:  # noqa: ARG002
-        """Return True."""
-        return True
-
-    def start(self, seed: int) -> VerifierState:
-        """Never called."""
-        raise NotImplementedError
+    def start(self, seed: int, *, greedy: bool) -> None:
+        """Return None."""
 
 
 COUPLED = Coupled()

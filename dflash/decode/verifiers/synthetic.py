@@ -74,11 +74,7 @@ class SyntheticAcceptance:
         """See `Verifier`."""
         return f"{self}: the text is meaningless"
 
-    def is_coupled(self, *, greedy: bool) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    def start(self, seed: int) -> "AcceptanceSchedule":
+    def start(self, seed: int, *, greedy: bool = True) -> "AcceptanceSchedule":  # noqa: ARG002
         """Return the numbers of accepted draft tokens for a session."""
         return AcceptanceSchedule(self, seed)
 

@@ -51,13 +51,9 @@ class Typical:
         """See `Verifier`."""
         return f"{self!r} is lossy: the output does not have the target's distribution"
 
-    def is_coupled(self, *, greedy: bool) -> bool:
-        """Return True at temperature 0."""
-        return greedy
-
-    def start(self, seed: int) -> "Typical":  # noqa: ARG002
-        """Return the verifier itself: it has no state."""
-        return self
+    def start(self, seed: int, *, greedy: bool) -> "Typical | None":  # noqa: ARG002
+        """Return the verifier itself, which has no state; None at temperature 0."""
+        return None if greedy else self
 
     def take(self, draft: Draft, target: TargetPath) -> Taken:
         """See `VerifierState`."""
