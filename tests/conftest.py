@@ -28,6 +28,7 @@ LONG = (
     "model/test_draft.py",
     "test_notebooks.py",
     "decode/test_lossless.py",
+    "decode/verifiers/test_verifiers.py",
     "kernels/test_sample.py",
     "decode/test_snapshot.py",
     "decode/test_real.py",
