@@ -20,34 +20,24 @@ from pathlib import Path
 
 import httpx
 
-TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+from dflash.evaluation.prompt_layouts import tool
+
 PYTHON = {"integer": int, "number": float, "string": str, "boolean": bool, "array": list, "object": dict}
 MODES = ("free", "required", "strict")
-
-
-def schema_of(part):
-    """Return a schema with the names of JSON types in place of Python's."""
-    if isinstance(part, list):
-        return [schema_of(each) for each in part]
-    if not isinstance(part, dict):
-        return part
-    found = {key: schema_of(value) for key, value in part.items()}
-    if isinstance(part.get("type"), str):
-        found["type"] = TYPES.get(part["type"], part["type"])
-    return found
 
 
 def body_of(case, mode, model):
     """Return the request of a case."""
     (function,) = case["function"]
-    function = {**function, "name": function["name"].replace(".", "_"), "parameters": schema_of(function["parameters"])}
+    offered = tool(function)
+    function = offered["function"]
     if mode == "strict":
         function["strict"] = True
         function["parameters"] = {**function["parameters"], "additionalProperties": False}
     return {
         "model": model,
         "messages": case["question"][0],
-        "tools": [{"type": "function", "function": function}],
+        "tools": [offered],
         "tool_choice": "auto" if mode == "free" else "required",
         "temperature": 0,
         "max_tokens": 256,
@@ -65,8 +55,8 @@ def fault_of(case, answer, calls):
         given = json.loads(calls[0]["arguments"] or "{}")
     except ValueError:
         return "no JSON"
-    parameters = case["function"][0]["parameters"]
-    known = schema_of(parameters)["properties"]
+    parameters = tool(case["function"][0])["function"]["parameters"]
+    known = parameters["properties"]
     if not isinstance(given, dict) or any(key not in given for key in parameters.get("required", [])):
         return "missing"
     for key, value in given.items():

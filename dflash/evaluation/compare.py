@@ -120,7 +120,8 @@ def compare(
                     wanted = truth.setdefault(i, own)
                     if own != wanted:
                         row.differs.append((case.name, n_shared(own, wanted)))
-    return Comparison(list(rows.values()), [case.name for case in cases], max_tokens, dict(sampling), repr(lm))
+    names, categories = [case.name for case in cases], [case.category for case in cases]
+    return Comparison(list(rows.values()), names, max_tokens, dict(sampling), repr(lm), categories)
 
 
 def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -> dict[str, Strategy]:

@@ -1,16 +1,16 @@
 """Result of comparing strategies: a table, a plot, numbers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
-from itertools import cycle
+from itertools import cycle, groupby
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli.terminal import table
 from dflash.distribution import needed
 from dflash.errors import RequestError, did_you_mean
 from dflash.evaluation.row import PARTS, Row
-from dflash.evaluation.tables import KINDS, check_kind
+from dflash.evaluation.tables import KINDS, by_category, check_kind
 from dflash.generation.display import framed, position_bars, theme
 from dflash.generation.display.palette import COLORS
 
@@ -34,6 +34,8 @@ class Comparison:
         Sampling settings given for all requests.
     model : str
         Description of the model.
+    categories : list of str
+        Category of each prompt, empty if it has none.
     """
 
     rows: list[Row]
@@ -41,6 +43,7 @@ class Comparison:
     max_tokens: int
     sampling: dict[str, Any]
     model: str
+    categories: list[str] = field(default_factory=list)
 
     @property
     def same_text(self) -> bool:
@@ -89,6 +92,7 @@ class Comparison:
             "sampling": self.sampling,
             "same_text": self.same_text,
             "strategies": [{**row.as_dict(), "speed_up": self.speed_up(row)} for row in self.rows],
+            "categories": list(by_category(self.rows, self.prompts, self.categories)),
         }
 
     def to_pandas(self, rows: str = "strategies") -> Any:
@@ -98,8 +102,8 @@ class Comparison:
         ----------
         rows : str
             ``"strategies"``: one row for each, indexed by name. ``"requests"``: one for each request, in the order of
-            strategies, rounds and prompts. ``"steps"``: one for each step that produced tokens. Columns are those of
-            `dflash.evaluation.tables`; durations are in seconds.
+            strategies, rounds and prompts. ``"steps"``: one for each step that produced tokens. ``"categories"``: one for
+            each category of prompts and strategy. Columns are those of `dflash.evaluation.tables`; durations are in seconds.
 
         Raises
         ------
@@ -115,7 +119,7 @@ class Comparison:
         if rows == "strategies":
             found = [{**row, **row.pop("shares")} for row in self.as_dict()["strategies"]]
             return pandas.DataFrame(found).set_index("name")
-        return pandas.DataFrame(list(KINDS[rows](self.rows, self.prompts)))
+        return pandas.DataFrame(list(KINDS[rows](self.rows, self.prompts, self.categories)))
 
     def __getitem__(self, name: str) -> Row:
         rows = {row.name: row for row in self.rows}
@@ -129,6 +133,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         lines = [table(self._cells(), right=range(1, len(_HEAD)))]
+        if len(set(self.categories)) > 1:
+            head = ["tokens per step", *(row.name for row in self.rows)]
+            lines.append(table([head, *self._by_category()], right=range(1, len(head))))
         return "\n\n".join([*lines, *(f"!!! {problem}" for problem in self._problems())])
 
     def _repr_html_(self) -> str:
@@ -142,6 +149,12 @@ class Comparison:
 
     def _cells(self) -> list[list[str]]:
         return [list(_HEAD), *(self._row(row) for row in self.rows)]
+
+    def _by_category(self) -> Iterator[list[str]]:
+        """Yield a line for each category: its name, and the tokens per step of each strategy."""
+        found = by_category(self.rows, self.prompts, self.categories)
+        for category, of_category in groupby(found, key=lambda one: one["category"]):
+            yield [category or "(none)", *(f"{one['tokens_per_step']:.2f}" for one in of_category)]
 
     def _row(self, row: Row) -> list[str]:
         deviation = f" ± {row.deviation:.1f}" if len(row.rounds) > 1 else ""

@@ -1,21 +1,29 @@
-"""Lines of a JSONL file, and errors that name them."""
+"""Objects of JSONL, JSON and Parquet files, and errors that name their place."""
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dflash.distribution import needed
 from dflash.errors import RequestError
 
 
 class Line(NamedTuple):
-    """An object of a JSONL file, and its place in the file."""
+    """An object of a file, and its place.
+
+    number: line where the object begins; 0 in a file without lines.
+    item: place in an array or a table, counted from 1; 0 if the object is in none.
+    """
 
     path: Path
     number: int
     row: dict[str, Any]
+    item: int = 0
 
     @property
     def name(self) -> str:
@@ -24,23 +32,32 @@ class Line(NamedTuple):
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Put the file and the line in front of a RequestError that is raised inside."""
+        """Put the file and the object's place in front of a RequestError that is raised inside."""
         try:
             yield
         except RequestError as error:
-            raise RequestError(f"{self.path}, line {self.number}: {error}") from error
+            places = [f"line {self.number}"] * bool(self.number) + [f"item {self.item}"] * bool(self.item)
+            raise RequestError(f"{', '.join([str(self.path), *places])}: {error}") from error
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the objects of a JSONL file without its empty lines.
+    """Return the objects of a JSONL file without its empty lines; those of a ``.gz`` file are unpacked first.
 
-    A file whose first line is no whole object is read as JSON over several lines: objects one after the other, such as one
-    that was printed with indentation, or an array of objects. `Line.number` is the line where an object begins.
+    A ``.parquet`` file gives its rows. A file whose first line is no whole object is read as JSON over several lines:
+    objects one after the other, such as one that was printed with indentation, or an array. `Line.number` is the line
+    where an object begins.
 
     Raises OSError if there is no such file.
     Raises RequestError if a line is not a JSON object; the message names the line.
     """
+    if path.suffix == ".parquet":
+        return [Line(path, 0, row, item) for item, row in enumerate(_table(path), 1)]
     data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise RequestError(f"{path}: not a valid gzip file: {error}") from error
     found: list[Line] = []
     for number, raw in enumerate(data.split(b"\n"), 1):
         if raw.strip():
@@ -71,11 +88,24 @@ def _over_lines(path: Path, data: bytes) -> list[Line]:
             where = number + text.count("\n", at, getattr(error, "pos", at))
             raise RequestError(f"{path}, line {where}: not valid JSON: {getattr(error, 'msg', error)}") from error
         with Line(path, number, {}).located():
-            values = value if isinstance(value, list) and value else [value]
-            found += [Line(path, number, _object(each)) for each in values]
+            several = isinstance(value, list) and bool(value)
+            for item, each in enumerate(value if several else [value], 1):
+                found.append(Line(path, number, _object(each), item if several else 0))
         number += text.count("\n", at, end)
         at = end
     return found
+
+
+def _table(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file."""
+    with needed(f"{path}: reading Parquet", "parquet"):
+        from pyarrow import ArrowInvalid, parquet
+    path.open("rb").close()  # a missing file is an OSError with its reason
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except ArrowInvalid as error:
+        raise RequestError(f"{path}: not a valid Parquet file: {error}") from error
+    return rows
 
 
 _BLANK = re.compile(r"\s*+")

@@ -1,6 +1,6 @@
-"""Rows of a comparison for data frames: one for each request or each step.
+"""Rows of a comparison for data frames: one for each request, each step, or each category of prompts.
 
-Rows of both kinds begin with ``strategy``, ``prompt`` and ``round``.
+Rows of requests and steps begin with ``strategy``, ``prompt``, ``round`` and ``category`` (of the prompt).
 
 Requests: ``prompt_tokens``, ``cached_tokens``, ``tokens``, ``steps``, ``tokens_per_step``, ``drafted``, ``accepted``,
 ``acceptance`` (None without drafts), ``first_token_seconds``, ``decode_seconds``, ``tokens_per_second``, ``finish_reason``,
@@ -9,6 +9,9 @@ Requests: ``prompt_tokens``, ``cached_tokens``, ``tokens``, ``steps``, ``tokens_
 Steps: ``step``, ``tokens``, ``drafted``, ``accepted``, ``injected``, ``draft_depth``, ``rows`` (of the forward),
 ``propose_seconds``, ``forward_seconds``, ``verify_seconds``, ``commit_seconds``,
 ``drafter`` (class, if several take turns), ``finish_reason``.
+
+Categories: ``strategy``, ``category``, ``requests``, ``tokens_per_step``, ``drafted``, ``accepted``, ``acceptance``,
+``tokens_per_second``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +24,13 @@ from dflash.generation.result import Generation
 Values = dict[str, Any]
 
 
-def requests(rows: Sequence[Row], prompts: Sequence[str]) -> Iterator[Values]:
-    """Yield one row for each request, in the order of strategies, rounds and prompts."""
+def requests(rows: Sequence[Row], prompts: Sequence[str], categories: Sequence[str] = ()) -> Iterator[Values]:
+    """Yield one row for each request, in the order of strategies, rounds and prompts; `categories` are those of prompts."""
     for row, number, generation, wanted in _requests(rows, len(prompts)):
         steps = [step for step in generation.steps if step.tokens]
         drafted, accepted = (sum(getattr(step, name) for step in steps) for name in ("drafted", "accepted"))
         yield {
-            **_place(row, number, prompts),
+            **_place(row, number, prompts, categories),
             "prompt_tokens": generation.usage.prompt_tokens,
             "cached_tokens": generation.usage.cached_tokens,
             "tokens": len(generation.tokens),
@@ -46,10 +49,10 @@ def requests(rows: Sequence[Row], prompts: Sequence[str]) -> Iterator[Values]:
         }
 
 
-def steps(rows: Sequence[Row], prompts: Sequence[str]) -> Iterator[Values]:
+def steps(rows: Sequence[Row], prompts: Sequence[str], categories: Sequence[str] = ()) -> Iterator[Values]:
     """Yield one row for each step that produced tokens, of all requests."""
     for row, number, generation, _ in _requests(rows, len(prompts)):
-        place = _place(row, number, prompts)
+        place = _place(row, number, prompts, categories)
         for index, step in enumerate(step for step in generation.steps if step.tokens):
             yield {
                 **place,
@@ -69,8 +72,30 @@ def steps(rows: Sequence[Row], prompts: Sequence[str]) -> Iterator[Values]:
             }
 
 
-KINDS: dict[str, Callable[[Sequence[Row], Sequence[str]], Iterator[Values]]] = {"requests": requests, "steps": steps}
-"""Rows by the name of their kind, from those of the strategies and the names of the prompts."""
+def by_category(rows: Sequence[Row], prompts: Sequence[str], categories: Sequence[str] = ()) -> Iterator[Values]:
+    """Yield one row for each category, in the order of their names, and strategy."""
+    for category in sorted(set(categories)):
+        for row in rows:
+            part = Row(row.name, row.strategy)
+            for number, generation in enumerate(row.generations):
+                round_, prompt = divmod(number, len(prompts))
+                if categories[prompt] == category:
+                    part.add(round_, generation)
+            yield {
+                "strategy": row.name,
+                "category": category,
+                "requests": len(part.generations),
+                **{name: getattr(part, name) for name in ("tokens_per_step", "drafted", "accepted", "acceptance")},
+                "tokens_per_second": part.rate,
+            }
+
+
+KINDS: dict[str, Callable[[Sequence[Row], Sequence[str], Sequence[str]], Iterator[Values]]] = {
+    "requests": requests,
+    "steps": steps,
+    "categories": by_category,
+}
+"""Rows by the name of their kind, from those of the strategies, and the names and categories of the prompts."""
 
 
 def check_kind(kind: str) -> None:
@@ -89,6 +114,7 @@ def _requests(rows: Sequence[Row], n_prompts: int) -> Iterator[tuple[Row, int, G
             yield row, number, generation, first[number % n_prompts]
 
 
-def _place(row: Row, number: int, prompts: Sequence[str]) -> Values:
+def _place(row: Row, number: int, prompts: Sequence[str], categories: Sequence[str]) -> Values:
     round_, prompt = divmod(number, len(prompts))
-    return {"strategy": row.name, "prompt": prompts[prompt], "round": round_}
+    category = categories[prompt] if categories else ""
+    return {"strategy": row.name, "prompt": prompts[prompt], "round": round_, "category": category}

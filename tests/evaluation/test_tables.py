@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -54,15 +55,29 @@ def test_steps_add_up_to_their_requests(found):
 def test_columns_are_those_that_are_documented(found):
     for kind, make in tables.KINDS.items():
         text = tables.__doc__.partition(f"{kind.title()}: ")[2].partition("\n\n")[0]
-        first = next(iter(make(found.rows, found.prompts)))
-        assert list(first)[:3] == ["strategy", "prompt", "round"]
-        assert text.split("``")[1::2] == list(first)[3:]
+        first = next(iter(make(found.rows, found.prompts, found.categories)))
+        shared = [] if kind == "categories" else ["strategy", "prompt", "round", "category"]
+        assert shared + text.split("``")[1::2] == list(first)
+
+
+def test_categories_add_up_to_the_whole(found):
+    categories = ["coding", "writing"]
+    rows = list(tables.by_category(found.rows, found.prompts, categories))
+    assert [(row["category"], row["strategy"]) for row in rows] == [(one, name) for one in categories for name in STRATEGIES]
+    for row in found.rows:
+        own = [one for one in rows if one["strategy"] == row.name]
+        for name, whole in (("drafted", row.drafted), ("accepted", row.accepted), ("requests", len(row.generations))):
+            assert sum(one[name] for one in own) == whole
+    text = repr(replace(found, categories=categories))
+    assert [line.split()[1] for line in text.splitlines()[-2:]] == categories
+    assert repr(found) == text.partition("\n\n")[0]
 
 
 def test_data_frames(found):
     pandas = pytest.importorskip("pandas")
     assert list(found.to_pandas().index) == STRATEGIES
     assert len(found.to_pandas("requests")) == 12
+    assert set(found.to_pandas("categories").category) == {"copying"}
     steps = found.to_pandas("steps")
     assert isinstance(steps, pandas.DataFrame)
     assert steps.groupby("strategy").tokens.sum()["plain"] == found["plain"].tokens_per_step * len(
@@ -71,7 +86,9 @@ def test_data_frames(found):
 
 
 def test_rows_that_there_are_not_and_a_package_that_is_missing(found, monkeypatch):
-    with pytest.raises(RequestError, match=r"one of strategies, requests, steps, got 'step' \(did you mean steps\?\)"):
+    with pytest.raises(
+        RequestError, match=r"one of strategies, requests, steps, categories, got 'step' \(did you mean steps\?\)"
+    ):
         found.to_pandas("step")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(DFlashError, match=r"^to_pandas\(\) needs pandas: pip install"):

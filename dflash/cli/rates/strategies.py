@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--strategies", metavar="NAME,...", help="plain,dflash,ddtree:22,mtp:3,lookup; the first is the baseline"
     )
-    group.add_argument("--prompts", metavar="SET,...", help="bundled prompt sets or JSONL files (agent,code,copy,prose)")
+    group.add_argument("--prompts", metavar="SET,...", help="bundled sets, or [LAYOUT:]FILE[:N] (agent,code,copy,prose)")
     add_draft(group)
     group.add_argument("--temperature", type=float, metavar="T", help="temperature in place of that of the prompt sets")
     add_synthetic_acceptance(group)

@@ -154,7 +154,8 @@ def _measure(lm: "LM", cell: Cell, cases: Sequence[Case], max_tokens: int, sampl
             full = list(islice(cycle(group), cell.batch))  # as many at a time in the last group as in others
             for generation in write(full, max_tokens, seed)[: len(group)]:
                 row.add(round_, generation)
-    rows = zip(requests([row], [case.name for case in cases]), row.generations, strict=True)
+    found = requests([row], [case.name for case in cases], [case.category for case in cases])
+    rows = zip(found, row.generations, strict=True)
     return [_of_cell(values) | _steps_of(generation) for values, generation in rows]
 
 

@@ -64,7 +64,9 @@ class StudyFile(NamedTuple):
             check_whole("prompts_of_each", most, 1)
         sets = _list(values, "prompts", ["code", "prose", "agent", "copy"])
         cases = [
-            case._replace(name=f"{name} {case.name}") for name in sets for case in load_prompts(_placed(path, name))[:most]
+            case._replace(name=f"{name} {case.name}")
+            for name in sets
+            for case in load_prompts(name, folder=path.parent)[:most]
         ]
         arguments = {name: values[name] for name in _AXES if name in values} | values.get("sampling", {})
         if "folder" in values:
@@ -85,12 +87,6 @@ def _strategy(given: Any, draft: str | None) -> tuple[str, Strategy]:
         strategy = Strategy(strategy.drafter, strategy.shape, verifier=parsers[key](table[key]))
     more = "".join(f", {table[key]}" for key in parsers if key in table)
     return table.get("name", text + more), strategy
-
-
-def _placed(path: Path, name: str) -> str | Path:
-    """Return a bundled set's name as it is, and that of a file beside the study's."""
-    beside = path.parent / name
-    return beside if beside.is_file() else name
 
 
 def _list(values: Values, key: str, default: list[Any]) -> list[Any]:
