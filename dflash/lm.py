@@ -22,12 +22,9 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.trace import Dump
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import prompts, scoring
-from dflash.generation.completion import Completion
+from dflash.generation.assembly import EncodedRequest
 from dflash.generation.engine_thread import EngineThread
-from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
-from dflash.generation.grammar.schema.policy import Notes
-from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, with_recoveries
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
@@ -193,37 +190,27 @@ class LM:
             settings=chat_template_kwargs,
             continue_final_message=continue_final_message,
         )
-        prompt_ids = [encode(one) for one in several]
-        of_messages = OutputFormat.of(
-            self.template,
-            tools,
-            reasoning=reasoning_parser,
-            tool=tool_parser,
-            offered_only=offered_tools_only,
-            bound=constraints.is_bound,
+        request = EncodedRequest(
+            [(encode(one), prompts.is_messages(one)) for one in several],
+            language,
+            constraints,
+            reasoning_parser,
+            tool_parser,
+            offered_tools_only,
         )
-        of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
-        chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
-        notes = Notes()
-        wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or (), notes=notes)
-        completions = [
-            Completion(
-                self.tokenizer,
-                ids,
-                sampling=options,
-                strategy=chosen,
-                max_tokens=max_tokens,
-                stop=(stop,) if isinstance(stop, str) else stop or (),
-                output_format=of_messages if is_chat else of_text,
-                grammar=wanted_grammar,
-                prefix_cache=prefix_cache,
-                warnings=notes.texts,
-                ignore_eos=ignore_eos,
-                stop_token_ids=prompts.checked_ids("stop_token_ids", stop_token_ids, self.model.n_vocab),
-                prompt_logprobs=prompt_logprobs,
-            )
-            for (ids, is_chat), wanted_grammar in zip(chats, wanted, strict=True)
-        ]
+        grammars, warnings = request.grammars()
+        completions = request.completions(
+            grammars,
+            [options],
+            strategy=chosen,
+            max_tokens=max_tokens,
+            stop=(stop,) if isinstance(stop, str) else stop or (),
+            prefix_cache=prefix_cache,
+            warnings=warnings,
+            ignore_eos=ignore_eos,
+            stop_token_ids=prompts.checked_ids("stop_token_ids", stop_token_ids, self.model.n_vocab),
+            prompt_logprobs=prompt_logprobs,
+        )
         if stream and is_list:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")
         self._engine_thread.prepare(chosen)

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 from dflash.decode.sampling.params import check_whole
 from dflash.errors import RequestError, TemplateError
-from dflash.generation.chat_prompt import PromptEnding, can_continue, chat_ids
+from dflash.generation.messages.chat_message import chat_messages
+from dflash.generation.messages.chat_prompt import PromptEnding, can_continue, chat_ids
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -42,24 +43,28 @@ def encode(
     tools: Sequence[Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
+    max_tokens: int | None = None,
 ) -> list[int]:
-    """Convert one prompt to token ids.
+    """Convert one prompt to token ids; messages may take `max_tokens`.
 
-    Raises RequestError if the prompt has another form, a message holds more than text, tools or settings are given without
-        messages, or the last message can't be continued.
+    Raises RequestError if the prompt has another form, a message is malformed or holds more than text, tools or settings are
+        given without messages, or the last message can't be continued.
     Raises TemplateError if there is no template, or it refuses the messages.
+    Raises ContextOverflow if messages are longer.
     """
     parts = [] if isinstance(prompt, str) else _parts(prompt)
     if parts and is_messages(parts):
         if template is None:
             raise TemplateError("the model has no chat template: pass a text instead of messages")
-        if continue_final_message and not can_continue(parts[-1]):
+        messages = chat_messages(parts)
+        if continue_final_message and not can_continue(messages[-1]):
             raise RequestError("continue_final_message: needs a last message of the assistant with text and no tool calls")
-        check_content(parts)
         if settings and "tools" in settings:
             raise RequestError("chat_template_kwargs: tools are no setting of the template; pass them as tools")
         ending = PromptEnding.CONTINUED if continue_final_message else PromptEnding.NEW_TURN
-        return chat_ids(tokenizer, template, parts, tools=tools or (), settings=settings, ending=ending)
+        return chat_ids(
+            tokenizer, template, messages, tools=tools or (), settings=settings, ending=ending, max_tokens=max_tokens
+        )
     if continue_final_message:
         raise RequestError("continue_final_message: needs messages; a text is always continued")
     if tools or settings:
@@ -70,20 +75,6 @@ def encode(
     if all(isinstance(part, Integral) for part in parts):
         return [int(part) for part in parts]
     raise RequestError(f"prompt: {_FORMS}, got {prompt!r:.80}")
-
-
-def check_content(messages: Messages) -> None:
-    """Raise a RequestError for content that is no text: chat templates leave it out or write a mark for an encoder."""
-    for i, message in enumerate(messages):
-        content = message.get("content")
-        if content is None or isinstance(content, str):
-            continue
-        if not isinstance(content, list | tuple):
-            raise RequestError(f"messages[{i}].content: must be a text or a list of text parts, got {content!r:.80}")
-        for j, part in enumerate(content):
-            if not (isinstance(part, Mapping) and isinstance(part.get("text"), str)):
-                kind = part.get("type", part) if isinstance(part, Mapping) else part
-                raise RequestError(f"messages[{i}].content[{j}]: only text can be read, got {kind!r:.80}")
 
 
 def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:

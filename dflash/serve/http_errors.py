@@ -16,7 +16,7 @@ from dflash.errors import (
     TemplateError,
     public_message,
 )
-from dflash.serve.parsing.fields import FieldError
+from dflash.generation.messages.fields import FieldError
 
 log = logging.getLogger("dflash.serve")
 

@@ -46,9 +46,6 @@ MAX_BIASES = 1024
 MAX_OPTIONS = 1024
 """Texts of `guided_choice`; vLLM's examples have a few."""
 
-REFERENCED_CHARACTERS = 1 << 20
-"""Characters of the definitions that the tool references of a request stand for; each reference writes one."""
-
 MAX_REPORTED = 1 << 18
 """Log-probabilities in an answer: choices times `max_tokens` times tokens reported at a position. Each takes about 80
 bytes of JSON, and 20 MB of JSON are encoded in 0.2 seconds, which hold the interpreter lock."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dflash.decode.sampling.params import Sampling
-from dflash.generation.chat_prompt import PromptEnding
 from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.messages.chat_prompt import PromptEnding
 from dflash.serve.strategy_choice import UNSAID, Decoding
 
 

@@ -12,9 +12,9 @@ from dflash.decode.registry.recoveries import from_request
 from dflash.decode.verifiers import COUPLED, Verifier
 from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import EngineThread
+from dflash.generation.messages.fields import FieldError, Fields, shown
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
-from dflash.serve.parsing.fields import FieldError, Fields, shown
 
 
 @dataclass(frozen=True, slots=True)

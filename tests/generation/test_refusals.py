@@ -3,8 +3,8 @@
 import pytest
 
 from dflash import errors
+from dflash.generation.messages.fields import FieldError
 from dflash.generation.refusals import anew
-from dflash.serve.parsing.fields import FieldError
 
 CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.DFlashError)]
 

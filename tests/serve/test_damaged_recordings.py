@@ -11,10 +11,10 @@ import pytest
 from api_bodies import damage
 
 from dflash.errors import RequestError
+from dflash.generation.messages.fields import FieldError
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.http_errors import Problem
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.parsing.fields import FieldError
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore
 

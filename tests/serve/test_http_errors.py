@@ -17,12 +17,12 @@ from dflash.errors import (
     TemplateError,
     public_message,
 )
+from dflash.generation.messages.fields import FieldError
 from dflash.model.draft.files.open_draft import open_draft
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.serve.http_errors import INTERNAL, MAX_MESSAGE, problem_of
-from dflash.serve.parsing.fields import FieldError
 
 
 def wrapped(error, prefix=""):

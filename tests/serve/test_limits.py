@@ -18,12 +18,13 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation.grammar import limits as grammar_limits
+from dflash.generation.messages import deferred_tools
+from dflash.generation.messages.fields import FieldError, Fields, shown
 from dflash.generation.recovery.names import Language
 from dflash.serve import limits
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.parsing.body import parse_json
-from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.strategy_choice import Decoding, Defaults, parse_decoding, strategy_of
 
 
@@ -276,7 +277,9 @@ def test_prompt_lookup_of_the_library_is_not_bounded():
 def test_the_page_of_limits_is_true():
     page = Path(__file__).parents[2].joinpath("docs", "limits.md").read_text()
     written = {constant: value for _, value, constant in re.findall(r"\| ([^|]+) \| ([^|]+) \| `([\w.]+)` \|", page)}
-    numbers = {name: value for module in (limits, grammar_limits, registry) for name, value in vars(module).items()}
+    numbers = {
+        name: value for module in (limits, grammar_limits, registry, deferred_tools) for name, value in vars(module).items()
+    }
     for constant, value in written.items():
         if not constant.startswith("Limits."):
             assert float(value.split()[0]) == numbers[constant], constant

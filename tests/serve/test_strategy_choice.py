@@ -9,10 +9,10 @@ from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.verifiers import SyntheticAcceptance
 from dflash.errors import RequestError, Unsupported
+from dflash.generation.messages.fields import FieldError, Fields
 from dflash.generation.recovery.think_budget import ThinkBudget
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
-from dflash.serve.parsing.fields import FieldError, Fields
 from dflash.serve.strategy_choice import Decoding, Defaults, allowed, parse_decoding
 
 CAPITAL = {

@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 _KINDS: dict[type, str] = {str: "a string", list: "an array", dict: "an object"}
 
-_FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
-"""Fields of a message that chat templates read."""
+_FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name", "refusal", "function_call")
+"""Fields of a message that `dflash.generation.messages.chat_message` or a chat template reads."""
 
 _TEXT = ("text", "input_text", "output_text")
 """Types of text blocks in Messages, chat completions and Responses."""
@@ -21,7 +21,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Text blocks stay parts of the message. ``tool_use`` blocks become ``tool_calls``, each ``tool_result`` a message of the
     role ``tool``, ``thinking`` the field ``reasoning_content``, which a template drops or renders by its own rules. Blocks
-    without text, as images, become their type in brackets.
+    without text, as images, become their type in brackets, but for references to tools in results.
 
     Raises RequestError if the message has no role or a block is not valid.
     """
@@ -43,17 +43,21 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             case {"type": "tool_use" | "server_tool_use", "name": str(name)}:
                 calls.append(call(name, block.get("input") or {}, block.get("id")))
             case {"type": "tool_result"}:
-                result = _plain([_part(part) for part in _list(block.get("content"))])
+                result = _plain([_result_part(part) for part in _list(block.get("content"))])
                 results.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
-            case {"type": "thinking" | "redacted_thinking"}:
-                thoughts.append(field(block, "thinking", str) or "")
+            case {"type": "redacted_thinking"}:
+                pass
+            case {"type": "thinking" | "reasoning"}:
+                thoughts.append(field(block, "thinking", str) or field(block, "text", str) or "")
+            case {"type": "refusal", "refusal": str(words)}:
+                parts.append({"type": "text", "text": words})
             case _:
-                parts.append(_part(block))
+                parts.append(_result_part(block) if role == "tool" else _part(block))
     fields["content"] = _plain(parts)
     if calls:
         fields["tool_calls"] = calls
-    if any(thoughts):
-        fields["reasoning_content"] = "\n".join(filter(None, thoughts))
+    if thoughts:
+        fields["reasoning_content"] = "\n".join(thoughts)
     return [*results, fields] if parts or calls or thoughts or not results else results
 
 
@@ -98,7 +102,7 @@ def _list(content: Any) -> list[Any]:
 
 def _part(block: Any) -> dict[str, str]:
     match block:
-        case {"type": kind, "text": str(words)} if kind in _TEXT:
+        case {"text": str(words)} if block.get("type", "text") in _TEXT:
             return {"type": "text", "text": words}
         case {"type": "tool_reference", "tool_name": str(name)}:
             return {"type": "text", "text": name}
@@ -107,6 +111,14 @@ def _part(block: Any) -> dict[str, str]:
     raise RequestError(f"content: must hold blocks with a type and its fields, got {block!r:.60}")
 
 
+def _result_part(block: Any) -> dict[str, str]:
+    """Return a part of a tool's result, which may be a reference to a tool."""
+    match block:
+        case {"type": "tool_reference" as kind, "tool_name": str(name)}:
+            return {"type": kind, "tool_name": name}
+    return _part(block)
+
+
 def _plain(parts: list[dict[str, str]]) -> Any:
-    """Return a string in place of less than two parts."""
-    return parts if len(parts) > 1 else "".join(part["text"] for part in parts)
+    """Return a string in place of no part, or of a single one that is a text."""
+    return parts if len(parts) > 1 or any("text" not in part for part in parts) else "".join(part["text"] for part in parts)

@@ -6,6 +6,7 @@ from typing import Any
 from dflash.errors import RequestError
 from dflash.evaluation.replay.messages import call, chat_messages, field, joined, text
 from dflash.evaluation.replay.turn import Message, Turn
+from dflash.generation.messages.deferred_tools import DEFERRED
 
 _SYSTEM = ("system", "instructions")
 """Fields of Messages and of Responses that hold system text."""
@@ -75,17 +76,15 @@ def item_messages(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tools(tool: Any) -> Iterator[dict[str, Any]]:
-    """Convert a tool to OpenAI's format. Deferred tools and those that a server would run are skipped."""
+    """Convert a tool to OpenAI's format. Those that a server would run are skipped."""
     match tool:
         case {"type": "function", "function": {}}:
             yield tool
         case {"type": "namespace", "tools": [*inner]}:
             for one in inner:
                 yield from _tools(one)
-        case {"defer_loading": True}:
-            return
         case {"name": str(name), "input_schema": schema} | {"type": "function", "name": str(name), "parameters": schema}:
-            yield {
-                "type": "function",
-                "function": {"name": name, "description": tool.get("description", ""), "parameters": schema},
-            }
+            deferred = {DEFERRED: True} if tool.get(DEFERRED) is True else {}
+            description = {"description": tool["description"]} if tool.get("description") is not None else {}
+            function = {"name": name, **description, "parameters": schema}
+            yield {"type": "function", "function": function, **deferred}

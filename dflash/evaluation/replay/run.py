@@ -12,8 +12,8 @@ from dflash.evaluation.measuring import bar, n_warm_up
 from dflash.evaluation.replay.replies import Reply, TurnReplies
 from dflash.evaluation.replay.report import Replay
 from dflash.evaluation.replay.turn import Turn
-from dflash.generation.chat_prompt import chat_ids
 from dflash.generation.parsers import OutputFormat, ParsedOutput
+from dflash.generation.prompts import encode
 
 if TYPE_CHECKING:
     from dflash.generation.result import Generation
@@ -81,7 +81,8 @@ def _prompt_ids(lm: "LM", turn: Turn, result: TurnReplies) -> list[int]:
     """Return the token ids of a turn's prompt; if the template or the context refuses it, note the error and return none."""
     try:
         most = lm.context - 1
-        return chat_ids(lm.tokenizer, lm.template, turn.messages, tools=turn.tools, settings=turn.settings, max_tokens=most)
+        settings = turn.settings
+        return encode(turn.messages, lm.tokenizer, lm.template, tools=turn.tools, settings=settings, max_tokens=most)
     except RequestError as error:
         result.errors.append(str(error))
         return []

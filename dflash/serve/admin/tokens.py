@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from dflash.generation.messages.fields import Fields, shown
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.spelled_tokens import MARK
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.preparing.prompts import prompt_text
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields, shown
-from dflash.serve.request_blocks.row import ASSISTANT, MESSAGES, RESULT, SYSTEM, USER, Treatment
-from dflash.serve.request_blocks.table import treatment_of
-from dflash.serve.request_blocks.written import written
+from dflash.generation.messages.fields import Fields, shown
+from dflash.generation.messages.row import ASSISTANT, MESSAGES, RESULT, SYSTEM, USER, Treatment
+from dflash.generation.messages.table import treatment_of
+from dflash.generation.messages.written import written
 
 BILLING = "x-anthropic-billing-header:"
 """Beginning of a line that Claude Code writes at the head of its system prompt. It differs between sessions."""
@@ -30,7 +30,7 @@ class Conversation:
 
 
 def conversation(fields: Fields, *, keep_billing_header: bool = False) -> Conversation:
-    """Convert ``system`` and ``messages`` of a body by the table of blocks, see `dflash.serve.request_blocks`.
+    """Convert ``system`` and ``messages`` of a body by the table of blocks, see `dflash.generation.messages`.
 
     Raises FieldError if a message is not valid, or a block can't be read where it stands.
     """

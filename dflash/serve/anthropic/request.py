@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
-from dflash.generation.chat_prompt import PromptEnding, can_continue
 from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.messages.chat_prompt import PromptEnding, can_continue
+from dflash.generation.messages.fields import Fields, shown
 from dflash.serve.anthropic.conversation import conversation
 from dflash.serve.anthropic.tools import deferred_tool, function_tools, tool_choice
 from dflash.serve.parsing.constraints import grammar_params
-from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.request_fields.row import MESSAGES

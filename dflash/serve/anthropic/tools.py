@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields, shown
+from dflash.generation.messages.fields import Fields, shown
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dflash.generation.chat_prompt import PromptEnding, can_continue
-from dflash.serve.openai.chat_messages import chat_message
+from dflash.generation.messages.chat_message import chat_message
+from dflash.generation.messages.chat_prompt import PromptEnding, can_continue
+from dflash.generation.messages.fields import Fields, shown
 from dflash.serve.openai.reasoning import read_reasoning
 from dflash.serve.parsing.constraints import parse_grammar
-from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.request_fields.row import CHAT

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
+from dflash.generation.messages.fields import Fields, shown
 from dflash.serve.limits import MAX_CHOICES, MAX_SEQUENCES
 from dflash.serve.parsing.constraints import parse_grammar
-from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.request_fields.row import COMPLETIONS
 from dflash.serve.request_fields.table import known_fields, read

@@ -1,7 +1,7 @@
 """Fields of chat completions about reasoning, under the names of several servers."""
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
-from dflash.serve.parsing.fields import Fields, shown
+from dflash.generation.messages.fields import Fields, shown
 from dflash.serve.request_fields.row import CHAT
 from dflash.serve.request_fields.table import read
 

@@ -7,9 +7,9 @@ from typing import Any
 from dflash.errors import RequestError
 from dflash.generation.grammar.lark import quoted
 from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.messages.fields import FieldError, Fields, shown
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.serve.limits import MAX_OPTIONS
-from dflash.serve.parsing.fields import FieldError, Fields, shown
 
 _VLLM = ("json", "json_object", "regex", "choice", "grammar")
 """Fields of vLLM's ``structured_outputs``; the older fields are called the same after ``guided_``."""

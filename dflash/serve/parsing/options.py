@@ -5,8 +5,8 @@ from typing import Any
 from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import RequestError
+from dflash.generation.messages.fields import Fields, shown
 from dflash.serve.limits import MAX_BIASES, MAX_STOP_LENGTH, MAX_STOPS
-from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.request_fields.row import TEXTS
 from dflash.serve.request_fields.table import read
 from dflash.serve.requests import Options, Truncation

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields, shown
+from dflash.generation.messages.fields import Fields, shown
 
 _SWITCHES = ("enable_thinking", "preserve_thinking")
 """Variables of Qwen's chat templates that some clients send at the top of the body."""

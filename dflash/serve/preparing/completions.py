@@ -7,26 +7,18 @@ from typing import Any
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.grammar.matcher import Grammar
-from dflash.decode.prompt_ids import PromptIds
-from dflash.decode.sampling.params import Sampling
 from dflash.errors import RequestError
+from dflash.generation.assembly import EncodedRequest
 from dflash.generation.completion import Completion
-from dflash.generation.grammar import build
 from dflash.generation.grammar.params import GrammarParams
-from dflash.generation.grammar.schema.policy import Notes
-from dflash.generation.parsers import OutputFormat
+from dflash.generation.messages.fields import FieldError
 from dflash.generation.prompts import checked_ids
 from dflash.generation.recovery.names import Language
-from dflash.generation.recovery.special_tokens import opening_token
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import MAX_PROMPT_LOGPROBS, MAX_REPORTED, Limits
-from dflash.serve.parsing.fields import FieldError
 from dflash.serve.preparing.prompts import prompt_ids
 from dflash.serve.requests import ChatRequest, CompletionRequest, Options
-
-_NEVER = -100.0
-"""Bias of a token that must not be chosen; the lowest that OpenAI's API allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,70 +93,43 @@ class ReadRequest:
 
         Raises FieldError if a constraint can't be compiled.
         """
-        return self._with_grammars()
-
-    def _with_grammars(self) -> "ReadRequest":
-        notes = Notes()
-        return replace(self, grammars=self._grammars(notes), warnings=notes.texts)
+        with _named():
+            grammars, warnings = self._encoded.grammars()
+            return replace(self, grammars=grammars, warnings=warnings)
 
     def completions(self, strategy: Strategy) -> list[Completion]:
         """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
 
         Raises FieldError if a constraint can't be compiled.
         """
+        options, encoded = self.request.options, self._encoded
+        sampling = replace(options.sampling, logprobs=options.logprobs)
+        is_single = isinstance(self.request, ChatRequest) and not self.request.parallel_tool_calls
         with _named():
-            return self._completions(strategy)
-
-    def _completions(self, strategy: Strategy) -> list[Completion]:
-        options, sampling = self.request.options, self._sampling()
-        if self.grammars is None:  # nothing has to be compiled, only checked
-            return self._with_grammars()._completions(strategy)
-        of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
-        output_format, max_calls = None, None
-        if isinstance(self.request, ChatRequest):
-            forbidden = self.request.grammar.tool_choice == "none"
-            tools = () if forbidden else self._tools
-            bound = self.request.grammar.is_bound
-            output_format = OutputFormat.of(self.template, tools, offered_only=self.offered_tools_only, bound=bound)
-            max_calls = None if self.request.parallel_tool_calls else 1
-        return [
-            Completion(
-                self.tokenizer,
-                prompt,
-                sampling=each,
+            # without grammars nothing has to be compiled, only checked
+            grammars, warnings = encoded.grammars() if self.grammars is None else (self.grammars, self.warnings)
+            return encoded.completions(
+                grammars,
+                [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)],
                 strategy=strategy,
                 max_tokens=options.max_tokens,
                 stop=options.stop,
-                output_format=output_format,
-                grammar=grammar,
-                max_calls=max_calls,
+                max_calls=1 if is_single else None,
                 conversation=self.conversation,
                 cache_salt=self.cache_salt,
                 ignore_eos=options.ignore_eos,
                 stop_token_ids=options.stop_token_ids,
                 prompt_logprobs=options.prompt_logprobs,
                 skip_special=options.skip_special,
-                warnings=self.warnings,
+                warnings=warnings,
                 prefix_cache=options.use_prefix_cache,
                 priority=options.priority,
             )
-            for prompt, grammar in zip(map(PromptIds, self.prompts), self.grammars, strict=True)
-            for each in of_choice
-        ]
 
-    def _sampling(self) -> Sampling:
-        options, call = self.request.options, opening_token(self.tokenizer, self.template)
-        sampling = replace(options.sampling, logprobs=options.logprobs)
-        if self.request.grammar.tool_choice != "none" or call is None:
-            return sampling
-        return replace(sampling, logit_bias={**dict(sampling.logit_bias), call: _NEVER})
-
-    def _grammars(self, notes: Notes) -> list[Grammar | None]:
-        is_chat = isinstance(self.request, ChatRequest)
-        prompts = [(ids, is_chat) for ids in self.prompts]
-        with _named():
-            params, template = self.request.grammar, self.template
-            return build.grammars(params, prompts, self.tokenizer, template, self._tools, notes=notes)
+    @property
+    def _encoded(self) -> EncodedRequest:
+        prompts = [(ids, isinstance(self.request, ChatRequest)) for ids in self.prompts]
+        return EncodedRequest(prompts, self.language, self.request.grammar, offered_tools_only=self.offered_tools_only)
 
 
 @contextmanager

@@ -1,20 +1,15 @@
 """Text and token ids of a request's prompts."""
 
-import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dflash.errors import ContextOverflow
-from dflash.generation.chat_prompt import chat_text
+from dflash.generation.messages.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.preparing.deferred_tools import top_tools, write_references
 from dflash.serve.requests import ChatRequest, CompletionRequest, Options
-
-BROKEN = "arguments"
-"""Name of the parameter that holds arguments of a past call which are no JSON object."""
 
 
 def prompt_ids(
@@ -44,16 +39,9 @@ def prompt_ids(
 
 
 def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
-    """Render the prompt of a chat request, with a mark in control tokens that its messages spell out.
-
-    Raises TemplateError if there is no template, or it refuses the messages.
-
-    A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
-    model with the text as written in one parameter, `BROKEN`. Chat templates refuse such calls otherwise.
-    """
-    messages = [_with_objects(message) for message in write_references(request.messages, request.tools)]
-    tools = top_tools(request.tools)
-    return chat_text(template, messages, tools=tools, settings=request.template_kwargs, ending=request.ending)
+    """Render the prompt of a chat request, see `chat_text`."""
+    settings = request.template_kwargs
+    return chat_text(template, request.messages, tools=request.tools, settings=settings, ending=request.ending)
 
 
 def _encoded(prompt: str | list[int], tokenizer: Tokenizer, most: int, *, add_special: bool) -> list[int]:
@@ -105,33 +93,3 @@ def _without_turns(messages: Sequence[Mapping[str, Any]]) -> list[Sequence[Mappi
     n_system = next((i for i, each in enumerate(messages) if each.get("role") not in ("system", "developer")), len(messages))
     starts = [i for i in range(n_system + 1, len(messages)) if messages[i].get("role") == "user"]
     return [messages, *([*messages[:n_system], *messages[start:]] for start in starts)]
-
-
-def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message whose calls all have arguments that a template can iterate over."""
-    calls = message.get("tool_calls")
-    if not calls or not any(_is_broken(_arguments(call)) for call in calls):
-        return message
-    return {**message, "tool_calls": [_mended(call) for call in calls]}
-
-
-def _mended(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    arguments = _arguments(call)
-    if not _is_broken(arguments):
-        return call
-    return {**call, "function": {**call["function"], "arguments": {} if arguments is None else {BROKEN: arguments}}}
-
-
-def _arguments(call: Mapping[str, Any]) -> str | Mapping[str, Any] | None:
-    return call["function"].get("arguments")
-
-
-def _is_broken(arguments: str | Mapping[str, Any] | None) -> bool:
-    if not isinstance(arguments, str):
-        return arguments is None
-    if not arguments.strip():
-        return False
-    try:
-        return not isinstance(json.loads(arguments, parse_int=float), dict)
-    except (ValueError, RecursionError):
-        return True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dflash.serve.parsing.fields import Fields
+from dflash.generation.messages.fields import Fields
 
 
 class Kind(Protocol):

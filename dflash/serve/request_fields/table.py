@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields
+from dflash.generation.messages.fields import Fields
 from dflash.serve.request_fields import anthropic, elsewhere, llama_cpp, openai, shared, vllm
 from dflash.serve.request_fields.row import ALL, FieldRow, Outcome
 

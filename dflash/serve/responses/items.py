@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dflash.generation.messages.fields import Fields, shown
+from dflash.generation.messages.row import ASSISTANT, ITEM, RESPONSES, RESULT, SYSTEM, USER, Treatment
+from dflash.generation.messages.table import treatment_of
+from dflash.generation.messages.written import written
 from dflash.generation.recovery.special_tokens import THINK
-from dflash.serve.parsing.fields import Fields, shown
-from dflash.serve.request_blocks.row import ASSISTANT, ITEM, RESPONSES, RESULT, SYSTEM, USER, Treatment
-from dflash.serve.request_blocks.table import treatment_of
-from dflash.serve.request_blocks.written import written
 from dflash.serve.responses.tools import Tools, input_arguments
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -20,7 +20,7 @@ def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list
     """Convert items to chat messages.
 
     Neighbouring items of the assistant are one message: reasoning, text and calls, as the model wrote them in one turn.
-    `dflash.serve.request_blocks` says what becomes of each type of item; those of unknown types are skipped.
+    `dflash.generation.messages` says what becomes of each type of item; those of unknown types are skipped.
 
     items: parsed JSON of the items.
     tools: tools of the request; past calls are shown under the names that these have for the model.

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dflash.generation.messages.fields import FieldError, Fields, shown
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.parsing.body import parse_json
 from dflash.serve.parsing.constraints import parse_grammar
-from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_options
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.request_fields.row import RESPONSES

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields, shown
+from dflash.generation.messages.fields import Fields, shown
 
 INPUT = "input"
 """The parameter of a custom tool's function; it holds the tool's free text."""

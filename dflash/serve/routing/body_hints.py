@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash.errors import DFlashError
+from dflash.generation.messages.deferred_tools import top_tools
 from dflash.serve.anthropic.dialect import MessagesDialect
 from dflash.serve.dialect import ServerDialect
 from dflash.serve.http_errors import Problem
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.parsing.body import parse_json
 from dflash.serve.parsing.session_id import session_id
-from dflash.serve.preparing.deferred_tools import top_tools
 from dflash.serve.requests import ChatRequest, CompletionRequest
 from dflash.serve.responses.dialect import ResponsesDialect
 from dflash.serve.routing.hints import BLOCK, RouteHints, blocks_of

@@ -12,7 +12,7 @@ from dflash.__main__ import main
 from dflash.decode.recoveries.base import DONE, Cut
 from dflash.errors import RequestError
 from dflash.evaluation.replay import Turn, load_session, replay, synthetic
-from dflash.generation.chat_prompt import chat_ids
+from dflash.generation.messages.chat_prompt import chat_ids
 from dflash.model.text.spelled_tokens import ROLE_STARTS
 
 DATA = Path(__file__).parents[2] / "data" / "replay"

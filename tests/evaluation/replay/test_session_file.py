@@ -9,7 +9,7 @@ from demo_text import demo_tokenizer
 
 from dflash.errors import NotFound, RequestError
 from dflash.evaluation.replay import load_session
-from dflash.generation.chat_prompt import chat_ids
+from dflash.generation.messages.chat_prompt import chat_ids
 from dflash.model.text.chat_template import ChatTemplate
 
 DATA = Path(__file__).parents[2] / "data"
@@ -116,11 +116,12 @@ def test_recorded_requests():
     note = "<system-reminder>\n# Arrangement\nEar born born cabinet so bar break\n</system-reminder>"
     search = a_call("ToolSearch", query="select:WebFetch,WebSearch", max_results=5)
     text = shown("user", TASK) + shown("user", note) + shown("assistant", f"<think>\n\n</think>\n\n{search}")
-    assert prompt(messages).partition("<|im_end|>\n")[2] == text + results("WebFetchWebSearch") + ASKS
+    assert prompt(messages).partition("<|im_end|>\n")[2] == text + results("WebFetch\nWebSearch") + ASKS
     assert prompt(messages).startswith(f"<|im_start|>system\n{billing}")
     schema = messages.tools[0]["function"].pop("parameters")
     assert schema["properties"] == {"command": {"type": "string"}}
-    assert messages.tools == [{"type": "function", "function": {"name": "Bash", "description": "Addition i body bedr"}}]
+    assert messages.tools[0] == {"type": "function", "function": {"name": "Bash", "description": "Addition i body bedr"}}
+    assert [(tool["function"]["name"], tool["defer_loading"]) for tool in messages.tools[1:]] == [("WebFetch", True)]
 
     system = shown("system", "Ear bar i action blood another so bar Brown FEW,")
     thoughts = "<think>\nThe user wants a listing.\nI call the shell.\n</think>\n\n"

@@ -18,12 +18,12 @@ from dflash.decode.registry.recoveries import (
     register,
 )
 from dflash.errors import RequestError
+from dflash.generation.messages.fields import Fields
 from dflash.generation.recovery.names import Language, check, recoveries
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.recovery.tool_call_prefix import opening
 from dflash.generation.recovery.tool_stall import ToolStall
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.serve.parsing.fields import Fields
 
 STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 

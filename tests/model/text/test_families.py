@@ -4,7 +4,7 @@ import pytest
 from family_tokens import family_template
 
 from dflash.errors import TemplateError
-from dflash.generation.chat_prompt import chat_text
+from dflash.generation.messages.chat_prompt import chat_text
 
 CALL = {"id": "call_0123456789abcdef_0", "type": "function", "function": {"name": "run", "arguments": '{"n": 1.50}'}}
 TALK = [

@@ -7,7 +7,7 @@ from demo_text import DATA, demo_tokenizer
 from family_tokens import family_template, family_tokenizer
 
 from dflash.errors import ContextOverflow
-from dflash.generation.chat_prompt import PromptEnding, chat_ids, chat_text
+from dflash.generation.messages.chat_prompt import PromptEnding, chat_ids, chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.spelled_tokens import MARK, SpelledTokens
 from dflash.model.text.tokenizer import Tokenizer

@@ -4,13 +4,13 @@ import jsonschema
 import pytest
 from in_process import sent
 
+from dflash.generation.messages.fields import FieldError
 from dflash.serve.admin.openapi import BODIES
 from dflash.serve.admin.tokens import apply_template, detokenize, tokenize
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.openai.completion_request import parse_completion
-from dflash.serve.parsing.fields import FieldError
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore
 

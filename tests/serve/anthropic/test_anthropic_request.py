@@ -2,9 +2,9 @@
 
 import pytest
 
+from dflash.generation.messages.fields import FieldError
 from dflash.generation.recovery.think_budget import ThinkBudget
 from dflash.serve.anthropic.request import parse_messages
-from dflash.serve.parsing.fields import FieldError
 
 USER = {"role": "user", "content": "Hi"}
 LS = {"name": "ls", "description": "List.", "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}}

@@ -19,7 +19,7 @@
 | 15 structured output and tools that must be called | test_schemas_of_clients_are_compiled, openai/test_chat_demo.py::test_a_tool_that_must_be_called, anthropic/test_messages_demo.py::test_a_tool_that_must_be_called, openai/test_chat_demo.py::test_the_openai_client_parses_structured_output, responses/test_endpoint.py::test_the_client_parses_a_schema, anthropic/test_messages_demo.py::test_an_output_of_a_schema |
 | 16 tools that are no functions are skipped | test_tools_that_run_elsewhere_are_skipped |
 | 17 every model name is served | test_every_model_name_is_served |
-| 18 numbers in arguments stay as written | test_numbers_stay_as_the_model_wrote_them, ../generation/test_chat_prompt.py::test_numbers_inside_of_objects_stay_as_they_were_written |
+| 18 numbers in arguments stay as written | test_numbers_stay_as_the_model_wrote_them, ../generation/messages/test_chat_prompt.py::test_numbers_inside_of_objects_stay_as_they_were_written |
 | 19 ends of blocks, items and responses | anthropic/test_anthropic_blocks.py::test_the_blocks_of_a_stream, responses/test_format.py::test_events_add_up_to_the_whole |
 | 20 a last turn of the assistant is followed by a new one | test_a_last_turn_of_the_assistant_is_followed_by_a_new_one |
 | 21 switches of thinking | test_switches_of_thinking |

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dflash.serve.parsing.fields import FieldError, Fields
+from dflash.generation.messages.fields import FieldError, Fields
 from dflash.serve.responses.items import messages_of
 from dflash.serve.responses.tools import Tools, parse_tools
 

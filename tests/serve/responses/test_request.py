@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash.generation.messages.fields import FieldError
 from dflash.serve.http_errors import Problem
-from dflash.serve.parsing.fields import FieldError
 from dflash.serve.preparing.prompts import prompt_ids
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore, as_json

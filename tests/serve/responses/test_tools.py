@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash.serve.parsing.fields import FieldError, Fields
+from dflash.generation.messages.fields import FieldError, Fields
 from dflash.serve.responses.tools import Tool, parse_tool_choice, parse_tools
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}

@@ -1,6 +1,6 @@
 """Parts of chat messages, and items and parts of Responses."""
 
-from dflash.serve.request_blocks.row import (
+from dflash.generation.messages.row import (
     ASSISTANT,
     CHAT,
     ITEM,
@@ -34,7 +34,7 @@ _INPUTS = {
 }
 
 ROWS = (
-    read("text", CHAT, _ALL, "its text", text="a city"),
+    *(read(kind, CHAT, _ALL, "its text", text="a city") for kind in ("text", "input_text", "output_text")),
     read("refusal", CHAT, (ASSISTANT,), "its text", refusal="a city"),
     read("thinking", CHAT, (ASSISTANT,), "reasoning", thinking="a city"),
     read("reasoning", CHAT, (ASSISTANT,), "reasoning", text="a city"),

@@ -1,6 +1,6 @@
 """Blocks of Anthropic's Messages."""
 
-from dflash.serve.request_blocks.row import ASSISTANT, MESSAGES, RESULT, SYSTEM, USER, as_text, left_out, read, refused
+from dflash.generation.messages.row import ASSISTANT, MESSAGES, RESULT, SYSTEM, USER, as_text, left_out, read, refused
 
 _ALL = (SYSTEM, USER, ASSISTANT, RESULT)
 _OUTPUT = (ASSISTANT, RESULT)

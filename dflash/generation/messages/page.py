@@ -1,14 +1,14 @@
-"""The page of blocks and items: ``python -m dflash.serve.request_blocks.page > docs/request-blocks.md`` writes it."""
+"""The page of blocks and items: ``python -m dflash.generation.messages.page > docs/request-blocks.md`` writes it."""
 
 import sys
 
-from dflash.serve.request_blocks.row import CHAT, MESSAGES, RESPONSES, BlockRow
-from dflash.serve.request_blocks.table import ROWS
+from dflash.generation.messages.row import CHAT, MESSAGES, RESPONSES, BlockRow
+from dflash.generation.messages.table import ROWS
 
 _HEAD = """# Blocks and items
 
 Every type of content block, part and item that OpenAI's and Anthropic's APIs have, and what becomes of it in the prompt. The
-table stands in `dflash/serve/request_blocks/`; this page and the tests are made from it.
+table stands in `dflash/generation/messages/`; this page and the tests are made from it.
 
 * **read**: it is a part of a message in its own form. **written as text**: its texts stand in the prompt where it stood.
 * **left out**: the model does not see it, for the reason given. **refused**: 400, in these words.

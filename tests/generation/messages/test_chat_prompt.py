@@ -6,8 +6,9 @@ from inspect import signature
 import pytest
 
 from dflash.errors import RequestError, TemplateError
-from dflash.generation import chat_prompt, prompts
-from dflash.generation.chat_prompt import chat_ids, chat_text
+from dflash.generation import prompts
+from dflash.generation.messages import chat_prompt
+from dflash.generation.messages.chat_prompt import chat_ids, chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.written_numbers import written_float
 
@@ -116,14 +117,17 @@ def test_numbers_of_arguments_that_were_parsed_with_the_body(lm, number):
     [
         (
             [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}],
-            r"\[1\]\.content\[1\]: .* 'image_url'",
+            r"\[1\]\.content\[1\].type: 'image_url' can't be read here, only text",
         ),
-        ([{"type": "input_audio", "input_audio": {}}], r"\[1\]\.content\[0\]: only text can be read, got 'input_audio'"),
-        ([{"type": "image"}], r"\[1\]\.content\[0\]: only text can be read, got 'image'"),
-        ([{"type": "text", "text": 7}], r"\[1\]\.content\[0\]: only text"),
-        ([b"png"], r"\[1\]\.content\[0\]: only text can be read, got b'png'"),
-        ({"url": "x"}, r"\[1\]\.content: must be a text or a list of text parts"),
-        (object(), r"\[1\]\.content: must be a text or a list of text parts, got <object"),
+        (
+            [{"type": "input_audio", "input_audio": {}}],
+            r"\[1\]\.content\[0\].type: 'input_audio' can't be read here, only text",
+        ),
+        ([{"type": "image"}], r"\[1\]\.content\[0\].type: 'image' is not known in a message of the user"),
+        ([{"type": "text", "text": 7}], r"\[1\]\.content\[0\].text: must be a string, got 7"),
+        ([b"png"], r"\[1\]\.content\[0\]: must be a JSON object, got b'png'"),
+        ({"url": "x"}, r"\[1\]\.content: must be a string or an array of parts"),
+        (object(), r"\[1\]\.content: must be a string or an array of parts, got <object"),
     ],
 )
 def test_content_that_is_no_text_is_refused_by_place_and_kind(lm, content, message):

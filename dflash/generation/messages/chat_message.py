@@ -1,13 +1,13 @@
-"""Messages of chat completions, as the chat template takes them."""
+"""Messages of library, server and replay in the form that chat templates take."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields, shown
-from dflash.serve.request_blocks.row import ASSISTANT, CHAT, RESULT, SYSTEM, USER, Treatment
-from dflash.serve.request_blocks.table import treatment_of
-from dflash.serve.request_blocks.written import written
+from dflash.generation.messages.fields import Fields, shown
+from dflash.generation.messages.row import ASSISTANT, CHAT, RESULT, SYSTEM, USER, Treatment
+from dflash.generation.messages.table import treatment_of
+from dflash.generation.messages.written import written
 
 _PLACES = {"assistant": ASSISTANT, "tool": RESULT, "function": RESULT, "user": USER}
 """Role to the place of its parts; those of other roles are system messages."""
@@ -16,13 +16,19 @@ INPUT = "input"
 """Parameter that holds the text of a custom tool's call."""
 
 
+def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Check and return the messages of a Python caller, whose mappings and tuples may be of any type, see `chat_message`."""
+    return [chat_message(Fields(_plain(message), f"messages[{i}]")) for i, message in enumerate(messages)]
+
+
 def chat_message(message: Fields) -> Mapping[str, Any]:
     """Check a message and return it: the client's object, unless a part or a call has a form that templates do not know.
 
     Raises FieldError if a field is malformed, or a part can't be read where it stands.
 
     Older forms become today's: ``function_call`` and the role ``function`` a call and its result, a ``refusal`` without
-    content the content. A call of a custom tool becomes one of a function with the text as its only parameter.
+    content the content. A call of a custom tool becomes one of a function with the text as its only parameter, and a call
+    that holds name and arguments itself one with a function.
     """
     role = message.text("role", required=True)
     changed = dict[str, Any]()
@@ -31,12 +37,11 @@ def chat_message(message: Fields) -> Mapping[str, Any]:
         changed |= _read_parts(message, _PLACES.get(role, SYSTEM))
     elif content is not None and not isinstance(content, str):
         raise message.error("content", f"must be a string or an array of parts, got {shown(content)}")
-    if role == "assistant" and not content and (refusal := message.text("refusal")):
+    if role == "assistant" and not _has_text(changed.get("content", content)) and (refusal := message.text("refusal")):
         changed["content"] = refusal
     calls = list(message.objects("tool_calls"))
-    custom = [call.any("type") == "custom" for call in calls]
-    converted = [_custom(call) if is_custom else _checked(call) for call, is_custom in zip(calls, custom, strict=True)]
-    if any(custom):
+    converted = list(map(_read_call, calls))
+    if any(new is not call.values for new, call in zip(converted, calls, strict=True)):
         changed["tool_calls"] = converted
     legacy = message.object("function_call")
     if legacy is not None and not calls:
@@ -47,17 +52,24 @@ def chat_message(message: Fields) -> Mapping[str, Any]:
     return {**message.values, **changed} if changed else message.values
 
 
+def _has_text(content: Any) -> bool:
+    return any(part.get("text") for part in content) if isinstance(content, list) else bool(content)
+
+
 def _read_parts(message: Fields, place: str) -> dict[str, Any]:
     """Return the fields of a message that its parts change; empty if all of them are as templates know them."""
     parts, thoughts, is_same = list[Mapping[str, Any]](), list[str](), True
     for part in message.objects("content"):
-        treatment, kind = treatment_of(part, CHAT, place), part.any("type")
+        kind = part.any("type")
+        treatment = Treatment.READ if kind is None else treatment_of(part, CHAT, place)
         if treatment is Treatment.TEXT:
             parts.append({"type": "text", "text": written(part)})
         elif kind == "refusal":
             parts.append({"type": "text", "text": part.text("refusal", required=True)})
         elif kind in ("thinking", "reasoning"):
             thoughts.append(part.text("thinking") or part.text("text") or "")
+        elif kind in (None, "input_text", "output_text"):
+            parts.append({**part.values, "type": "text", "text": part.text("text", required=True)})
         else:
             part.text("tool_name" if kind == "tool_reference" else "text", required=True)
             parts.append(part.values)
@@ -68,8 +80,14 @@ def _read_parts(message: Fields, place: str) -> dict[str, Any]:
     return {"content": parts, **({"reasoning_content": "\n".join(thoughts)} if thoughts else {})}
 
 
-def _checked(call: Fields) -> Mapping[str, Any]:
+def _read_call(call: Fields) -> Mapping[str, Any]:
+    if call.any("type") == "custom":
+        return _custom(call)
     function = call.object("function")
+    if function is None and isinstance(call.any("name"), str):  # name and arguments stand in the call itself
+        _check_function(call)
+        inner = {"name": call.any("name"), "arguments": call.any("arguments")}
+        return {"id": call.any("id"), "type": "function", "function": inner}
     if function is None:
         raise call.error("function", "is required")
     _check_function(function)
@@ -90,3 +108,16 @@ def _custom(call: Fields) -> Mapping[str, Any]:
     arguments = json.dumps({INPUT: custom.text("input", "")}, ensure_ascii=False)
     function = {"name": custom.text("name", required=True), "arguments": arguments}
     return {"id": call.any("id"), "type": "function", "function": function}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with dictionaries and lists in place of other mappings and tuples; the object itself if it has none."""
+    if isinstance(value, Mapping):
+        found = {name: _plain(item) for name, item in value.items()}
+        is_same = type(value) is dict and all(found[name] is item for name, item in value.items())
+        return value if is_same else found
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        is_same = type(value) is list and all(new is old for new, old in zip(items, value, strict=True))
+        return value if is_same else items
+    return value

@@ -6,6 +6,8 @@ from enum import Enum, auto
 from typing import Any
 
 from dflash.errors import TemplateError
+from dflash.generation.messages.broken_calls import with_objects
+from dflash.generation.messages.deferred_tools import top_tools, write_references
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.model.text.written_numbers import with_written_numbers
@@ -56,7 +58,12 @@ def chat_text(
 ) -> str:
     """Render messages with the chat template, with a mark in control tokens that they spell out.
 
+    messages: from `dflash.generation.messages.chat_message.chat_message`, or of this form.
     Raises TemplateError if there is no template, or it refuses the messages.
+    Raises RequestError if the tools that messages refer to are too long.
+
+    A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
+    model with the text as written in one parameter. Deferred tools stand where a message refers to them.
 
     The role ``developer`` is OpenAI's newer name of ``system`` and is rendered as ``system`` if the template does not know
     it. If a template refuses system messages after the start, they are rendered as user messages that hold a
@@ -66,7 +73,9 @@ def chat_text(
     """
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
-    renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
+    renamed = [with_objects(message) for message in write_references(messages, tools)]
+    if "developer" not in template.source:
+        renamed = [_as_system(message) for message in renamed]
     if not template.takes_parts:
         renamed = [_with_text(message) for message in renamed]
     if "<function=" in template.source:
@@ -75,7 +84,7 @@ def chat_text(
     if ending is PromptEnding.CONTINUED:
         renamed = [*renamed[:-1], _open_ended(renamed[-1])]
         variables["add_generation_prompt"] = False
-    text = _rendered(template, renamed, tools=tools or None, **variables)
+    text = _rendered(template, renamed, tools=top_tools(tools) or None, **variables)
     if ending is not PromptEnding.CONTINUED:
         return text
     head, marker, _ = text.rpartition(_OPEN_END)

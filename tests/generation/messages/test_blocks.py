@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dflash.generation.chat_prompt import chat_text
+from dflash.generation.messages.chat_prompt import chat_text
+from dflash.generation.messages.fields import FieldError
+from dflash.generation.messages.page import page
+from dflash.generation.messages.row import ASSISTANT, CHAT, ITEM, MESSAGES, RESPONSES, RESULT, SYSTEM, USER, Treatment
+from dflash.generation.messages.table import ROWS, TABLE
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.parsing.fields import FieldError
 from dflash.serve.preparing.prompts import prompt_text
-from dflash.serve.request_blocks.page import page
-from dflash.serve.request_blocks.row import ASSISTANT, CHAT, ITEM, MESSAGES, RESPONSES, RESULT, SYSTEM, USER, Treatment
-from dflash.serve.request_blocks.table import ROWS, TABLE
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore
 
@@ -120,7 +120,7 @@ def test_an_unknown_type_ends_no_conversation(api, place, lm):
 
 
 def test_the_page_is_made_from_the_table():
-    """``python -m dflash.serve.request_blocks.page > docs/request-blocks.md`` writes it."""
+    """``python -m dflash.generation.messages.page > docs/request-blocks.md`` writes it."""
     assert (Path(__file__).parents[3] / "docs" / "request-blocks.md").read_text(encoding="utf-8") == page()
 
 

@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dflash.serve.limits import REFERENCED_CHARACTERS
-from dflash.serve.parsing.fields import FieldError
+from dflash.generation.messages.fields import FieldError
+
+REFERENCED_CHARACTERS = 1 << 20
+"""Characters of the definitions that the tool references of a request stand for; each reference writes one."""
 
 DEFERRED = "defer_loading"
 
@@ -39,16 +41,22 @@ def top_tools(tools: Sequence[Tool]) -> list[Tool]:
 
 
 def _is_deferred(tool: Tool) -> bool:
-    return bool(tool.get(DEFERRED) or tool["function"].get(DEFERRED))
+    return bool(tool.get(DEFERRED) or _function(tool).get(DEFERRED))
+
+
+def _function(tool: Tool) -> Mapping[str, Any]:
+    """Return what a tool says of its function: its field ``function``, or the tool itself in a flat form."""
+    function = tool.get("function")
+    return function if isinstance(function, Mapping) else tool
 
 
 def _without_flag(tool: Tool) -> Tool:
-    inner = {key: value for key, value in tool["function"].items() if key != DEFERRED}
+    inner = {key: value for key, value in _function(tool).items() if key != DEFERRED}
     return {key: inner if key == "function" else value for key, value in tool.items() if key != DEFERRED}
 
 
 def _name(tool: Tool) -> str:
-    return tool["function"]["name"]
+    return str(_function(tool).get("name"))
 
 
 def _refers(message: Message) -> bool:

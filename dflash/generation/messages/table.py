@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from dflash.serve.parsing.fields import Fields, shown
-from dflash.serve.request_blocks import anthropic, openai
-from dflash.serve.request_blocks.row import ASSISTANT, ITEM, RESULT, BlockRow, Treatment
+from dflash.generation.messages import anthropic, openai
+from dflash.generation.messages.fields import Fields, shown
+from dflash.generation.messages.row import ASSISTANT, ITEM, RESULT, BlockRow, Treatment
 
 ROWS: tuple[BlockRow, ...] = (*anthropic.ROWS, *openai.ROWS)
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dflash.serve.parsing.fields import Fields, shown
+from dflash.generation.messages.fields import Fields, shown
 
 _SKIPPED = ("type", "id", "tool_use_id", "status", "signature", "file_id", "cache_control", "citations", "container_id")
 """Fields of a block that say nothing to the model."""
