@@ -119,8 +119,7 @@ class DFlash(ModelDrafter["_DFlashState"]):
 
     def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
-        self.prepare(model)
-        return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
+        return _DFlashState(*self.attached(session, model), snapshot)
 
 
 def DSpark(draft: str, **settings: Any) -> DFlash:  # noqa: N802

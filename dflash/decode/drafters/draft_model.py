@@ -86,9 +86,8 @@ class DraftModel(ModelDrafter["_DraftModelState"]):
 
     def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
         """Take a sequence of the small model for the session."""
-        self.prepare(model)
-        diagnostics = DraftDiagnostics(session, model, repr(self))
-        return _DraftModelState(model.attachments[self].model, model.n_vocab, session, diagnostics, snapshot)
+        small, _, diagnostics = self.attached(session, model)
+        return _DraftModelState(small.model, model.n_vocab, session, diagnostics, snapshot)
 
 
 class _DraftModelState(ModelDrafterState):

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class LoadingDrafter(Drafter[D]):
     """A drafter with one loaded attachment for each target. The attachment is closed with the target.
 
-    Subclasses define `source` and `load`, and `warm` if work on the device remains. An attachment is any object with
+    Subclasses define `load`, and `warm` if work on the device remains. An attachment is any object with
     ``close()``; by default it also has ``device``, and ``compile()`` on the CPU.
     """
 
     @property
     def source(self) -> str | None:
-        """File or repository of the attachment; None if it is part of the target's own file."""
-        raise NotImplementedError
+        """File or repository of the attachment: by default the field `file`. None if it is part of the target's own file."""
+        return getattr(self, "file", None)
 
     def load(self, model: TargetModel) -> Any:
         """Load the attachment and check that it fits the target. Called from any thread.

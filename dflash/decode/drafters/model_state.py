@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
@@ -16,7 +17,6 @@ from dflash.decode.drafting.shapes import Chain
 from dflash.kernels.sample import POOL, SampleParams
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.diagnostics import DraftDiagnostics
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.step import Step
     from dflash.decode.view import SessionView
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dflash.model.draft import DeviceDraftRequest
     from dflash.model.draft.vocabulary import Vocabulary
     from dflash.model.protocols.device_drafter import DraftTrees
+    from dflash.model.protocols.target import TargetModel
 
 
 M = TypeVar("M", bound="ModelDrafterState")
@@ -32,6 +33,11 @@ M = TypeVar("M", bound="ModelDrafterState")
 
 class ModelDrafter(LoadingDrafter[M]):
     """A drafter whose states are of one class, derived from `ModelDrafterState`."""
+
+    def attached(self, session: SessionView, model: TargetModel) -> tuple[Any, SessionView, DraftDiagnostics]:
+        """Load the attachment unless it is loaded; return the first arguments of `ModelDrafterState`."""
+        self.prepare(model)
+        return model.attachments[self], session, DraftDiagnostics(session, model, repr(self))
 
     def propose(self, drafter_states: Sequence[M], max_drafts: Sequence[int]) -> list[Draft]:
         """Draft for all sessions together."""
@@ -49,8 +55,8 @@ class ModelDrafter(LoadingDrafter[M]):
 class ModelDrafterState:
     """State of a draft model for one session: pages or a slot of it, diagnostics, and the draft vocabulary.
 
-    Subclasses set `state` in `owned`, and define `request`, `candidates`, `observe` and `snapshot`. Those that draft on a
-    GPU define `device_request` and `device_drafts`, too.
+    Subclasses define `request`, `candidates` and `observe`. Those with memory of a sequence set `state` in `owned`, those
+    that draft on a GPU define `device_request` and `device_drafts`, and those that continue from a saved prefix `snapshot`.
 
     Parameters
     ----------
@@ -63,7 +69,7 @@ class ModelDrafterState:
 
     Attributes
     ----------
-    state : State or DraftState
+    state : State or DraftState, optional
         Memory of the draft model; released by `close`.
     on_device : bool
         True if drafts can be made on a GPU and stay there.
@@ -73,7 +79,7 @@ class ModelDrafterState:
 
     capture: tuple[int, ...] = ()
     draft_model: Any  # subclasses annotate both with their own types
-    state: Any
+    state: Any = None
 
     def __init__(
         self,
@@ -139,7 +145,7 @@ class ModelDrafterState:
 
     def snapshot(self) -> DrafterSnapshot | None:
         """See `DrafterState`."""
-        raise NotImplementedError
+        return None
 
     def propose(self, max_draft: int) -> Draft:
         """See `DrafterState`."""
@@ -204,4 +210,5 @@ class ModelDrafterState:
 
     def close(self) -> None:
         """See `DrafterState`."""
-        self.state.close()
+        if self.state is not None:
+            self.state.close()

@@ -66,11 +66,6 @@ class MTP(ModelDrafter["_MtpState"]):
     draft_vocab: int | None = None
     __repr__ = spelled
 
-    @property
-    def source(self) -> str | None:
-        """File that holds the head."""
-        return self.file
-
     def load(self, model: TargetModel) -> MtpHead | DeviceMtpHead:
         """Load the head."""
         return load_mtp(loaded_model(model), self.file, draft_vocab=self.draft_vocab)
@@ -91,8 +86,7 @@ class MTP(ModelDrafter["_MtpState"]):
 
     def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
         """Take a sequence of the head for the session."""
-        self.prepare(model)
-        return _MtpState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
+        return _MtpState(*self.attached(session, model), snapshot)
 
 
 class _MtpSnapshot:
