@@ -45,9 +45,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             case {"type": "tool_result"}:
                 result = _plain([_result_part(part) for part in _list(block.get("content"))])
                 results.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
-            case {"type": "redacted_thinking"}:
-                pass
-            case {"type": "thinking" | "reasoning"}:
+            case {"type": "thinking" | "redacted_thinking" | "reasoning"}:
                 thoughts.append(field(block, "thinking", str) or field(block, "text", str) or "")
             case {"type": "refusal", "refusal": str(words)}:
                 parts.append({"type": "text", "text": words})
@@ -56,8 +54,8 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     fields["content"] = _plain(parts)
     if calls:
         fields["tool_calls"] = calls
-    if thoughts:
-        fields["reasoning_content"] = "\n".join(thoughts)
+    if any(thoughts):
+        fields["reasoning_content"] = "\n".join(filter(None, thoughts))
     return [*results, fields] if parts or calls or thoughts or not results else results
 
 

@@ -80,9 +80,8 @@ def replay(
 def _prompt_ids(lm: "LM", turn: Turn, result: TurnReplies) -> list[int]:
     """Return the token ids of a turn's prompt; if the template or the context refuses it, note the error and return none."""
     try:
-        most = lm.context - 1
-        settings = turn.settings
-        return encode(turn.messages, lm.tokenizer, lm.template, tools=turn.tools, settings=settings, max_tokens=most)
+        model = lm.tokenizer, lm.template
+        return encode(turn.messages, *model, tools=turn.tools, settings=turn.settings, max_tokens=lm.context - 1)
     except RequestError as error:
         result.errors.append(str(error))
         return []

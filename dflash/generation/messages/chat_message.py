@@ -52,7 +52,7 @@ def chat_message(message: Fields) -> Mapping[str, Any]:
     return {**message.values, **changed} if changed else message.values
 
 
-def _has_text(content: Any) -> bool:
+def _has_text(content: object) -> bool:
     return any(part.get("text") for part in content) if isinstance(content, list) else bool(content)
 
 
@@ -110,14 +110,8 @@ def _custom(call: Fields) -> Mapping[str, Any]:
     return {"id": call.any("id"), "type": "function", "function": function}
 
 
-def _plain(value: Any) -> Any:
-    """Return a value with dictionaries and lists in place of other mappings and tuples; the object itself if it has none."""
+def _plain(value: object) -> object:
+    """Return a copy of a value with dictionaries and lists in place of other mappings and tuples."""
     if isinstance(value, Mapping):
-        found = {name: _plain(item) for name, item in value.items()}
-        is_same = type(value) is dict and all(found[name] is item for name, item in value.items())
-        return value if is_same else found
-    if isinstance(value, list | tuple):
-        items = [_plain(item) for item in value]
-        is_same = type(value) is list and all(new is old for new, old in zip(items, value, strict=True))
-        return value if is_same else items
-    return value
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -25,23 +25,19 @@ def write_references(messages: Sequence[Message], tools: Sequence[Tool]) -> list
     names = [part["tool_name"] for message in messages for part in _parts(message) if _is_reference(part)]
     if not names:
         return list(messages)
-    written = {_name(tool): json.dumps(_without_flag(tool), ensure_ascii=False) for tool in tools}
+    written = {_function(tool).get("name", ""): json.dumps(_without_flag(tool), ensure_ascii=False) for tool in tools}
     n = sum(len(written.get(name, name)) for name in names)
     if n > REFERENCED_CHARACTERS:
+        most = REFERENCED_CHARACTERS
         raise FieldError(
-            "messages",
-            f"its {len(names)} tool references stand for {n} characters, at most {REFERENCED_CHARACTERS} are allowed",
+            "messages", f"its {len(names)} tool references stand for {n} characters, at most {most} are allowed"
         )
-    return [_written(message, written) if _refers(message) else message for message in messages]
+    return [_written(message, written) if any(map(_is_reference, _parts(message))) else message for message in messages]
 
 
 def top_tools(tools: Sequence[Tool]) -> list[Tool]:
     """Return the tools for the beginning of the prompt: those that are not deferred."""
-    return [tool for tool in tools if not _is_deferred(tool)]
-
-
-def _is_deferred(tool: Tool) -> bool:
-    return bool(tool.get(DEFERRED) or _function(tool).get(DEFERRED))
+    return [tool for tool in tools if not (tool.get(DEFERRED) or _function(tool).get(DEFERRED))]
 
 
 def _function(tool: Tool) -> Mapping[str, Any]:
@@ -53,14 +49,6 @@ def _function(tool: Tool) -> Mapping[str, Any]:
 def _without_flag(tool: Tool) -> Tool:
     inner = {key: value for key, value in _function(tool).items() if key != DEFERRED}
     return {key: inner if key == "function" else value for key, value in tool.items() if key != DEFERRED}
-
-
-def _name(tool: Tool) -> str:
-    return str(_function(tool).get("name"))
-
-
-def _refers(message: Message) -> bool:
-    return any(_is_reference(part) for part in _parts(message))
 
 
 def _parts(message: Message) -> Iterator[Any]:
