@@ -31,13 +31,7 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     number: dict[str, Any] = {"dest": "device", "type": _gpu, "default": argparse.SUPPRESS, "metavar": "N"}
     parser.add_argument("--target-gpu", "--main-gpu", "-mg", **number, help=text)
     add_devices(parser)
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        type=_plugin,
-        metavar="MODULE",
-        help="module, or file that ends in .py, with drafters or recoveries of your own; may be given several times",
-    )
+    add_plugins(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
     parser.add_argument(
@@ -50,6 +44,17 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     for option, part in (("k", "keys"), ("v", "values")):
         names = f"-ct{option}", f"--cache-type-{option}"
         parser.add_argument(*names, choices=KV_NAMES, help=f"type of the {part} in the KV cache (default: --kv)")
+
+
+def add_plugins(parser: argparse.ArgumentParser) -> None:
+    """Add the modules outside the package that register drafters and recoveries."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        type=_plugin,
+        metavar="MODULE",
+        help="module, or file that ends in .py, with drafters or recoveries of your own; may be given several times",
+    )
 
 
 def _plugin(name: str) -> str:

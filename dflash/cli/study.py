@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from dflash.cli.terminal import has_terminal, put
+from dflash.cli.model_arguments import add_plugins
+from dflash.cli.terminal import has_terminal, put, say
 from dflash.errors import RequestError
 
 HELP = "measure a grid of strategies and settings, or compare two such measurements"
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="+", metavar="FILE.toml | compare A B", help="the study, or two folders or records")
     parser.add_argument("--table", choices=("markdown", "latex", "csv"), default="markdown", help="kind of table (markdown)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a plot, as study.svg")
+    add_plugins(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -36,7 +38,12 @@ def main(arguments: argparse.Namespace) -> int:
         raise RequestError(f"study: wanted FILE.toml, or compare with two records or folders, got {' '.join(words):.80}")
     file = StudyFile.read(Path(words[0]))
     with dflash.load(file.model, **{"isolate": False, **file.load}, progress=True) as lm:
-        found = dflash.study(lm, file.strategies, file.prompts, **file.arguments, progress=has_terminal())
+        try:
+            found = dflash.study(lm, file.strategies, file.prompts, **file.arguments, progress=has_terminal())
+        except KeyboardInterrupt:
+            if "folder" in file.arguments:
+                say(f"dflash: interrupted; the same command continues with the records in {file.arguments['folder']}")
+            raise
     put(repr(found) if arguments.table == "markdown" else found.table(arguments.table))
     if arguments.plot is not None:
         found.plot().savefig(arguments.plot)

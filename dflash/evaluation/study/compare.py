@@ -50,11 +50,18 @@ def _axes(record: records.Record) -> tuple[Any, ...]:
 
 def _set_up(one: records.Record, other: records.Record) -> Iterator[str]:
     """Yield a line for each value of the set-ups that differs."""
-    parts = ("setup", "cell", "prompts", "max_tokens", "sampling", "prefix_cache", "warm_up_tokens")
+    parts = ["setup", "cell", "prompts", "max_tokens", "sampling", "prefix_cache", "warm_up_tokens"]
+    if _same_prompts(one, other):
+        parts.remove("prompts")
     mine, others = (dict(_flat({part: record[part] for part in parts})) for record in (one, other))
     for name in dict.fromkeys((*mine, *others)):
         if mine.get(name) != others.get(name):
             yield f"{name}: {mine.get(name, 'none')!s:.60} | {others.get(name, 'none')!s:.60}"
+
+
+def _same_prompts(one: records.Record, other: records.Record) -> bool:
+    """Return whether both have the same prompts in the same order, whatever their names."""
+    return list(one["prompts"].values()) == list(other["prompts"].values())
 
 
 def _flat(values: records.Record, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -66,7 +73,7 @@ def _flat(values: records.Record, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _row(one: records.Record, other: records.Record) -> tuple[str, ...]:
-    stream = 0 if one["prompts"] == other["prompts"] else 1
+    stream = 0 if _same_prompts(one, other) else 1
     cells = dict.fromkeys(" ".join(f"{value}" for value in _axes(record)) for record in (one, other))
     lengths, rates = ([pairs(record["requests"]) for record in (one, other)] for pairs in (acceptance_pairs, rate_pairs))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,6 +1,8 @@
 """Records of a study: one JSON file for each cell."""
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,20 @@ def strategy_setup(lm: "LM", strategy: Strategy) -> Values:
         "guarantee": strategy.verifier.guarantee,
         "warning": strategy.verifier.warning,
         "drafts": drafts,
+        "code": dict(_code(strategy)),
     }
+
+
+def _code(*parts: object) -> Iterator[tuple[str, str]]:
+    """Yield module and SHA-256 of the file of each class of these; the commit knows no files that are not in git."""
+    for part in parts:
+        if isinstance(part, Strategy):
+            yield from _code(part.drafter, part.shape, part.verifier)
+        yield from _code(*getattr(part, "parts", ()))
+        name = type(part).__module__
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is not None:
+            yield name, sha256(Path(path))
 
 
 def _sources(drafter: Drafter) -> list[str]:
@@ -51,8 +66,8 @@ def _files(lm: "LM", source: str) -> list[Path]:
 
 
 def path_of(folder: Path, cell: Values) -> Path:
-    """Return the file of a cell."""
-    return folder / f"{fingerprint(cell)}.json"
+    """Return the file of a cell; that of other code is the same, so that it is noticed."""
+    return folder / f"{fingerprint({name: value for name, value in cell.items() if name != 'code'})}.json"
 
 
 def write(path: Path, record: Record) -> None:

@@ -109,7 +109,7 @@ def study(
     with bar(progress, len(cells), "cells") as shown:
         for number, cell in enumerate(cells):
             key = {**cell.axes, **about[cell.name], "seeds": list(cell.seeds)}
-            known = None if at is None else _known(records.path_of(at, key), shared)
+            known = None if at is None else _known(records.path_of(at, key), shared, key["code"])
             if known is None:
                 rows = _measure(lm, cell, cases, max_tokens, sampling)
                 known = {"format": records.FORMAT, "number": number, "cell": key, **shared}
@@ -121,7 +121,7 @@ def study(
     return Study(found)
 
 
-def _known(path: Path, shared: Mapping[str, Any]) -> records.Record | None:
+def _known(path: Path, shared: Mapping[str, Any], code: Mapping[str, str]) -> records.Record | None:
     """Return the record of an earlier run of a cell; None if there is none."""
     if not path.exists():
         return None
@@ -129,6 +129,10 @@ def _known(path: Path, shared: Mapping[str, Any]) -> records.Record | None:
     for name, value in shared.items():
         if fingerprint(record[name]) != fingerprint(value):
             raise RequestError(f"study: {path} was measured with another {name}; use another folder")
+    before = record["cell"].get("code", {})
+    for module in before | code:
+        if before.get(module) != code.get(module):
+            raise RequestError(f"study: {path} was measured with another file of {module}; remove it, or use another folder")
     return record
 
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dflash.cli.plugins import load_plugin
 from dflash.decode import verifiers
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.sampling.params import Sampling, check_whole
@@ -14,7 +15,7 @@ from dflash.evaluation.tables import Values
 from dflash.model.loading.settings import LoadSettings
 
 _AXES = ("temperatures", "seeds", "batch", "context", "max_tokens")
-_KEYS = ("model", "load", "draft", "strategies", "prompts", "prompts_of_each", "sampling", "folder", *_AXES)
+_KEYS = ("model", "load", "plugins", "draft", "strategies", "prompts", "prompts_of_each", "sampling", "folder", *_AXES)
 _STRATEGY_KEYS = ("name", "strategy", "verifier", "synthetic_acceptance")
 
 
@@ -54,6 +55,10 @@ class StudyFile(NamedTuple):
             if not isinstance(values.get(key, {}), dict):
                 raise RequestError(f"{path}: {key} must be a table, got {values[key]!r:.40}")
             _check_keys(values.get(key, {}), tuple(field.name for field in fields(kind)), f"{path}, {key}")
+        for plugin in _list(values, "plugins", []) if "plugins" in values else ():
+            if not isinstance(plugin, str):
+                raise RequestError(f"{path}: plugins must be names of modules or files, got {plugin!r:.40}")
+            load_plugin(str(path.parent / plugin) if plugin.endswith(".py") else plugin)
         draft = values.get("draft")
         given = _list(values, "strategies", ["plain"])
         strategies = dict(_strategy(each, draft) for each in given)

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 
 import dflash
 from dflash.__main__ import main
+from dflash.decode.registry import DRAFTERS
 from dflash.errors import NotFound, RequestError
 from dflash.evaluation.study import compare_records
 from dflash.evaluation.study import run as module
@@ -104,6 +106,62 @@ def test_records_of_another_setting_are_refused(lm, folder):
         dflash.study(lm, STRATEGIES, CASES, **{**GRID, "max_tokens": 11}, folder=folder)
     with pytest.raises(RequestError, match="was measured with another prompts"):
         dflash.study(lm, STRATEGIES, CASES[:3], **GRID, folder=folder)
+
+
+DRAFTER = """
+from dataclasses import dataclass
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.registry import register
+
+@register("of-a-file", number="TOKENS", parameter="n_draft")
+@dataclass(frozen=True)
+class OfAFile(PromptLookup):
+    pass
+"""
+
+
+@pytest.fixture
+def drafter_file(tmp_path, monkeypatch):
+    """A file with a drafter beside a study; the table of names is as before afterwards."""
+    monkeypatch.setattr(DRAFTERS, "_entries", dict(DRAFTERS))
+    path = tmp_path / "drafter_of_a_study.py"
+    path.write_text(DRAFTER, encoding="utf-8")
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_drafter_of_a_file_is_measured_until_the_file_changes(drafter_file, tmp_path, capsys, in_file):
+    path = tmp_path / "study.toml"
+    plugins = f"plugins = ['{drafter_file.name}']\n" if in_file else ""
+    text = 'strategies = ["plain", "first(of-a-file:3, mtp:2)"]\nprompts = ["code"]\nprompts_of_each = 1\nmax_tokens = 4\n'
+    path.write_text(f'{plugins}{text}folder = "records"\n[load]\nthreads = 1', encoding="utf-8")
+    words = ["study", str(path), *([] if in_file else ["--plugin", str(drafter_file)])]
+    assert main(words) == 0
+    plain, drafted = dflash.Study.read(tmp_path / "records").records
+    assert drafted["cell"]["code"].keys() - plain["cell"]["code"].keys() >= {drafter_file.stem, "dflash.decode.drafters.mtp"}
+    assert main(words) == 0
+    drafter_file.write_text(f"{DRAFTER}\nx = 1", encoding="utf-8")
+    capsys.readouterr()
+    assert main(words) == 1
+    assert f"was measured with another file of {drafter_file.stem}; remove it" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_interrupted_study_says_how_to_continue(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "study.toml"
+    path.write_text('prompts_of_each = 1\nfolder = "records"\n[load]\nthreads = 1', encoding="utf-8")
+    monkeypatch.setattr(module, "_measure", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["study", str(path)]) == 130
+    assert "interrupted; the same command continues" in capsys.readouterr().err
+
+
+def test_equal_prompts_are_paired_whatever_their_names(folder, tmp_path):
+    for path in folder.iterdir():
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["prompts"] = {f"other {name}": value for name, value in record["prompts"].items()}
+        (tmp_path / path.name).write_text(json.dumps(record), encoding="utf-8")
+    assert compare_records(folder, tmp_path).startswith("the set-ups are equal")
+    assert "+0.00 [+0.00, +0.00]" in compare_records(folder, tmp_path)
 
 
 def test_context_stands_before_text_messages_and_ids(lm):
