@@ -16,8 +16,6 @@ def checked_state(drafter: Drafter, drafter_state: DrafterState) -> DrafterState
     asked = ("propose",) if proposes is Drafter.propose else ()  # a drafter may propose for all sessions itself
     missing = [name for name in (*_MEMBERS, *asked) if not hasattr(drafter_state, name)]
     if missing:
-        kind = type(drafter).__name__
-        raise DFlashError(
-            f"{kind}.start: must return a DrafterState, got {drafter_state!r:.60} without {', '.join(missing)}"
-        )
+        kind, got = type(drafter).__name__, type(drafter_state).__name__
+        raise DFlashError(f"{kind}.start: must return a DrafterState, got {got} without {', '.join(missing)}")
     return drafter_state

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from dflash.decode.recoveries.base import DONE, HOLD, Inject, Restart, Signal
 from dflash.decode.recoveries.intervention import Intervention
+from dflash.decode.recoveries.state_check import checked_action
 from dflash.decode.session import Session
 from dflash.decode.verify import Accepted
 from dflash.errors import DFlashError
@@ -24,7 +25,7 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     Raises
     ------
     DFlashError
-        If a recovery returns `Restart` after tokens were emitted.
+        If a recovery returns `Restart` after tokens were emitted, or what is no verdict.
     """
     if accepted.injected:
         session.forced_ids = session.forced_ids[accepted.injected :]
@@ -38,6 +39,7 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
             if verdict is DONE:
                 session.recovery_states.remove(recovery_state)
             continue
+        verdict = checked_action(recovery_state, verdict)
         action = type(verdict).__name__.lower()
         intervention = Intervention(
             len(session.steps) + len(session.held_steps), recovery_state.name, action, verdict.reason

@@ -171,7 +171,9 @@ def parse(text: str) -> Any:
         return None
     entry, given = RECOVERIES.get(word), value if colon else None
     if entry is None or not entry.accepts(given):
-        raise RequestError(f"recover: {text!r:.60} is not one of {forms()}{did_you_mean(word, RECOVERIES)}")
+        option = entry and entry.option
+        hint = f"; {option.label} is a whole number" if option and option.kind is int else did_you_mean(word, RECOVERIES)
+        raise RequestError(f"recover: {text!r:.60} is not one of {forms()}{hint}")
     try:
         return entry.made(given)
     except RequestError as error:

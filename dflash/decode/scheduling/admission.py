@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, Nothing, Strategy
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.recoveries.state_check import checked_state as checked_recovery
 from dflash.decode.scheduling.memory import headroom_pages, n_pages, reserve, step_length
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
@@ -107,8 +108,8 @@ def admit(
     if session.started_at is not None:
         return
     try:
-        started = (recovery.start(session) for recovery in session.strategy.recoveries)
-        session.recovery_states = [recovery_state for recovery_state in started if recovery_state is not None]
+        started = ((recovery, recovery.start(session)) for recovery in session.strategy.recoveries)
+        session.recovery_states = [checked_recovery(recovery, state) for recovery, state in started if state is not None]
         if session.recorder is not None:
             session.recorder.started(session)
     except BaseException:

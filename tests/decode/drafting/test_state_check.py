@@ -46,7 +46,7 @@ class Starts(Drafter):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (None, "Starts.start: must return a DrafterState, got None without capture, observe, close, propose$"),
+        (None, "Starts.start: must return a DrafterState, got NoneType without capture, observe, close, propose$"),
         (WithoutCapture(), "Starts.start: must return a DrafterState, got .* without capture$"),
         (NotDerived(), "Starts.start: must return a DrafterState, got .* without observe, close$"),
         (Complete([1, 2]), r"propose: must return Draft\(tokens\), got \[1, 2\]"),

@@ -140,6 +140,12 @@ def test_what_is_no_name(text, lm):
             ask(f"loop,{text}")
 
 
+@pytest.mark.parametrize("text", ["min", "min:x", "loop:-1"])
+def test_a_wrong_value_is_told_from_a_wrong_name(text):
+    with pytest.raises(RequestError, match=r"think-leak; (N|BODY) is a whole number$"):
+        check(text)
+
+
 @pytest.mark.parametrize("off", [None, "", "0", "false", "No", "OFF", " off "])
 def test_the_environment_may_say_no(off):
     assert from_environment({} if off is None else {STALL: off, LEAST: off}) == ""
