@@ -143,6 +143,11 @@ class DraftBudget:
             ]
             self._costs.observe(parts[-1].stop, drafted, seconds)
 
+    def learn_forward(self, rows: int, seconds: Sequence[float]) -> None:
+        """Learn from the times of forwards of `rows` rows, before the first step."""
+        for each in seconds:
+            self._costs.observe(rows, (), each)
+
     def _made(self, drafter: _DrafterRecord, depth: int) -> int:
         """Return the depth that a drafter drafts if `depth` is used."""
         return int(drafter.rounded(np.array([depth]))[0]) if self._on_gpu else depth

@@ -38,6 +38,10 @@ _N_NEW = 3
 _MOST_NEW = 64
 """New combinations of parts that are remembered."""
 
+_CAUTION = 0.3
+"""Growth of seconds with rows beyond those measured, over that between the two largest of these. Without it, the first steps
+of a batch of drafts cost far more than was expected; with all of it, larger drafts are tried too seldom."""
+
 _MOST_DRAFTERS = 64
 """Drafters whose seconds are remembered: requests may name many."""
 
@@ -48,7 +52,8 @@ class StepCosts:
     Only whole steps are measured, since drafting and forward overlap on a GPU. The difference between measured and expected
     seconds is divided among the parts of the step by their variances: a Kalman filter without correlations. Of steps with a
     part that is new, the fastest of three counts: on a GPU the first one captures a graph. Seconds that were never measured
-    are interpolated, and beyond the largest measured rows or depth they are assumed not to grow: so larger drafts are tried.
+    are interpolated. Beyond the largest measured rows they grow a third as fast as between the two largest ones; beyond the
+    only ones, or the largest depth, they are assumed not to grow: so larger drafts are tried.
 
     is_unsure: true if the last step has a part that was not measured three times.
     most_rows: most rows of a step.
@@ -100,7 +105,9 @@ class StepCosts:
     def forwards(self, rows: Ints) -> Floats:
         """Return the seconds of forwards by their rows."""
         known = sorted(self._forwards)
-        return np.interp(bucket_of(rows), known, [self._forwards[bucket].mean for bucket in known])
+        seconds, buckets = [self._forwards[bucket].mean for bucket in known], bucket_of(rows)
+        slope = _CAUTION * max((seconds[-1] - seconds[-2]) / (known[-1] - known[-2]), 0.0) if len(known) > 1 else 0.0
+        return np.interp(buckets, known, seconds) + slope * np.maximum(buckets - known[-1], 0)
 
     def drafting(self, drafter: Hashable, sessions: int, depths: Ints) -> Floats:
         """Return the seconds in which a drafter drafts for some sessions, by depth; 0 at depth 0.

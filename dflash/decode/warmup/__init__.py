@@ -1,6 +1,8 @@
 """Compile kernels and capture graphs of a model before the first request."""
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from dflash.kernels.sample import cpu as sampling
 from dflash.kernels.sample.top_k import top_k
 from dflash.kernels.sample.top_p import nucleus
 from dflash.kernels.tree.cpu import grow
+from dflash.model.batch import Span
 from dflash.model.candidates import Candidates
 from dflash.model.protocols.target import TargetModel
 
@@ -53,6 +56,7 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
         tell("graphs")
         engine.model.warm()
         _learn_costs(engine)
+        _learn_forwards(engine)
         return
     if warm_marker.is_known(kind):
         return
@@ -104,6 +108,25 @@ def _learn_costs(engine: Engine) -> None:
     reading = Session([0] * min(3 * engine.chunk // 2, most), max_tokens=1, use_prefix_cache=False)
     for _ in engine.run([writing, reading]):
         pass
+
+
+def _learn_forwards(engine: Engine) -> None:
+    """Measure forwards of few and of many rows: else drafts would be tried at each load to find what their rows cost."""
+    model, most = engine.model, engine.model.config.pending
+    if engine.draft_budget is None:
+        return
+    with ExitStack() as stack:
+        states = [stack.enter_context(closing(model.state())) for _ in range(min(2, engine.max_active))]
+        for sizes in ([1], [min(8, most)], [most], [most] * len(states)):
+            seconds = []
+            for _ in range(4):
+                began = perf_counter()
+                model.forward([Span.chain(state, [0] * n) for state, n in zip(states, sizes, strict=False)])
+                model.finish()
+                seconds.append(perf_counter() - began)
+                for state in states:
+                    state.commit([])
+            engine.draft_budget.learn_forward(sum(sizes), seconds[1:])
 
 
 def _write(engine: Engine, n_prompt: int, sampling: Sampling) -> None:

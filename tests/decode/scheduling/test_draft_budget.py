@@ -9,6 +9,7 @@ from costed_toy import CostedToy
 from oracles import Guessing
 
 from dflash.decode import engine as engine_module
+from dflash.decode import warmup
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.drafting.shapes import Chain
@@ -16,6 +17,7 @@ from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.verifiers import AcceptanceSchedule, SyntheticAcceptance
+from dflash.kernels.cpu import warm_marker
 
 ROWS, STEP_MS = [1, 4, 8, 16, 32, 64, 128, 2048], [5.08, 5.4, 5.9, 6.5, 9.5, 16.6, 30.0, 480.0]
 """Forwards of a 27B on an H200 by rows; beyond 128 in proportion."""
@@ -155,3 +157,23 @@ def test_where_drafts_do_not_pay_no_drafter_is_asked():
     CLOCK.asked = 0
     simulated.rate(60)
     assert CLOCK.asked <= 6, "trials alone"
+
+
+@pytest.mark.parametrize("n", [8, 32, 64, 128])
+def test_on_a_gpu_the_start_learns_what_rows_cost(n, monkeypatch):
+    """So that the first steps at a load are no slower than plain ones by what trying drafts costs."""
+    monkeypatch.setattr(warmup, "perf_counter", lambda: CLOCK.now)
+    monkeypatch.setattr(warm_marker, "is_known", lambda _: True)
+    simulated = Simulated(n)
+    simulated.toy.device, simulated.toy.warm = "cuda", lambda: None
+    warmup.warm(simulated.engine, "a kind", lambda _: None)
+    simulated.add(n, MTP, GOLDEN)
+    assert simulated.rate(60) >= 0.92 * max(fixed_rates(n, GOLDEN, MTP))
+
+
+@pytest.mark.parametrize(("length", "n"), [(4, 8), (4, 32), (6, 16), (6, 32)])
+def test_first_steps_of_large_drafts_cost_little(length, n):
+    """Forwards of more rows than were measured are expected to take longer."""
+    simulated, acceptance = Simulated(n), falling(length)
+    simulated.add(n, BLOCK, acceptance)
+    assert simulated.rate(60) >= 0.9 * max(fixed_rates(n, acceptance, BLOCK))
