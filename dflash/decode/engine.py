@@ -47,10 +47,8 @@ class Engine:
 
     Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps.
     Sessions of the lowest priority number start first; of these, groups take turns. A session that does not fit memory waits
-    for others to end, and a bounded number of later sessions may start before it. Only one thread at a time may call the
-    methods, except `add` and `add_all`. Sessions take KV pages as they grow; if none is left, the youngest is preempted: see
-    `dflash.decode.scheduling.memory`.
-
+    for others to end, and a bounded number of later sessions may start before it. Sessions take KV pages as they grow; if
+    none is left, the youngest is preempted. Only `add` and `add_all` may be called while another thread calls a method.
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
 
@@ -270,6 +268,8 @@ class Engine:
     def _end_cancelled(self) -> None:
         self._take_added()
         for session in [session for session in (*self._active, *self._waiting) if session.cancelled]:
+            if self.prefix_cache is not None:
+                self.prefix_cache.reserve_rest(self.model, session)
             self._end(session, "cancelled")
 
     def _admit(self) -> None:
@@ -485,8 +485,8 @@ class Engine:
         self._n_ended += 1
         try:
             session.release()
-            emitted = session.has_emitted or bool(step and step.tokens) or session.is_reread
-            if self.prefix_cache is not None and not emitted:
+            keeps = session.has_emitted or bool(step and step.tokens) or reason == "cancelled" or session.is_reread
+            if self.prefix_cache is not None and not keeps:
                 self.prefix_cache.abort(session)
             session.record(step or Step([], finish=reason))
         except Exception as failure:

@@ -63,7 +63,8 @@ class PrefixCache:
     (`Drafter.can_start_at`): otherwise measured acceptance would depend on who asked before.
 
     A session takes snapshots at its boundaries: where a role begins, at the end of its prompt, and when it ends. Until its
-    first visible output they are reserved only; a session that fails or is cancelled before leaves the cache as it was.
+    first visible output they are reserved only; a session that fails before leaves the cache as it was. Where one is
+    cancelled in its prompt, the state at that point is kept: a client that gave up waiting and asks again goes on there.
     A new session begins with the longest snapshot whose tokens its prompt starts with, and what follows is prefilled. Of a
     model without recurrent state, a snapshot that goes on differently is cut back to what the two share.
     Sessions of another `cache_salt` neither find a snapshot nor learn whether there is one.
@@ -215,8 +216,17 @@ class PrefixCache:
                 self._reserved.setdefault(session, []).append(snapshot)
                 return
 
+    def reserve_rest(self, model: TargetModel, session: Session) -> None:
+        """Take a snapshot of a session that is cancelled in its prompt, if it has come far enough since the last one."""
+        n, cached = session.n_prefilled, session.n_cached
+        last = max((length for length in session.snapshot_at if length <= n), default=cached)
+        is_exact = not self.exact or n % model.chunk_alignment == 0
+        runs = session.state is not None and session.use_prefix_cache and session.prefix is None
+        if runs and not session.n_tokens and is_exact and n - last >= self.min_gain:
+            self.reserve(session)
+
     def confirm(self, session: Session) -> None:
-        """Store the reserved snapshots of a session, whose output is visible now."""
+        """Store the reserved snapshots of a session whose output is visible now, or that was cancelled."""
         for snapshot in self._reserved.pop(session, ()):
             self.store(snapshot, session.conversation, session.cache_salt)
 

@@ -171,12 +171,6 @@ def test_a_session_that_fails_before_its_output_leaves_the_cache_as_it_was():
     engine, cache = engine_of(toy)
     run(engine, Session([1, 2, 3, 4], max_tokens=2))
     before = len(cache)
-    session = engine.add(Session([1, 2, 3, 4, 5, 6, 7], max_tokens=2, boundaries=(5,)))
-    engine.step()
-    assert session.n_cached == 3
-    session.cancel()
-    engine.step()
-    assert (len(cache), cache.stats.aborts) == (before, 1)
 
     def fails(spans):
         if not spans[0].prefill:
@@ -187,10 +181,40 @@ def test_a_session_that_fails_before_its_output_leaves_the_cache_as_it_was():
     with pytest.raises(RuntimeError):
         list(engine.stream(session))
     toy.before_forward = lambda spans: None
-    assert (len(cache), cache.stats.aborts) == (before, 3)
+    assert (len(cache), cache.stats.aborts) == (before, 2)
     again = Session([1, 2, 3, 4, 9], max_tokens=2)
     run(engine, again)
     assert again.n_cached == 3  # the entry of before
+
+
+@pytest.mark.parametrize(("alignment", "n_steps", "cached"), [(1, 0, 0), (1, 1, 5), (1, 3, 15), (4, 1, 4), (4, 4, 16)])
+def test_a_request_that_was_cancelled_in_its_prompt_goes_on_when_it_comes_again(alignment, n_steps, cached):
+    toy = Toy(N_VOCAB)
+    toy.chunk_alignment = alignment
+    engine, _ = engine_of(toy, min_gain=3, chunk=5, exact=True)
+    prompt = [i % 11 for i in range(40)]
+    session = engine.add(Session(prompt, max_tokens=3))
+    for _ in range(n_steps):
+        engine.step()
+    assert not session.output_ids
+    session.cancel()
+    engine.step()
+    assert session.finish_reason == "cancelled"
+    again = Session(prompt, max_tokens=3)
+    assert run(engine, again) == [naive(toy, prompt, Sampling(), 3)]
+    assert again.n_cached == cached
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_request_without_the_cache_leaves_nothing_when_it_is_cancelled():
+    engine, cache = engine_of(Toy(N_VOCAB), chunk=5)
+    session = engine.add(Session([1] * 30, max_tokens=3, use_prefix_cache=False))
+    for _ in range(3):
+        engine.step()
+    session.cancel()
+    engine.step()
+    assert (session.finish_reason, len(cache)) == ("cancelled", 0)
 
 
 def test_the_least_recently_used_goes_first_and_forks_are_spared():
