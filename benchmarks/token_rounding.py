@@ -29,7 +29,7 @@ def main():
     root = Path(__file__).parents[1]
     text = "".join((root / name).read_text()[:6000] for name in TEXTS)[:CHARACTERS]
     rounded, rounded_log = log_probabilities(text)
-    linear.INTEGER_FORMATS = {}
+    linear.FORMATS = {name: made._replace(integers=None) for name, made in linear.FORMATS.items()}
     exact, exact_log = log_probabilities(text)
     divergence = (np.exp(exact_log) * (exact_log - rounded_log)).sum(axis=-1)
     rms = np.sqrt(np.mean((rounded - exact) ** 2) / np.mean(exact**2))

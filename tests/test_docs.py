@@ -18,6 +18,7 @@ import dflash
 from dflash.__main__ import main
 from dflash.decode.registry import DRAFTERS
 from dflash.decode.registry.recoveries import RECOVERIES
+from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS
 from dflash.kernels.gpu import jit
 
 FOLDER = Path(__file__).parents[1] / "docs"
@@ -46,8 +47,11 @@ def package(tmp_path, monkeypatch):
         monkeypatch.setattr(table, "_entries", dict(table))
         sources = [importlib.import_module(name).import_all for name in EXTENDED if word in name]
         monkeypatch.setattr(table, "_sources", sources)
-    before = set(sys.modules)
+    before, formats = set(sys.modules), [(table, dict(table)) for table in (FORMATS, BLOCKS, BY_ID)]
     yield tmp_path
+    for table, entries in formats:
+        table.clear()
+        table.update(entries)
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
@@ -111,9 +115,24 @@ def test_a_file_is_all_that_a_name_needs(name, lm, package, monkeypatch, capsys)
 def test_its_cuda_compiles(arch, package):
     (package / "kernels" / "gpu").symlink_to(Path(jit.__file__).parent)
     sources = [write(package, code) for page in PAGES for code, _ in blocks(page, "cuda")]
-    assert sources
-    for path in sources:
+    kernels = [path for path in sources if path.suffix == ".cu"]
+    assert kernels
+    for path in kernels:
         assert nvrtc.compiled(path, arch, ROW_DIM=5120) == 0
+
+
+@nvrtc.needed
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_struct_of_a_format_compiles_into_the_kernels_that_pack_and_unpack(arch, package):
+    formats, own = package / "kernels" / "formats", Path(dflash.__file__).parent / "kernels" / "formats"
+    (package / "kernels" / "gpu").symlink_to(Path(jit.__file__).parent)
+    ((code, _),) = blocks(FOLDER / "write-a-format.md", "cuda")
+    write(package, code)
+    for path in own.glob("*.cu*"):
+        text = path.read_text(encoding="utf-8")
+        formats.joinpath(path.name).write_text(text + '#include "log4.cuh"\n' if path.name == "quants.cuh" else text)
+    assert nvrtc.compiled(formats / "repack.cu", arch, QUANT="LOG4") == 0
+    assert nvrtc.compiled(formats / "unpack.cu", arch, QUANT="LOG4", PART=0) == 0
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)

@@ -8,7 +8,6 @@ from matrices import random_matrix
 
 from dflash.errors import KernelError
 from dflash.kernels.formats import BLOCKS, FORMATS, Matrix
-from dflash.kernels.formats.integers import INTEGER_FORMATS
 from dflash.kernels.linear import PackedLinear, gated_linear, linear, reference
 
 RNG = np.random.default_rng(5)
@@ -19,7 +18,7 @@ ROUNDING = 5e-5
 
 def tokens_for(kind, x):
     """The tokens that products with a format multiply exactly."""
-    return reference.rounded(x) if kind in INTEGER_FORMATS else x
+    return reference.rounded(x) if FORMATS[kind].integers else x
 
 
 def poisoned(tokens, rows):
@@ -56,7 +55,7 @@ def test_every_format(kind, tokens):
     assert_close(f"{kind}, tokens as they are", out, want, ROUNDING)
 
 
-@pytest.mark.parametrize("kind", INTEGER_FORMATS)
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if FORMATS[kind].integers])
 @pytest.mark.parametrize("tokens", [1, 12, 40])
 def test_the_largest_whole_numbers_fit_a_sum(kind, tokens):
     """Every product of a block has the largest size and the same sign."""

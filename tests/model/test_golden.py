@@ -5,7 +5,7 @@ import pytest
 from compare import assert_close
 from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, short_logits, tail
 
-from dflash.kernels.formats.integers import INTEGER_FORMATS
+from dflash.kernels.formats import FORMATS
 
 LOGITS, LOGITS_RMS = 5e-4, 5e-5
 INTERMEDIATE, STATE = 2e-4, 5e-5
@@ -15,7 +15,8 @@ ROUNDED = 8
 
 def allowed(name):
     """Return the largest difference of a logit, and the RMS of all relative to theirs."""
-    times = ROUNDED if name.rpartition("-")[2] in INTEGER_FORMATS else 1
+    kind = FORMATS.get(name.rpartition("-")[2])
+    times = ROUNDED if kind and kind.integers else 1
     return times * LOGITS, times * LOGITS_RMS
 
 

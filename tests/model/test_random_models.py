@@ -11,7 +11,6 @@ from model_definition import logits
 
 from dflash.errors import FormatError
 from dflash.kernels.formats import FORMATS
-from dflash.kernels.formats.integers import INTEGER_FORMATS
 from dflash.model.config import Config
 from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
@@ -66,7 +65,7 @@ def test_the_definition_agrees_with_transformers(name):
 def test_every_type(architecture, kind, tmp_path):
     file, config = written(tmp_path / "model.gguf", architecture, kind, FUSED[architecture])
     with file:
-        bound = ROUNDED if kind in INTEGER_FORMATS else CLOSE
+        bound = ROUNDED if FORMATS[kind].integers else CLOSE
         assert_close(kind, computed(file, config, TOKENS), logits(file, config, TOKENS), bound)
 
 

@@ -9,7 +9,7 @@ from golden import host, prefill, step
 from real_models import DEVICE, FILES, NEAR, THREADS, path_of, references_of
 
 from dflash.generation.prompts import encode
-from dflash.kernels.formats.integers import INTEGER_FORMATS
+from dflash.kernels.formats import FORMATS
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.model import Model
@@ -81,7 +81,8 @@ def test_logits(name):
     if DEVICE == "cuda":
         assert_close(name, rows[-len(last) :], last, ON_GPU)
         return
-    times = ROUNDED if {tensor.type for tensor in opened(name)[0].tensors.values()} & INTEGER_FORMATS.keys() else 1
+    kinds = {tensor.type for tensor in opened(name)[0].tensors.values()}
+    times = ROUNDED if any(FORMATS[kind].integers for kind in kinds & FORMATS.keys()) else 1
     assert_close(name, rows[-len(last) :], last, times * RMS)
     best = want["long.top_ids"].astype(np.int64)
     assert np.abs(np.take_along_axis(rows[: len(best)], best, axis=1) - want["long.top_logits"]).max() < times * LOGITS

@@ -4,8 +4,8 @@ Each format is implemented twice on purpose: in `reference.py` with NumPy and in
 compare both with the `gguf` package bit for bit.
 """
 
-from dflash.kernels.formats.blocks import FORMATS
+from dflash.kernels.formats.format import FORMATS, Format, register
 from dflash.kernels.formats.matrix import Matrix
 from dflash.kernels.formats.types import BLOCKS, BY_ID, BlockType
 
-__all__ = ["BLOCKS", "BY_ID", "FORMATS", "BlockType", "Matrix"]
+__all__ = ["BLOCKS", "BY_ID", "FORMATS", "BlockType", "Format", "Matrix", "register"]

@@ -4,7 +4,7 @@ The formulas are those of `reference.py`, in lanes. Products and sums are rounde
 values, so that unpacking is bit-exact.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, Spread, constant, vector_lanes
 
@@ -193,10 +193,3 @@ def iq4_xs(block: QuantBlock) -> Iterator[Lanes]:
     table = constant(block.builder, IQ4_TABLE)
     for j in range(8):
         yield from _entries(block.u8(8 + 16 * j), table * scales[j])
-
-
-FORMATS: dict[str, Callable[[QuantBlock], Iterator[Lanes]]] = {
-    decoder.__name__.upper(): decoder
-    for decoder in (f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4)
-}
-"""Formats that kernels read directly (native types)."""

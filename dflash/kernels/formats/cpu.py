@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
 from dflash.kernels.cpu.simd.emit import F32V, I64, call, constant, load, loop, prefetch, store
-from dflash.kernels.formats.blocks import FORMATS
+from dflash.kernels.formats.format import FORMATS, NUMBERED, number_of
 from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, is_zen, of_unknown_origin, vector_lanes
 from dflash.kernels.formats.types import BLOCKS
 
@@ -31,8 +31,6 @@ DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if _WIDE else (4, 2, 1, 1)
 _CACHE_LINE, _AHEAD = 64, 1024  # bytes; least distance of the prefetch in each row: that of eight rows fits the L1 cache
 _SHORT = 16384  # bytes of rows side by side that the L1 cache holds beside the tokens
 _IN_TURN = 4  # vectors of a row before those of the next one
-
-_NAMES = tuple(FORMATS)
 
 
 def step_bytes(name: str) -> tuple[int, int]:
@@ -73,7 +71,7 @@ def _blocks(
         for at in range(0, n_bytes, _CACHE_LINE):
             ahead = builder.add(first, builder.add(builder.mul(apart, I64(r)), I64(at)))
             prefetch(builder, ahead, once=once and is_zen())
-        found.append(FORMATS[name](QuantBlock(builder, builder.add(start, builder.mul(stride, I64(r))))))
+        found.append(FORMATS[name].decode(QuantBlock(builder, builder.add(start, builder.mul(stride, I64(r))))))
     return found
 
 
@@ -97,7 +95,7 @@ def _in_order(
 
 @intrinsic(prefer_literal=True)
 def _unpack(typing_context, kind, source, stride, n, out, out_stride):
-    name = _NAMES[kind.literal_value]
+    name = NUMBERED[kind.literal_value].block.name
 
     def codegen(context, builder, signature, values):
         _, source, stride, n, out, out_stride = values
@@ -118,7 +116,7 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
 
 @intrinsic(prefer_literal=True)
 def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_stride):
-    name, count = _NAMES[kind.literal_value], tokens.literal_value
+    name, count = NUMBERED[kind.literal_value].block.name, tokens.literal_value
 
     def codegen(context, builder, signature, values):
         source, stride, x, x_stride, n, out, out_stride = values[2:]
@@ -151,7 +149,7 @@ def unpack_function(name: str) -> Any:
 
     `n_steps` counts blocks, or groups of 16 unquantised values; row r goes to ``out + r * out_bytes``.
     """
-    kind = _NAMES.index(name)
+    kind = number_of(name)
 
     @c_function(*(types.int64,) * 5)
     def unpack(source, stride, n, out, out_stride):
@@ -167,7 +165,7 @@ def dot_function(name: str, tokens: int) -> Any:
     ``out + t * out_bytes`` receives 16 lane sums of float32 a row, which the caller adds. Lane i is the sum of the products
     i, i + 16, ... in order, as in the tiles of `linear`. `DOT_ROWS` is the number of rows.
     """
-    kind, count = _NAMES.index(name), tokens
+    kind, count = number_of(name), tokens
 
     @c_function(*(types.int64,) * 7)
     def dot(source, stride, x, x_stride, n, out, out_stride):

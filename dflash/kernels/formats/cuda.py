@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.blocks import FORMATS
+from dflash.kernels.formats.format import FORMATS
 from dflash.kernels.formats.matrix import Matrix
 from dflash.kernels.formats.types import BLOCKS
 from dflash.kernels.gpu.jit import kernel

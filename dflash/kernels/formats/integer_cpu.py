@@ -16,8 +16,9 @@ from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
 from dflash.kernels.cpu.simd.emit import F32, I32, I64, LANES, call, load, loop, prefetch, store
-from dflash.kernels.formats.cpu import DOT_ROWS, ROWS, step_bytes
-from dflash.kernels.formats.integers import BLOCK, INTEGER_FORMATS, PART, WORDS
+from dflash.kernels.formats.cpu import DOT_ROWS, ROWS
+from dflash.kernels.formats.format import NUMBERED, number_of
+from dflash.kernels.formats.integers import BLOCK, PART, WORDS
 from dflash.kernels.formats.lanes import QuantBlock, has, is_zen
 
 SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
@@ -28,7 +29,6 @@ AHEAD = 4096
 
 _I16 = ir.IntType(16)
 _CACHE_LINE = 64
-_NAMES = tuple(INTEGER_FORMATS)
 
 
 def multiply_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -61,7 +61,7 @@ def _lanes(builder: ir.IRBuilder, value: ir.Value, lanes: range) -> ir.Value:
 
 @intrinsic(prefer_literal=True)
 def _unpack(typing_context, kind, source, stride, n, out, out_stride):
-    name = _NAMES[kind.literal_value]
+    made = NUMBERED[kind.literal_value]
 
     def codegen(context, builder, signature, values):
         _, source, stride, n, out, out_stride = values
@@ -69,8 +69,8 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
         def body(i, carried):
             for r in range(ROWS):
                 row = builder.add(source, builder.mul(stride, I64(r)))
-                address = builder.add(row, builder.mul(i, I64(step_bytes(name)[1])))
-                block = INTEGER_FORMATS[name](QuantBlock(builder, address))
+                address = builder.add(row, builder.mul(i, I64(made.block.n_bytes)))
+                block = made.integers(QuantBlock(builder, address))
                 to = builder.add(builder.add(out, builder.mul(out_stride, I64(r))), builder.mul(i, I64(RECORD)))
                 for first in range(0, WORDS, PART):
                     for j, whole in enumerate(block.whole(first)):
@@ -87,11 +87,11 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
 
 @intrinsic(prefer_literal=True)
 def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_stride):
-    name, count = _NAMES[kind.literal_value], tokens.literal_value
+    made, count = NUMBERED[kind.literal_value], tokens.literal_value
 
     def codegen(context, builder, signature, values):
         source, stride, x, x_stride, n, out, out_stride = values[2:]
-        n_bytes, firsts, lanes = step_bytes(name)[1], range(0, WORDS, PART), PART // 2
+        n_bytes, firsts, lanes = made.block.n_bytes, range(0, WORDS, PART), PART // 2
         words, floats, integers = (ir.VectorType(one, many) for one, many in ((_I16, PART), (F32, lanes), (I32, lanes)))
 
         def row(r, carried):
@@ -101,7 +101,7 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
                 address = builder.add(start, builder.mul(i, I64(n_bytes)))
                 for at in range(0, n_bytes, _CACHE_LINE):
                     prefetch(builder, builder.add(address, I64(AHEAD + at)), once=is_zen())
-                block = INTEGER_FORMATS[name](QuantBlock(builder, address))
+                block = made.integers(QuantBlock(builder, address))
                 of_tokens, after = builder.add(x, builder.mul(i, x_stride)), []
                 for first in firsts:
                     records = [builder.add(of_tokens, I64(RECORD * t + 2 * first)) for t in range(count)]
@@ -143,7 +143,7 @@ def add_block(
 @functools.cache
 def integer_unpack_function(name: str) -> Any:
     """Return the C function ``(source, row_bytes, n_blocks, out, out_bytes)`` that unpacks `ROWS` rows to records."""
-    kind = _NAMES.index(name)
+    kind = number_of(name)
 
     @c_function(*(types.int64,) * 5)
     def unpack(source, stride, n, out, out_stride):
@@ -159,7 +159,7 @@ def integer_dot_function(name: str, tokens: int) -> Any:
     As `dflash.kernels.formats.cpu.dot_function`, but it reads one row after another, and `x_bytes` are those from a block of
     the tokens to the next: the records of a block lie beside each other.
     """
-    kind, count = _NAMES.index(name), tokens
+    kind, count = number_of(name), tokens
 
     @c_function(*(types.int64,) * 7)
     def dot(source, stride, x, x_stride, n, out, out_stride):

@@ -202,9 +202,3 @@ def _nibbles(q: Lanes, first: int) -> Lanes:
 def _moved(words: Lanes, left: int) -> Lanes:
     """Return words shifted left, or right if `left` is negative."""
     return words << left if left >= 0 else words >> -left
-
-
-INTEGER_FORMATS: dict[str, Callable[[QuantBlock], IntegerBlock]] = {
-    decoder.__name__.upper(): decoder for decoder in (q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs)
-}
-"""Formats whose products are sums of whole numbers."""

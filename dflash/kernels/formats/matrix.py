@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.blocks import FORMATS
+from dflash.kernels.formats.format import FORMATS
 from dflash.kernels.formats.lanes import LANES
-from dflash.kernels.formats.reference import unpack
 from dflash.kernels.formats.types import BLOCKS
 
 Bytes = NDArray[np.uint8]
@@ -65,7 +64,7 @@ class Matrix:
     def unpacked(self) -> NDArray[np.float32]:
         """Return all weights as float32, for any type."""
         if self.native:
-            return unpack(self.data, self.type)
+            return FORMATS[self.type].unpack(self.data)
         import gguf
 
         return gguf.quants.dequantize(np.ascontiguousarray(self.data), gguf.GGMLQuantizationType[self.type])

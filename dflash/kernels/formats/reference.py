@@ -1,12 +1,9 @@
 """Definition of each format in NumPy."""
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.formats.blocks import FP4_TABLE, IQ4_TABLE
-from dflash.kernels.formats.types import BLOCKS
 
 Raw = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -29,31 +26,38 @@ def _with_fifth_bit(raw: Raw, at: int) -> NDArray[np.int32]:
     return _nibbles(raw[:, at + 4 :]) | (bits << 4).astype(np.int32)
 
 
-def _q4_0(raw: Raw) -> Floats:
+def q4_0(raw: Raw) -> Floats:
+    """Unpack blocks of Q4_0; `blocks.q4_0` has the formula."""
     return (_nibbles(raw[:, 2:]) - 8).astype(np.float32) * _f16(raw, 0)
 
 
-def _q4_1(raw: Raw) -> Floats:
+def q4_1(raw: Raw) -> Floats:
+    """Unpack blocks of Q4_1; `blocks.q4_1` has the formula."""
     return _nibbles(raw[:, 4:]).astype(np.float32) * _f16(raw, 0) + _f16(raw, 2)
 
 
-def _q5_0(raw: Raw) -> Floats:
+def q5_0(raw: Raw) -> Floats:
+    """Unpack blocks of Q5_0; `blocks.q5_0` has the formula."""
     return (_with_fifth_bit(raw, 2) - 16).astype(np.float32) * _f16(raw, 0)
 
 
-def _q5_1(raw: Raw) -> Floats:
+def q5_1(raw: Raw) -> Floats:
+    """Unpack blocks of Q5_1; `blocks.q5_1` has the formula."""
     return _with_fifth_bit(raw, 4).astype(np.float32) * _f16(raw, 0) + _f16(raw, 2)
 
 
-def _q8_0(raw: Raw) -> Floats:
+def q8_0(raw: Raw) -> Floats:
+    """Unpack blocks of Q8_0; `blocks.q8_0` has the formula."""
     return raw[:, 2:].view(np.int8).astype(np.float32) * _f16(raw, 0)
 
 
-def _iq4_nl(raw: Raw) -> Floats:
+def iq4_nl(raw: Raw) -> Floats:
+    """Unpack blocks of IQ4_NL; `blocks.iq4_nl` has the formula."""
     return np.array(IQ4_TABLE, np.float32)[_nibbles(raw[:, 2:])] * _f16(raw, 0)
 
 
-def _mxfp4(raw: Raw) -> Floats:
+def mxfp4(raw: Raw) -> Floats:
+    """Unpack blocks of MXFP4; `blocks.mxfp4` has the formula."""
     scale = np.ldexp(np.float32(1), raw[:, :1].astype(np.int32) - 128)
     return np.array(FP4_TABLE, np.float32)[_nibbles(raw[:, 1:])] * scale
 
@@ -85,30 +89,35 @@ def _crumbs(qs: Raw) -> Raw:
     return ((qs.reshape(len(qs), 2, 1, 32) >> shifts) & np.uint8(3)).reshape(len(qs), 256)
 
 
-def _q4_k(raw: Raw) -> Floats:
+def q4_k(raw: Raw) -> Floats:
+    """Unpack blocks of Q4_K; `blocks.q4_k` has the formula."""
     return _sub_blocks(_pairs_of_nibbles(raw[:, 16:]), *_scales_and_minima(raw))
 
 
-def _q5_k(raw: Raw) -> Floats:
+def q5_k(raw: Raw) -> Floats:
+    """Unpack blocks of Q5_K; `blocks.q5_k` has the formula."""
     fifth = (raw[:, 16:48].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1)) & 1
     q = _pairs_of_nibbles(raw[:, 48:]) | (fifth.reshape(len(raw), 256) << 4)
     return _sub_blocks(q, *_scales_and_minima(raw))
 
 
-def _q6_k(raw: Raw) -> Floats:
+def q6_k(raw: Raw) -> Floats:
+    """Unpack blocks of Q6_K; `blocks.q6_k` has the formula."""
     both = raw[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([both & 15, both >> 4], axis=2).reshape(len(raw), 256)
     q = (low | (_crumbs(raw[:, 128:192]) << 4)).astype(np.int32) - 32
     return _sub_blocks(q, _f16(raw, 208) * raw[:, 192:208].view(np.int8).astype(np.float32))
 
 
-def _q2_k(raw: Raw) -> Floats:
+def q2_k(raw: Raw) -> Floats:
+    """Unpack blocks of Q2_K; `blocks.q2_k` has the formula."""
     s = raw[:, :16]
     scale, minimum = (s & 15).astype(np.float32), (s >> 4).astype(np.float32)
     return _sub_blocks(_crumbs(raw[:, 16:80]), _f16(raw, 80) * scale, _f16(raw, 82) * minimum)
 
 
-def _q3_k(raw: Raw) -> Floats:
+def q3_k(raw: Raw) -> Floats:
+    """Unpack blocks of Q3_K; `blocks.q3_k` has the formula."""
     s = raw[:, 96:108]
     low = np.concatenate([s[:, :8] & 15, s[:, :8] >> 4], axis=1)
     high = ((s[:, None, 8:] >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 4, 1)) & 3).reshape(-1, 16)
@@ -118,7 +127,8 @@ def _q3_k(raw: Raw) -> Floats:
     return _sub_blocks(q, _f16(raw, 108) * scale)
 
 
-def _iq4_xs(raw: Raw) -> Floats:
+def iq4_xs(raw: Raw) -> Floats:
+    """Unpack blocks of IQ4_XS; `blocks.iq4_xs` has the formula."""
     b = np.arange(8)
     low = (raw[:, 4 + b // 2] >> (4 * (b % 2)).astype(np.uint8)) & 15
     high = ((raw[:, 2:4].copy().view(np.uint16) >> (2 * b).astype(np.uint16)) & 3).astype(np.uint8)
@@ -128,31 +138,16 @@ def _iq4_xs(raw: Raw) -> Floats:
     return _sub_blocks(np.array(IQ4_TABLE, np.int32)[q], scale)
 
 
-_BLOCKS = _q4_0, _q4_1, _q5_0, _q5_1, _q8_0, _q2_k, _q3_k, _q4_k, _q5_k, _q6_k, _iq4_nl, _iq4_xs, _mxfp4
-_UNPACK: dict[str, Callable[[Raw], Floats]] = {
-    "F32": lambda raw: raw.view(np.float32),
-    "F16": lambda raw: raw.view(np.float16).astype(np.float32),
-    "BF16": lambda raw: (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32),
-    **{definition.__name__[1:].upper(): definition for definition in _BLOCKS},
-}
+def f32(raw: Raw) -> Floats:
+    """Return float32 as it is."""
+    return raw.view(np.float32)
 
 
-def unpack(data: Raw, kind: str) -> Floats:
-    """Unpack rows of blocks to float32.
+def f16(raw: Raw) -> Floats:
+    """Return float16 as float32."""
+    return raw.view(np.float16).astype(np.float32)
 
-    Parameters
-    ----------
-    data : uint8 (..., row_bytes)
-        Rows of whole blocks.
-    kind : str
-        Native format, a key of `dflash.kernels.formats.FORMATS`.
 
-    Returns
-    -------
-    float32 (..., K)
-        Exact values of the weights.
-    """
-    block = BLOCKS[kind]
-    blocks = np.ascontiguousarray(data).reshape(-1, block.n_bytes)
-    n = data.shape[-1] // block.n_bytes * block.elements
-    return _UNPACK[kind](blocks).reshape(*data.shape[:-1], n)
+def bf16(raw: Raw) -> Floats:
+    """Return bfloat16, the upper halves of float32."""
+    return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.formats import Matrix
+from dflash.kernels.formats import FORMATS, Matrix
 from dflash.kernels.formats.cpu import dot_function, step_bytes, unpack_function
 from dflash.kernels.formats.integer_cpu import integer_dot_function, integer_unpack_function
-from dflash.kernels.formats.integers import INTEGER_FORMATS
 from dflash.kernels.linear import cpu
 from dflash.kernels.profile import timed
 
@@ -187,7 +186,7 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     n_weights, _ = step_bytes(weight.type)
     row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[-2], weight.row_bytes
     row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[-1], weight.shape[-1] // n_weights
-    row[cpu.INTEGER] = weight.type in INTEGER_FORMATS
+    row[cpu.INTEGER] = FORMATS[weight.type].integers is not None
     unpack, dot = (integer_unpack_function, integer_dot_function) if row[cpu.INTEGER] else (unpack_function, dot_function)
     row[cpu.UNPACK] = unpack(weight.type).address
     row[cpu.DOT : cpu.COLUMNS] = [dot(weight.type, n + 1).address for n in range(cpu.DOT_TOKENS)]

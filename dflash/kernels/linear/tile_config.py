@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dflash.kernels.formats.cuda import tile_bytes, tile_width
-from dflash.kernels.formats.types import BLOCKS
+from dflash.kernels.formats.format import FORMATS
 from dflash.kernels.linear.unclustered import TOKENS, WARPS, Launch, launch, n_slices
 
 _COLUMNS = 256  # columns of K that are a unit of slicing
@@ -247,11 +247,7 @@ def cuts(width: int, slices: int) -> list[int]:
 
 def _kind(types: tuple[str, ...]) -> int:
     """Return the row of `_MOST_WARPS` for a set of types."""
-    if len(types) > 2 or "IQ4_XS" in types:
-        return 0
-    if any(BLOCKS[t].elements == 32 for t in types):
-        return _SCALES_OF_32
-    return 2 if any(t in ("Q6_K", "Q2_K", "Q3_K") for t in types) else 3
+    return 0 if len(types) > 2 else min(FORMATS[t].registers for t in types)
 
 
 def _unsplit(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
@@ -31,7 +32,6 @@ _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (
 _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
 PLAIN = "F32", "F16", "BF16"
 """Formats whose weights are not quantised."""
-_LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
 _ROUTER_STATIC = 4096  # bytes; router.cu declares 2368
 _RESERVED, _LARGE = 1024, 80 * 1024  # bytes: static shared memory of a block; spans of all warps that halve the warps
 
@@ -263,7 +263,7 @@ def _gate_up(
 ) -> tuple[Bound, int]:
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (2 * 2 * 512 + _PAIRS * SPAN_BYTES)
-    light = all(kind in _LIGHT for kind in kinds.values())
+    light = all(FORMATS[kind].is_light for kind in kinds.values())
     settings = GATE_UP if light else GATE_UP._replace(blocks=2)
     blocks, depth = _fitting(settings, list(kinds.values()), shape.spans * piece, others)
     shared = others + -(-shape.spans * depth * 8 // 128) * 128 + shape.spans * depth * piece

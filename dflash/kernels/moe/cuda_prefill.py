@@ -7,6 +7,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
@@ -136,7 +137,7 @@ class PrefillMoe:
 
     def _order(self, weights: tuple[PackedWeight, ...]) -> int:
         """Return the element order of activations that some weights require."""
-        return _run(weights[0].type) if self._hopper else 0
+        return FORMATS[weights[0].type].run if self._hopper else 0
 
     def _bind(
         self,
@@ -169,14 +170,9 @@ class PrefillMoe:
         return made.bind((1, 1), threads, (*args, *data_of(weights), s.inner, s.product), shared=shared), blocks
 
 
-def _run(kind: str) -> int:
-    """Return RUN of the format in `quants.cuh`."""
-    return 4 if kind == "Q6_K" else 8
-
-
 def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
     quantised = all(w.type not in PLAIN for weights in projections for w in weights)
-    alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
+    alike = all(len({FORMATS[w.type].run for w in weights}) == 1 for weights in projections)
     return capabilities().has_wgmma and quantised and alike
 
 

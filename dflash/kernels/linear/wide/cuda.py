@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
@@ -31,9 +32,6 @@ _UNIT, _UNIT_STAGES, _TILE = 256, 4, 128  # columns of a unit of work; its stage
 _W_STAGES, _MOST_X_STAGES, _LEAST_X_STAGES, _X_STAGES_BESIDE_SUMS = 3, 16, 5, 6
 _WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
 _GATED = 2  # MODE of epilogue.cuh
-_SHORT_RUN = "Q6_K"
-_MINIMA = {"Q2_K": 16, "Q4_K": 8, "Q5_K": 8, "Q4_1": 8, "Q5_1": 8}
-"""Minima of a row of a tile, for types that have them (quants.cuh)."""
 
 
 class _Scratch:
@@ -100,7 +98,7 @@ class WideLaunch:
         tokens = list[int]()
         layouts = _layouts(self._types)
         for i, layout in enumerate(layouts):
-            n_bytes = n * (2 * _UNIT + 4 * _MINIMA.get(self._types[layout], 0))
+            n_bytes = n * (2 * _UNIT + 4 * FORMATS[self._types[layout]].minima)
             memory = scratch.take(f"tokens {layout}", self._units * n_bytes, np.uint8)
             self._kept.append(memory)
             tokens += [memory.data.ptr, n_bytes, int(i == layout)]
@@ -157,13 +155,14 @@ def bucket(n_tokens: int) -> int:
 
 def _layouts(types: Sequence[str]) -> list[int]:
     """Return for each type the index of the type whose arranged tokens it reads; types without minima share those of one."""
-    plain = [i for i, t in enumerate(types) if t != _SHORT_RUN]
-    shared = next((i for i in plain if types[i] in _MINIMA), plain[0] if plain else 0)
-    return [i if t == _SHORT_RUN or t in _MINIMA else shared for i, t in enumerate(types)]
+    formats = [FORMATS[t] for t in types]
+    plain = [i for i, each in enumerate(formats) if each.run == 8]
+    shared = next((i for i in plain if formats[i].minima), plain[0] if plain else 0)
+    return [shared if each.run == 8 and not each.minima else i for i, each in enumerate(formats)]
 
 
 def _consumers(types: Sequence[str], n: int, *, gated: bool) -> int:
-    small = _SHORT_RUN not in types and max(map(tile_bytes, types)) <= _LARGE_TILE
+    small = all(FORMATS[t].run == 8 for t in types) and max(map(tile_bytes, types)) <= _LARGE_TILE
     return (_CONSUMERS_GATED if gated and small else _CONSUMERS)[n]
 
 
@@ -176,7 +175,7 @@ def _stages(types: Sequence[str], n: int, slices: int, *, gated: bool) -> dict[s
     # the kernel has barriers and factors of its own, and for each slice two places in a list
     shared = (capabilities().block_shared - 1792 - 64 * slices) // 128 * 128
     warps = _consumers(types, n, gated=gated)
-    weights, minima = warps * max(map(tile_bytes, types)), 4 * n * max(_MINIMA.get(t, 0) for t in types)
+    weights, minima = warps * max(map(tile_bytes, types)), 4 * n * max(FORMATS[t].minima for t in types)
     sums = warps * n * 64 * max(1, slices - 1) if gated and n > 64 else 0
 
     def size(x: int) -> int:
