@@ -19,6 +19,7 @@ from dflash.model.describe import overview
 from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import expected_tensors
+from dflash.model.loading.settings import LoadSettings
 from dflash.model.runnable import refuse_sizes
 from dflash.model.split.plan import plan_split
 
@@ -139,7 +140,7 @@ def test_what_a_gpu_refuses(changes, message):
 @pytest.mark.parametrize("kind", ["tensor", "layer"])
 def test_several_gpus_refuse_it(kind):
     with pytest.raises(Unsupported, match="architecture 'gemma4' runs on one GPU: load it with device='cuda'"):
-        plan_split(config_of(), [], kind=kind, names=["a", "b"], free=[1, 1], work=int, context=None, sequences=1, kv="f16")
+        plan_split(config_of(), [], LoadSettings(split=kind, devices=[0, 1]), names=["a", "b"], free=[1, 1], work=int)
 
 
 @pytest.mark.parametrize(
