@@ -137,6 +137,20 @@ def test_a_tool_is_used(heading, package, name, use, stream, lm):
     assert called("weather", {"city": CITY}) in second
 
 
+def test_a_tool_is_used_by_the_loop_of_the_page(lm, capsys):
+    pytest.importorskip("openai")
+    steps = [called("get_weather", {"city": CITY}), END]
+    engine = Agent(lm.tokenizer, lambda prompt: steps[len(engine.prompts)])
+    page = (DOCS / "libraries.md").read_text(encoding="utf-8")
+    section = re.search(r"^## OpenAI's client\n(.*?)^## ", page, re.M | re.S)[1]
+    with served(lm, engine) as url:
+        names = {}
+        for code in re.findall(r"^```py\n(.*?)^```", section, re.M | re.S):
+            exec(code.replace(ADDRESS, url), names)
+    assert capsys.readouterr().out.strip() == END
+    assert f"<tool_response>\n{RESULT}\n</tool_response>" in engine.prompts[1]
+
+
 @every_recipe
 @streamed_or_not
 def test_the_demo_answers(heading, package, name, use, stream, lm, pools):
