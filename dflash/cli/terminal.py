@@ -85,7 +85,7 @@ def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> str
     A table that is wider than the terminal is folded: the columns follow in several tables, each of which begins with the
     first column.
     """
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[str(cell).replace("|", r"\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n\n".join(_table(cells, widths, group, set(right)) for group in _folded(widths, width(sys.stdout)))
 

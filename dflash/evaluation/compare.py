@@ -1,6 +1,7 @@
 """Compare decoding strategies on the same prompts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dflash.decode import registry
@@ -135,7 +136,8 @@ def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -
     found: dict[str, Strategy] = {}
     for value in values:
         one = _made(value, draft, settings)
-        name = value if isinstance(value, str) else " | ".join([registry.name(one), *map(repr, one.recoveries)])
+        bare = replace(one, recoveries=(), verifier=COUPLED)
+        name = value if isinstance(value, str) else " | ".join([registry.name(bare), *map(repr, one.recoveries)])
         name += f", {one.verifier}" if one.verifier != COUPLED else ""
         if name in found:
             raise RequestError(f"compare: {name} is given twice; use a mapping to name the strategies yourself")

@@ -30,6 +30,11 @@ class Ends:
         return _Ending()
 
 
+@dataclass(frozen=True)
+class OfOnesOwn(dflash.PromptLookup):
+    """A drafter without a name."""
+
+
 class _Ending:
     name, restarts = "Ends", False
 
@@ -124,6 +129,10 @@ def test_a_prefix_cache_changes_nothing(lm):
 def test_names_and_what_is_refused(lm):
     named = dflash.compare(lm, "import os", ["plain", dflash.PromptLookup(), Nothing() | Ends()], max_tokens=4)
     assert [row.name for row in named.rows] == ["plain", "lookup", "plain | Ends()"]
+    assert r"plain \| Ends()" in repr(named)
+    own = dflash.Strategy(OfOnesOwn(), verifier=dflash.Typical()) | Ends()
+    (row,) = dflash.compare(lm, "import os", [own], max_tokens=2).rows
+    assert row.name == f"Strategy({OfOnesOwn()}) | Ends(), {dflash.Typical()}"
     for prompts, strategies, message in (
         ("a", [], "0 strategies"),
         ("a", "plain", "sequence"),
