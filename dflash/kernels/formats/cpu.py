@@ -28,9 +28,10 @@ _WIDE = vector_lanes() == LANES
 DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if _WIDE else (4, 2, 1, 1)
 """Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
-_CACHE_LINE, _AHEAD = 64, 1024  # bytes; least distance of the prefetch in each row: that of eight rows fits the L1 cache
-_SHORT = 16384  # bytes of rows side by side that the L1 cache holds beside the tokens
-_IN_TURN = 4  # vectors of a row before those of the next one
+_CACHE_LINE = 64  # bytes
+_AHEAD = 1024  # bytes, at least, from a block of a row to the block that is prefetched: those of eight rows fit the L1 cache
+_SHORT = 16384  # bytes of all rows of a call up to which the L1 cache holds them beside the tokens
+_IN_TURN = 4  # vectors of 16 weights that are multiplied of one row before the next row
 
 
 def step_bytes(name: str) -> tuple[int, int]:

@@ -204,7 +204,7 @@ class Spread:
 
 
 def of_unknown_origin(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Return an integer or pointer as one of which LLVM knows nothing; it moves no access to memory across this place."""
+    """Return a copy of an integer or pointer whose value LLVM can't derive. No memory access is moved across this point."""
     same = ir.FunctionType(value.type, [value.type])
     return builder.asm(same, "", "=r,0,~{memory}", [value], side_effect=True)
 
@@ -259,7 +259,7 @@ class QuantBlock:
     def each_f16(self, offset: int) -> Lanes:
         """Load one float16 as float32 and broadcast it.
 
-        Alone, it would be inserted into a register that LLVM chooses freely, and wait for a sum if that is there.
+        Loaded as a single value, it would wait for a running sum if LLVM puts it into the register that holds that sum.
         """
         all_lanes = self.each(self._load(offset, ir.HalfType()))
         return Lanes(self.builder, self.builder.fpext(all_lanes.value, _vector(_F32)))

@@ -31,10 +31,10 @@ ALPHA, BETA, RATE, SHIFT, STATE, K, U, DECAY, DELTA_SLOTS, DELTA_PENDING = range
 """Further columns of the delta rule: its weights, its memory with slots and pending rows."""
 
 GROUPS, VALUE_HEADS, VALUES, RUN, SIZE = range(15, 20)
-"""Further ones of it: key heads, value heads, value size, value heads that share a key head, and value rows of a task."""
+"""Further columns of the delta rule: key heads, value heads, value size, value heads of a key head, value rows of a task."""
 
 K_CACHE, V_CACHE, CACHE_PAGES, KV_HEADS, K_STORED, V_STORED, Q_HEADS = range(5, 12)
-"""Further columns of rotation and attention: the caches, their pages, heads and stored elements of a head; query heads."""
+"""Further columns of rotation and attention: the caches, their pages, KV heads, stored elements of a head; query heads."""
 
 KEY, VALUE, Q_NORM, K_NORM, BIAS, COS, SINES, PAIRS, QUERY_WIDTH, EPS = range(12, 22)
 """Further columns of rotation: projections, gains and bias (0 for none), tables, rotated pairs, width of the input, and

@@ -33,15 +33,15 @@ _CLUSTER_COST = (
     {8: (0.3, 0.9), 16: (-0.3, -0.9), 24: (-0.3, -0.9), 32: (-0.3, -0.9)},
     {8: (1, 3), 16: (1.5, 4.5), 24: (-0.3, -0.9), 32: (-0.3, -0.9)},
 )
-"""Cost of clusters of two and of four blocks, by bucket, in tiles of a multiprocessor; plain and gated. Negative: they save
-time."""
+"""Cost of launches with clusters of two and of four blocks, by bucket of tokens: first not gated, then gated. Unit: the time
+in which a multiprocessor multiplies a tile. Below 0, clusters save time."""
 _FEW_TILES, _CLUSTER_COST_OF_FEW = 6, (0.3, 0)
-"""Tiles of each multiprocessor up to which a launch for 16 tokens, not gated, has other costs of clusters; and these."""
+"""Most tiles of a multiprocessor for which launches for 16 tokens that are not gated have other costs of clusters; these."""
 _WAVE_COST = 1
 """Cost of a further wave of blocks, in tiles of a multiprocessor."""
 _CLUSTER_4_TYPES, _CLUSTER_4_SHARE = ("Q4_K",), 10 / 11
-"""Types for which clusters of four blocks are tried, as their activations are large beside their weights; and the share of
-multiprocessors that can form clusters of four."""
+"""Types of a launch for which clusters of four blocks are tried: their weights are small, so that sharing the activations
+saves most. And the share of all multiprocessors that can form clusters of four."""
 _RESERVED = 3  # KiB of shared memory of a block for what is not dynamic
 _FEW_PARTS = 5
 """Stages that hold all activations of a slice, up to which one stage of weights is enough."""

@@ -234,7 +234,7 @@ def data_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def span_bytes(kinds: list[str]) -> int:
-    """Return the bytes of 16 rows of a span, the maximum over some types."""
+    """Return the bytes of `SPAN` columns of 16 weight rows, for the type that takes most."""
     return max(SPAN // tile_width(kind) * tile_bytes(kind) for kind in kinds)
 
 

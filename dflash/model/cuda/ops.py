@@ -32,7 +32,7 @@ from dflash.model.config import Config
 from dflash.model.cuda.weights import DeviceWeights
 
 _ROWS = 32
-"""Row count to a multiple of which weights unpacked to float16 are padded."""
+"""Weights that are unpacked to float16 are padded to a multiple of this many rows."""
 
 Op = Callable[[int], None]
 Multiply = linear.DecodeLinear | cuda_prefill.PrefillLinear

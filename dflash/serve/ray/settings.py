@@ -20,7 +20,7 @@ _ELSEWHERE = {
     "grace": "set drain_seconds",
     "debug_log": "replicas can't share the file",
 }
-"""Options of the server that have no meaning here, and what does."""
+"""Options of the server that are refused here, and what to set in their place."""
 
 
 @dataclass(frozen=True, slots=True)

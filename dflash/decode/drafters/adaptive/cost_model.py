@@ -11,12 +11,15 @@ DEPTH = 15
 """Most draft tokens of a chain whose depth is not given: with the last token they fill the 16 rows of a kernel's tile."""
 
 IDLE_DECAY = 0.998
-"""Weight of a draft relative to one a step later: an unused drafter returns to the prior and is tried again. Half is lost in
-350 steps; in the replay, 0.995 costs 2 % of the worst set in useless trials."""
+"""Factor a step by which the observations of a drafter that is not used lose weight against the prior, so that it is tried
+again: half in 350 steps. In replayed traces 0.995 cost the worst one 2 % of its speed in trials that gained nothing."""
 
 
 class Variant:
-    """A drafter, its largest shape and acceptance rates, and `extra` times `pace`: milliseconds beside a forward by size."""
+    """A drafter with its largest shape and its acceptance rates.
+
+    ``extra[n]`` times `pace` are the milliseconds that a draft of n tokens takes beside the forward.
+    """
 
     def __init__(self, strategy: Strategy, part: int, pending: int = PENDING) -> None:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part

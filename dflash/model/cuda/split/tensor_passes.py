@@ -254,7 +254,7 @@ class _RankLaunch:
 
 
 def _nothing() -> None:
-    """Do nothing: before or behind a pass that needs no launch there."""
+    """Launch nothing: prologue or epilogue of a pass that has none."""
 
 
 def _batches(devices: Devices, rows: int, sequences: int, pages: int) -> list[DeviceBatch]:
