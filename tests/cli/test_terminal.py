@@ -72,7 +72,7 @@ def test_generated_text(monkeypatch, terminal):
 
 
 @both
-def test_lines(monkeypatch, terminal):
+def test_control_characters_are_shown_on_a_terminal_and_passed_on_in_a_pipe(monkeypatch, terminal):
     output = redirect(monkeypatch, terminal)
     say(f"a{CLEAR}")
     put(f"b{TITLE}")

@@ -101,7 +101,7 @@ def test_run_cancels_what_was_added_before_a_refusal():
     assert not engine.busy
 
 
-def test_close():
+def test_closing_the_engine_cancels_all_sessions_and_frees_their_memory():
     toy = Toy(slots=2)
     engine = Engine(toy)
     sessions = [engine.add(Session(PROMPT)) for _ in range(3)]

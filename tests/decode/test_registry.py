@@ -99,7 +99,7 @@ def test_words():
     assert set(words()) == set(re.findall("[a-z-]+", names()))
 
 
-def test_drafts():
+def test_draft_options_reach_the_drafters_of_a_name():
     assert strategy("dflash:4", "d.gguf") == Strategy(DFlash("d.gguf"), Chain(4))
     assert strategy("dspark", "d.gguf") == Strategy(DSpark("d.gguf"))
     assert strategy("ddtree", "d.gguf") == DDTree("d.gguf")

@@ -134,7 +134,7 @@ def test_missing_keys_name_themselves(architecture):
             config_of(architecture, drop=[name])
 
 
-def test_defaults():
+def test_missing_keys_have_the_defaults_of_their_architecture():
     config = config_of("qwen3", drop=["attention.key_length", "attention.value_length", "rope.freq_base"])
     assert (config.head_size, config.n_rot, config.rope_base, config.n_mtp) == (16, 16, 1e4, 0)
     assert config.recurrent == (False,) * 9
@@ -168,7 +168,7 @@ class TestKinds:
             ({"full_attention_interval": 0}, "full_attention_interval' is 0"),
         ],
     )
-    def test_absurd(self, changes, message):
+    def test_absurd_sizes_are_refused_by_key(self, changes, message):
         with pytest.raises(FormatError, match=message):
             config_of(**changes)
 

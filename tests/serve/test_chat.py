@@ -13,7 +13,7 @@ def ask(client, text="What is the capital of Japan?", **settings):
     return client.chat.completions.create(model="demo", messages=messages, extra_body=NO_THINKING, **settings)
 
 
-def test_chat(client, server):
+def test_a_chat_completion_has_content_reason_and_usage(client, server):
     answer = ask(client)
     choice = answer.choices[0]
     assert choice.message.content == "The capital of Japan is Tokyo."
@@ -42,7 +42,7 @@ def test_a_stream_has_no_usage_unless_asked(client):
     assert all(chunk.usage is None and chunk.choices for chunk in ask(client, stream=True))
 
 
-def test_completion(client):
+def test_a_streamed_completion_has_the_text_of_a_whole_one(client):
     answer = client.completions.create(model="demo", prompt="def fibonacci(n):", max_tokens=20)
     streamed = client.completions.create(model="demo", prompt="def fibonacci(n):", max_tokens=20, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == answer.choices[0].text
@@ -68,14 +68,14 @@ def test_completion_of_ids_and_of_several(client, server):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_echo(client, stream):
+def test_echo_begins_the_text_with_the_prompt(client, stream):
     answer = client.completions.create(model="demo", prompt="import os", max_tokens=4, echo=True, stream=stream)
     text = "".join(chunk.choices[0].text for chunk in answer) if stream else answer.choices[0].text
     assert text.startswith("import os")
     assert len(text) > len("import os")
 
 
-def test_stop(client):
+def test_the_text_ends_before_a_stop_string(client):
     answer = ask(client, "Count from 3 to 12.", stop=[", 7", "never"])
     assert answer.choices[0].message.content == "3, 4, 5, 6"
     assert answer.choices[0].finish_reason == "stop"
@@ -83,7 +83,7 @@ def test_stop(client):
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == "3, 4, 5, 6"
 
 
-def test_limits(client):
+def test_an_answer_has_at_most_max_tokens(client):
     for name in ("max_tokens", "max_completion_tokens"):
         answer = ask(client, "Count from 3 to 12.", **{name: 5})
         assert answer.choices[0].finish_reason == "length"

@@ -43,7 +43,7 @@ def test_the_longer_the_run_the_surer():
     assert (np.diff(longer) > 0).all()
 
 
-def test_bounds():
+def test_a_draft_has_at_most_the_tokens_of_drafter_step_and_shape():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
     assert draft_of(text, n_draft=5) == [3, 4, 5, 6, 7]
     assert draft_of(text, room=3) == [3, 4, 5]

@@ -45,7 +45,7 @@ def test_occurrences_count_more_the_more_tokens_before_them_are_equal():
     assert draft_of(text, n_draft=1, max_ngram=2).tokens.tolist() == [60]
 
 
-def test_bounds():
+def test_a_draft_has_at_most_the_tokens_of_drafter_step_and_shape():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
     assert draft_of(text, n_draft=5).tokens.tolist() == [3, 4, 5, 6, 7]
     assert draft_of(text, n_draft=5, room=3).tokens.tolist() == [3, 4, 5]

@@ -15,7 +15,7 @@ def test_a_chain_is_a_tree_that_never_forks():
     assert chain.tokens.dtype == chain.parents.dtype == np.int32
 
 
-def test_empty():
+def test_an_empty_draft_has_no_children():
     assert len(EMPTY) == EMPTY.depth == 0
     assert EMPTY.children() == []
     assert EMPTY.child(-1, 3) == -1
@@ -60,6 +60,6 @@ def test_scores():
         Draft([4, 5, 6], scores=chain.scores[:1])
 
 
-def test_frozen():
+def test_fields_of_a_draft_can_not_be_set():
     with pytest.raises(AttributeError):
         TREE.tokens = EMPTY.tokens

@@ -86,7 +86,7 @@ def test_what_depends_on_the_token_before():
 
 @pytest.mark.parametrize("shape", [Chain(), Chain(4), Tree(3), Tree(22), Tree(22, depth=3), Tree(22, width=2)], ids=repr)
 @pytest.mark.parametrize("edges", [False, True], ids=["", "edges"])
-def test_limits(shape, edges):
+def test_a_draft_has_at_most_the_tokens_and_the_depth_of_its_shape(shape, edges):
     rng = np.random.default_rng(3)
     for most in (1, 4, 15):
         for room in (0, 1, 2, 9, 63):

@@ -89,7 +89,7 @@ def test_random_advance_and_rollback_equal_a_fresh_replay(name, seed, moves):
     assert set(matcher.forced()[:1]) <= legal
 
 
-def test_ends():
+def test_end_tokens_are_legal_once_where_the_grammar_may_end():
     matcher = after(compiled(tools=(), regex="ab?"), "a")
     ends = {demo_tokenizer().token_bytes(token) for token in demo_tokenizer().eos_ids}
     assert texts(matcher.mask()) == ends | {b"b"}

@@ -46,7 +46,7 @@ def test_control_tokens_of_calls_are_visible():
         f'[TOOL_CALLS]get_weather[ARGS]{{"city": "Oslo"}}[TOOL_CALLS] [{LISTED[1]}]',
     ],
 )
-def test_calls(text):
+def test_calls_after_content_are_parsed_at_any_split_of_the_text(text):
     output = parsed("Now. " + text)
     assert calls_of(output) == BOTH
     assert output.content.strip() == "Now."

@@ -261,7 +261,7 @@ class TestErrors:
         with pytest.raises(NotFound, match="org/empty: holds no GGUF model"):
             find("hf:org/empty")
 
-    def test_gated(self, find, hub):
+    def test_a_gated_repository_says_to_accept_its_terms(self, find, hub):
         hub.gated.add(REPO)
         with pytest.raises(DownloadError, match=f"{REPO}: accept its terms on the hub and log in"):
             find(f"hf:{REPO}")

@@ -107,7 +107,7 @@ def test_empty_arguments():
         ("{% set n = namespace() %}{% set n._x = 1 %}", "a namespace can't hold '_x'"),
     ],
 )
-def test_errors(source, message):
+def test_a_faulty_template_is_an_error_with_its_reason(source, message):
     with pytest.raises(TemplateError, match=message):
         plain(source).render(HELLO)
 
@@ -169,7 +169,7 @@ def test_strftime_now():
     assert before <= text <= datetime.now().strftime("%Y-%m-%d %H")
 
 
-def test_abilities():
+def test_abilities_are_read_from_the_source_of_a_template():
     demo, json_calls, corners = (TEMPLATES[name].abilities for name in ("demo", "json_calls", "corners"))
     names = {"messages", "tools", "add_generation_prompt", "enable_thinking"}
     known = {"system": True, "tools": True, "parallel_calls": True, "thinking": True}

@@ -52,7 +52,7 @@ def spoiled(**changes):
 
 
 @pytest.mark.parametrize("model", GOLDEN)
-def test_golden(model):
+def test_ids_are_the_recorded_ones(model):
     folder = DATA / "golden" / model
     golden = json.loads((folder / "tokenizer_golden.json").read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_gguf(GGUFFile.open(folder / f"{model}-Q4_0.gguf").metadata)
@@ -246,7 +246,7 @@ def test_half_a_surrogate_pair():
         ),
     ],
 )  # fmt: skip
-def test_malformed(changes, error, message):
+def test_a_malformed_tokenizer_is_refused_by_key(changes, error, message):
     with pytest.raises(error, match=message):
         Tokenizer.from_gguf(spoiled(**changes))
 

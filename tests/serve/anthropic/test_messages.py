@@ -188,7 +188,7 @@ def test_an_error_in_the_middle_of_a_stream_is_its_last_event(ask, caplog):
         ({"engine": Full, "stream": True}, 529, "overloaded_error"),
     ],
 )
-def test_errors(ask, settings, status, kind):
+def test_errors_have_status_type_and_request_id_of_the_messages_api(ask, settings, status, kind):
     answer = ask(**settings)
     body = answer.json()
     assert answer.status_code == status

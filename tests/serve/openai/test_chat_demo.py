@@ -105,7 +105,7 @@ def test_the_openai_client_parses_structured_output(client):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_constraints(http, body, possible, stream):
+def test_constrained_content_is_one_of_the_possible_texts(http, body, possible, stream):
     found = post(http, messages=OSLO, stream=stream, max_tokens=20, **QUIET, **body)
     message = folded(found)[0] if stream else found["choices"][0]["message"]
     assert message["content"] in possible

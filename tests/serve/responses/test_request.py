@@ -82,7 +82,7 @@ def test_an_unknown_earlier_response():
     assert caught.value.status == 400
 
 
-def test_formats():
+def test_a_text_format_becomes_the_schema_of_the_output():
     form = {"type": "json_schema", "name": "answer", "strict": True, "schema": SCHEMA}
     assert read(text={"format": form}).grammar.schema == SCHEMA
     assert read(text={"format": {"type": "json_object"}}).grammar.schema == {"type": "object"}
@@ -91,7 +91,7 @@ def test_formats():
         assert read(text=text).grammar.schema is None
 
 
-def test_settings():
+def test_sampling_fields_become_settings():
     request = read(temperature=0.5, top_p=0.9, max_output_tokens=9, parallel_tool_calls=False, stream=True, seed=3)
     assert (request.options.sampling.temperature, request.options.sampling.top_p) == (0.5, 0.9)
     assert (request.options.max_tokens, request.options.stream, request.parallel_tool_calls) == (9, True, False)

@@ -61,7 +61,7 @@ def test_deferred_tools_are_no_part_of_the_beginning():
 
 
 @pytest.mark.parametrize("prompt", ["import os\n" * 50, [list(range(1000, 1200))], [["import os\n" * 50][0], "second"]])
-def test_completions(prompt):
+def test_prompts_of_completions_have_blocks(prompt):
     assert read("/v1/completions", {"prompt": prompt}).blocks
 
 
