@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.environment import environment
+    from dflash.evaluation.features import capture, diagnose
     from dflash.evaluation.prompt_sets import load_prompts
     from dflash.evaluation.study import Study, study
     from dflash.generation.recovery.think_budget import ThinkBudget
@@ -91,7 +92,9 @@ __all__ = [
     "Tree",
     "Typical",
     "__version__",
+    "capture",
     "compare",
+    "diagnose",
     "environment",
     "golden",
     "load",
@@ -102,6 +105,8 @@ __all__ = [
 _LAZY = {
     "LM": "dflash.lm",
     "compare": "dflash.evaluation.compare",
+    "capture": "dflash.evaluation.features",
+    "diagnose": "dflash.evaluation.features",
     "environment": "dflash.evaluation.environment",
     "load_prompts": "dflash.evaluation.prompt_sets",
     "Study": "dflash.evaluation.study",

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dflash.cli import serve_arguments
-from dflash.cli.parser import Parser, program
+from dflash.cli.parsing.parser import Parser, program
 from dflash.cli.terminal import say, wrapped
 from dflash.distribution import mixture
 from dflash.errors import DFlashError, did_you_mean
 from dflash.standard_streams import guarded
 
-COMMANDS = ("run", "chat", "info", "bench", "study", "warmup", "serve", "completion")
+COMMANDS = ("run", "chat", "info", "bench", "study", "capture", "warmup", "serve", "completion")
 """Commands; each is a module of `dflash.cli`."""
 
 MODELS = ("demo", "demo-draft")

@@ -303,7 +303,8 @@ class LM:
         tokens : sequence of int or str
             T token ids, or text of T tokens.
         layers : int or sequence of int, optional
-            Layers, 0 to L - 1; None is all. Layer i is ``hidden_states[i + 1]`` of Transformers, without its final norm.
+            Layers, 0 to L - 1; None is all of these. Layer i is ``hidden_states[i + 1]`` of Transformers, without its final
+            norm. L is the output of the final norm, which MTP heads and the LM head read.
 
         Returns
         -------

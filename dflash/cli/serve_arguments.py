@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dflash.cli.llama_options import add_llama_options
 from dflash.cli.model_arguments import (
     add_context,
     add_draft,
@@ -14,7 +13,8 @@ from dflash.cli.model_arguments import (
     add_synthetic_acceptance,
     add_template_file,
 )
-from dflash.cli.parser import Parser, program
+from dflash.cli.parsing.llama_options import add_llama_options
+from dflash.cli.parsing.parser import Parser, program
 from dflash.errors import RequestError
 
 HELP = "serve a model with OpenAI's and Anthropic's HTTP APIs"

@@ -69,15 +69,18 @@ def hidden_states(
     n_layers = model.config.n_layers
     layers = layers if isinstance(layers, Iterable) else (layers,)
     for layer in layers:
-        check_whole("layers: a layer", layer, 0, n_layers - 1)
-    ids, capture = _checked(model, tokens, 1), tuple(dict.fromkeys(map(int, layers)))
-    if not capture:
-        raise RequestError(f"layers: is empty; name some of 0 to {n_layers - 1}")
-    out = {layer: np.empty((len(ids), model.config.width), np.float32) for layer in capture}
+        check_whole("layers: a layer", layer, 0, n_layers)
+    ids, wanted = _checked(model, tokens, 1), tuple(dict.fromkeys(map(int, layers)))
+    if not wanted:
+        raise RequestError(f"layers: is empty; name some of 0 to {n_layers}")
+    out = {layer: np.empty((len(ids), model.config.width), np.float32) for layer in wanted}
+    capture = tuple(layer for layer in wanted if layer < n_layers)
 
     def keep(rows: slice, found: Forward) -> None:
-        for layer in capture:
-            values: Any = found.captured[layer]  # of a GPU: an array that its `get` copies
+        for layer in wanted:
+            values: Any = (
+                found.hidden if layer == n_layers else found.captured[layer]
+            )  # of a GPU: an array that its `get` copies
             out[layer][rows] = values.get() if hasattr(values, "get") else values
 
     _read(engine_thread, model, ids, keep, capture=capture)

@@ -10,7 +10,7 @@ import pytest
 
 from dflash.__main__ import COMMANDS, main, parser_of
 from dflash.cli import completion
-from dflash.cli.parser import FILES, SETS, program
+from dflash.cli.parsing.parser import FILES, SETS, program
 from dflash.errors import DFlashError, NotFound
 from dflash.model.loading.hub import PACKAGED
 
@@ -207,7 +207,7 @@ def test_zsh_completes_commands_options_values_and_files():
 def test_bash_completes_commands_options_values_and_files(tmp_path):
     (tmp_path / "my model.gguf").touch()
     assert completed("", folder=tmp_path) == {*COMMANDS, *PACKAGED, "my model.gguf"}
-    assert completed("c", folder=tmp_path) == {"chat", "completion"}
+    assert completed("c", folder=tmp_path) == {"capture", "chat", "completion"}
     for command in COMMANDS:
         shown = {
             option

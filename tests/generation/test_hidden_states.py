@@ -44,9 +44,9 @@ def test_one_layer_may_be_named_alone(lm):
             lm.hidden_states(wrong, 3)
 
 
-@pytest.mark.parametrize("layer", [-1, 8, 1.5, "0", True])
+@pytest.mark.parametrize("layer", [-1, 9, 1.5, "0", True])
 def test_a_layer_that_there_is_not_is_named(lm, pools, layer):
-    with pytest.raises(RequestError, match=rf"layers: .*0 to 7.*{layer}"):
+    with pytest.raises(RequestError, match=rf"layers: .*0 to 8.*{layer}"):
         lm.hidden_states(TEXT, [0, layer])
 
 
@@ -55,7 +55,7 @@ def test_wrong_texts_are_refused(lm, pools):
         ("", [0], RequestError, "0 tokens"),
         ([1, 1 << 20], [0], RequestError, "token 1048576"),
         ([1] * 9000, [0], ContextOverflow, "9000"),
-        ("a", [], RequestError, "layers: is empty; name some of 0 to 7"),
+        ("a", [], RequestError, "layers: is empty; name some of 0 to 8"),
     ):
         with pytest.raises(error, match=words):
             lm.hidden_states(tokens, layers)
