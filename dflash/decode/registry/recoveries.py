@@ -131,7 +131,7 @@ def register(
     Raises
     ------
     ValueError
-        If the word has other characters or belongs to another class.
+        If the word has other characters, belongs to another class, or is ``none``, which stands for no recovery.
 
     Examples
     --------
@@ -140,6 +140,8 @@ def register(
         @register("lines", Option("N", "n", required=True))
         class MaxLines: ...
     """
+    if word == "none":
+        raise ValueError("register: 'none' stands for no recovery; choose another")
 
     def add(kind: T) -> T:
         RECOVERIES.add(RegisteredRecovery(word, kind, option, variable, field))

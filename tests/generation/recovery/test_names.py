@@ -219,3 +219,5 @@ def test_a_recovery_in_one_file_has_a_name_a_field_and_a_variable(lm, table):
         from_environment({"DFLASH_LINES": "x"})
     with pytest.raises(ValueError, match="register: 'loop' is the name of LoopGuard; choose another"):
         register("loop")(Lines)
+    with pytest.raises(ValueError, match="register: 'none' stands for no recovery"):
+        register("none")(Lines)
