@@ -1,6 +1,5 @@
 """Published layouts of prompt sets: each turns a record of its file into a row of `dflash.evaluation.prompt_sets`."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -93,7 +92,7 @@ def _bfcl(record: Record) -> Row:
         "id": record["id"],
         "messages": record["question"][0],
         "tools": [tool(function) for function in record["function"]],
-        "category": re.sub(r"[-_\d]+$", "", record["id"]),
+        "category": record["id"].rstrip("-_0123456789"),
     }
 
 
