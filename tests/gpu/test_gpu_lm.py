@@ -52,12 +52,12 @@ def test_logits_and_perplexity(gpu):
 def test_hidden_states(gpu, lm):
     """Hidden states equal a CPU's but for the rounding of products in 16 bits, in NumPy's arrays; bad layers are refused."""
     ids = PROMPTS[0]["prompt_ids"]
-    found, want = gpu.hidden_states(ids), lm.hidden_states(ids)
+    found, want = gpu.hidden_states(ids, range(9)), lm.hidden_states(ids, range(9))
     for layer, states in want.items():
         assert isinstance(found[layer], np.ndarray)
         assert_close(f"layer {layer}", found[layer], states, 0.02)
     with pytest.raises(RequestError, match="layers: "):
-        gpu.hidden_states(ids, [8])
+        gpu.hidden_states(ids, [9])
 
 
 @pytest.mark.parametrize(
