@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -30,6 +30,7 @@ from dflash.generation.recovery.names import Language, Recover, with_recoveries
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.generation.result import Generation
 from dflash.generation.stream import Stream, finish_all
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.kernels.gpu.device import gpu_name
 from dflash.kernels.profile import profile
 from dflash.model import describe
@@ -79,9 +80,9 @@ class LM:
         self,
         prompt: Prompt | Sequence[Prompt],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[JsonMapping] | None = None,
         tool_choice: ToolChoice = None,
-        response_format: Mapping[str, Any] | None = None,
+        response_format: JsonMapping | None = None,
         regex: str | None = None,
         lark: str | None = None,
         grammar: str | None = None,
@@ -95,7 +96,7 @@ class LM:
         stream: bool = False,
         dump: str | os.PathLike[str] | None = None,
         prefix_cache: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: JsonMapping | None = None,
         ignore_eos: bool = False,
         stop_token_ids: Sequence[int] = (),
         prompt_logprobs: int | None = None,
@@ -264,7 +265,7 @@ class LM:
         """
         return self.generate(prompt, stream=True, **arguments)
 
-    def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] | None = None, **template: Any) -> list[int]:
+    def encode(self, prompt: Prompt, *, tools: Sequence[JsonMapping] | None = None, **template: Any) -> list[int]:
         """Convert text, or messages and tools, to token ids; `template` are variables of the chat template."""
         return prompts.encode(prompt, self.tokenizer, self.template, tools=tools, settings=template)
 
@@ -357,7 +358,7 @@ class LM:
         prompt: Prompt,
         *,
         strategy: Strategy | Drafter | str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: JsonMapping | None = None,
     ) -> int:
         """Save the state after a prompt in a file, with which `load_session` spares a later process its prefill.
 
@@ -421,7 +422,7 @@ class LM:
         self._engine_thread.prepare(chosen)
         return self._saved_sessions.load(path, chosen.drafter)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> JsonObject:
         """Return a description of the model, its memory and its device; see `dflash.model.describe`."""
         model, pools = self.model, self.model.pools
         device = model.device if self._gpu is None else gpu_name(self._gpu)

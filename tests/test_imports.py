@@ -12,7 +12,7 @@ import dflash
 ROOT = Path(dflash.__file__).parent
 FLOORS = ("kernels", "model", "decode", "generation", "serve")
 DOORS = len(FLOORS)
-BELOW_ALL = ("dflash.errors", "dflash.distribution")
+BELOW_ALL = ("dflash.errors", "dflash.distribution", "dflash.json_types")
 ABOVE = ("dflash.serve.__main__", "dflash.serve.ray")
 ONLY_IN = {"cupy": "kernels", "numba": "kernels", "starlette": "serve", "uvicorn": "serve"}
 RAY = "dflash.serve.ray"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli.model_arguments import add_draft, add_template_file, check_draft, draft_settings, load_settings
 from dflash.errors import NotFound, RequestError, did_you_mean
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.drafter import Strategy
@@ -76,7 +77,7 @@ def add_showing(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--show-tokens", action="store_true", help=text)
 
 
-def showing(arguments: argparse.Namespace, lm: "LM") -> dict[str, Any]:
+def showing(arguments: argparse.Namespace, lm: "LM") -> JsonObject:
     """Return the settings of `dflash.cli.answer.show`."""
     return {"reasoning": arguments.show_reasoning, "tokenizer": lm.tokenizer if arguments.show_tokens else None}
 
@@ -108,7 +109,7 @@ def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**given, "max_tokens": None} if arguments.max_tokens == -1 else given
 
 
-def sampling_value(name: str, text: str) -> dict[str, Any]:
+def sampling_value(name: str, text: str) -> JsonObject:
     """Return one of the sampling arguments by its name, from text.
 
     Raises RequestError if there is no such argument, or the value is not valid.

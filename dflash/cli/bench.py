@@ -11,6 +11,7 @@ from dflash.cli.model_arguments import add_context, add_model, check_draft, load
 from dflash.cli.rates import replay, strategies, traces
 from dflash.cli.terminal import has_terminal, put, size, table, wrapped
 from dflash.errors import RequestError
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from dflash.cli.rates.measure import Bench
@@ -113,7 +114,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
     depths = arguments.depth if arguments.depth is not None else _fitting(DEPTHS[kind], context - longest) or [0]
     copy = bandwidth(kind, threads=model.threads)
     traffic = Traffic.of(loaded.file, model.config, kv=model.pools.kv, device=kind)
-    rates: dict[str, Any] = {}
+    rates: JsonObject = {}
     shares: dict[str, dict[str, float]] = {}
     n_tests = sum(map(bool, prompts)) + len(depths) * sum(map(bool, arguments.generate)) + 1
     with bar(has_terminal(), n_tests, "bench") as shown:
@@ -144,7 +145,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
     }
 
 
-def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
+def as_text(about: JsonObject, results: JsonObject) -> str:
     """Format the results of `measure` as Markdown tables; `about` is that of `dflash.model.describe.overview`."""
     model, device = about["model"], about["device"]
     mix = next(iter(about["quantization"]))
@@ -156,7 +157,7 @@ def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _rates(rates: dict[str, dict[str, Any]]) -> str:
+def _rates(rates: dict[str, JsonObject]) -> str:
     rows = [("test", "tokens/s", "ms per token", "GB/s", "share of copy", "host, µs per step")]
     for name, rate in rates.items():
         speed = name, f"{rate['mean']:,.2f} ± {rate['std']:.2f}", f"{1e3 / rate['mean']:.4g}"
@@ -172,7 +173,7 @@ def _shares(shares: dict[str, dict[str, float]]) -> str:
     return table([["share of time", *shares], *cells], right=range(1, len(shares) + 1)) if shares else ""
 
 
-def _costs(costs: list[dict[str, Any]]) -> str:
+def _costs(costs: list[JsonObject]) -> str:
     head = ["tokens in a forward", "ms", "relative to one", "host, µs", "launches"]
     rows = [[cost["tokens"], f"{cost['ms']:.3f}", f"{cost['relative']:.2f}", f"{cost['host_us']:.0f}"] for cost in costs]
     if "launches" not in costs[0]:

@@ -3,11 +3,12 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dflash.cli.model_arguments import add_model, load_settings
 from dflash.cli.terminal import put, size, wrapped
+from dflash.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from dflash.model.gguf.file import GGUFFile
@@ -61,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _names(file: "GGUFFile") -> dict[str, Any]:
+def _names(file: "GGUFFile") -> JsonObject:
     """Return the names that ``--strategy`` and ``--recover`` take, the draft model of ``auto``, and what names lack."""
     import dflash.decode.drafters
     import dflash.generation.recovery  # noqa: F401  both register names
@@ -78,7 +79,7 @@ def _names(file: "GGUFFile") -> dict[str, Any]:
     }
 
 
-def _parsers(metadata: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
+def _parsers(metadata: JsonMapping) -> dict[str, dict[str, str | None]]:
     """Return the names of the parsers that the chat template chooses; nothing without a template."""
     import dflash.generation.parsers  # noqa: F401  registers names
     from dflash.generation.parsers.registry import matching
@@ -89,7 +90,7 @@ def _parsers(metadata: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
     return {"parsers": {"reasoning": matching("reasoning", source), "tool": matching("tool", source)}}
 
 
-def draft_as_text(about: dict[str, Any]) -> str:
+def draft_as_text(about: JsonObject) -> str:
     """Format the description of a draft model, as `dflash.model.draft.describe.draft_overview` returns it, as text."""
     draft, memory = about["draft"], about["memory"]
     heads, kv_heads, head_size = draft["heads"]
@@ -117,7 +118,7 @@ def draft_as_text(about: dict[str, Any]) -> str:
     return _aligned(lines)
 
 
-def _layer(i: int, layer: dict[str, Any]) -> str:
+def _layer(i: int, layer: JsonObject) -> str:
     context = f"the last {layer['window']} positions" if layer["window"] else "all positions"
     return f"{i}: attends to {context}; inside the block {'to earlier rows' if layer['causal'] else 'to all rows'}"
 
@@ -126,7 +127,7 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
     return "\n".join(wrapped(f"{name:<14} {value}", " " * 15, sys.stdout) for name, value in lines)
 
 
-def as_text(about: dict[str, Any]) -> str:
+def as_text(about: JsonObject) -> str:
     """Format the description of a model as text.
 
     about: from `dflash.model.describe.overview`, and names of strategies and recoveries if they are to be listed.
@@ -183,7 +184,7 @@ def _drafts(auto: str | None, missing: dict[str, str]) -> Iterator[str]:
         yield f"{', '.join(words)} need{'s' * (len(words) == 1)} --draft: {reason}"
 
 
-def _cache(memory: dict[str, Any]) -> str:
+def _cache(memory: JsonObject) -> str:
     per_token, many = size(memory["kv_per_token"]), size(memory["kv_per_1000_tokens"])
     return f"{memory['kv_type']}, {per_token} per token, {many} for 1,000 tokens"
 
@@ -196,7 +197,7 @@ def _quality(measured: dict[str, float]) -> str:
     return f"on the demo: perplexity {measured['perplexity']:.4f}, KL divergence from f32 {measured['kl']:.1e} nats"
 
 
-def _plan(plan: dict[str, Any]) -> list[tuple[str, str]]:
+def _plan(plan: JsonObject) -> list[tuple[str, str]]:
     lines = [("split", f"{plan['split']}, {plan['pages']:,} KV pages, context {plan['context']:,} tokens")]
     for device in plan["devices"]:
         first, end = device["layers"]
@@ -206,7 +207,7 @@ def _plan(plan: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _device(device: dict[str, Any]) -> str:
+def _device(device: JsonObject) -> str:
     if device["kind"] == "cpu":
         return f"cpu, {device['processor']}, {device['threads']} threads, {' '.join(device['simd'])}"
     target = device.get("target", device["architecture"])
@@ -222,7 +223,7 @@ def _mix(kind: str, part: dict[str, int], kernels: dict[str, str]) -> str:
     return f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}   {kernels[kind]}"
 
 
-def _parsed(parsers: dict[str, str | None], template: dict[str, Any]) -> str:
+def _parsed(parsers: dict[str, str | None], template: JsonObject) -> str:
     """Return the formats of reasoning and tool calls, of a template that has some."""
     kinds = (("reasoning", "reasoning", "thinking"), ("tool calls", "tool", "tools"))
     parts = [
@@ -233,7 +234,7 @@ def _parsed(parsers: dict[str, str | None], template: dict[str, Any]) -> str:
     return ", ".join(parts) or "no reasoning or tool calls"
 
 
-def _template(template: dict[str, Any] | None) -> str:
+def _template(template: JsonObject | None) -> str:
     if template is None:
         return "none"
     if "error" in template:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import did_you_mean
+from dflash.json_types import JsonObject
 
 KV_NAMES = "f32", "f16", "q8_0", "q4_0"
 """Names in `dflash.kernels.kv_types.KV_TYPES`, which is imported only once a command runs."""
@@ -28,7 +29,7 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     text = "device to run on: auto, cpu, cuda, or a GPU as cuda:1 or CUDA1 (auto)"
     parser.add_argument("--device", "-dev", type=_device, default="auto", metavar="DEVICE", help=text)
     text = "number of the GPU to run on; the same as --device cuda:N"
-    number: dict[str, Any] = {"dest": "device", "type": _gpu, "default": argparse.SUPPRESS, "metavar": "N"}
+    number: JsonObject = {"dest": "device", "type": _gpu, "default": argparse.SUPPRESS, "metavar": "N"}
     parser.add_argument("--target-gpu", "--main-gpu", "-mg", **number, help=text)
     add_devices(parser)
     add_plugins(parser)
@@ -96,7 +97,7 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_settings(arguments: argparse.Namespace, **more: Any) -> dict[str, Any]:
+def load_settings(arguments: argparse.Namespace, **more: Any) -> JsonObject:
     """Return the arguments that are settings of `dflash.load`, and more of these, as its keyword arguments."""
     from dflash.model.loading.settings import LoadSettings
 
@@ -134,7 +135,7 @@ def add_draft(parser: argparse._ActionsContainer) -> None:
     names = "--draft-device", "--device-draft", "-devd"
     parser.add_argument(*names, dest="draft_device", action=_AsTyped, type=_draft_device, metavar="DEVICE", help=text)
     text = "number of the GPU of the draft model; the same as --draft-device cuda:N"
-    kind: dict[str, Any] = {"type": _gpu, "action": _AsTyped, "default": argparse.SUPPRESS}
+    kind: JsonObject = {"type": _gpu, "action": _AsTyped, "default": argparse.SUPPRESS}
     parser.add_argument("--draft-gpu", dest="draft_device", **kind, metavar="N", help=text)
     parser.add_argument(
         "--draft-vocab",

@@ -16,6 +16,7 @@ from dflash.cli.model_arguments import (
 from dflash.cli.parsing.llama_options import add_llama_options
 from dflash.cli.parsing.parser import Parser, program
 from dflash.errors import RequestError
+from dflash.json_types import JsonObject
 
 HELP = "serve a model with OpenAI's and Anthropic's HTTP APIs"
 USAGE = "[options] [MODEL]"
@@ -63,7 +64,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _template_kwargs(text: str | None) -> dict[str, Any]:
+def _template_kwargs(text: str | None) -> JsonObject:
     try:
         value = json.loads(text or "{}")
     except ValueError as error:

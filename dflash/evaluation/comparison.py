@@ -13,6 +13,7 @@ from dflash.evaluation.row import PARTS, Row
 from dflash.evaluation.tables import KINDS, by_category, check_kind
 from dflash.generation.display import framed, position_bars, theme
 from dflash.generation.display.palette import COLORS
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ class Comparison:
                 right.legend()
         return figure
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON values only."""
         return {
             "model": self.model,

@@ -6,9 +6,10 @@ import subprocess
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.distribution import release
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from dflash.lm import LM
@@ -23,7 +24,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 _ROOT = Path(__file__).parents[2]
 
 
-class Environment(dict[str, Any]):
+class Environment(JsonObject):
     """Result of `environment`: a dict of JSON values, printed as lines of name and value."""
 
     def __repr__(self) -> str:
@@ -84,7 +85,7 @@ def environment(lm: "LM | None" = None, *, fingerprint: bool = False) -> Environ
     return found
 
 
-def _model(lm: "LM", *, fingerprint: bool) -> dict[str, Any]:
+def _model(lm: "LM", *, fingerprint: bool) -> JsonObject:
     about = lm.info()
     files = [Path(part) for part in about["model"]["files"]]
     found = {
@@ -139,7 +140,7 @@ def _counts(name: str) -> bool:
     return name in VARIABLES or (name.startswith("DFLASH_") and "KEY" not in name)
 
 
-def _lines(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def _lines(values: JsonObject, before: str = "") -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _lines(value, f"{before}{name} ")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dflash.distribution import needed
 from dflash.errors import RequestError
+from dflash.json_types import JsonObject
 
 
 class Line(NamedTuple):
@@ -22,7 +23,7 @@ class Line(NamedTuple):
 
     path: Path
     number: int
-    row: dict[str, Any]
+    row: JsonObject
     item: int = 0
 
     @property
@@ -96,13 +97,13 @@ def _over_lines(path: Path, data: bytes) -> list[Line]:
     return found
 
 
-def _table(path: Path) -> list[dict[str, Any]]:
+def _table(path: Path) -> list[JsonObject]:
     """Return the rows of a Parquet file."""
     with needed(f"{path}: reading Parquet", "parquet"):
         from pyarrow import ArrowInvalid, parquet
     path.open("rb").close()  # a missing file is an OSError with its reason
     try:
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        rows: list[JsonObject] = parquet.read_table(path).to_pylist()
     except ArrowInvalid as error:
         raise RequestError(f"{path}: not a valid Parquet file: {error}") from error
     return rows
@@ -132,7 +133,7 @@ def _parsed(raw: bytes) -> Any:
         raise RequestError(f"not valid JSON: {error}") from error
 
 
-def _object(row: Any) -> dict[str, Any]:
+def _object(row: Any) -> JsonObject:
     if not isinstance(row, dict):
         raise RequestError(f"must be a JSON object, got {row!r:.60}")
     return row

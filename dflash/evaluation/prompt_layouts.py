@@ -1,12 +1,13 @@
 """Published layouts of prompt sets: each turns a record of its file into a row of `dflash.evaluation.prompt_sets`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dflash.errors import RequestError
+from dflash.json_types import JsonMapping, JsonObject
 
-Record: TypeAlias = Mapping[str, Any]
-Row: TypeAlias = dict[str, Any]
+Record: TypeAlias = JsonMapping
+Row: TypeAlias = JsonObject
 
 _UNRESOLVED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 """Beginning of a turn of SPEED-Bench whose text must be fetched from its source."""

@@ -16,6 +16,7 @@ from dflash.evaluation.replay.request_body import body_turn
 from dflash.evaluation.replay.session_file import load_session
 from dflash.evaluation.replay.turn import Turn
 from dflash.generation.prompts import Prompt
+from dflash.json_types import JsonMapping
 
 FOLDER = Path(__file__).parents[1] / "data" / "prompts"
 
@@ -153,12 +154,12 @@ def _cases(path: Path, layout: str) -> Iterator[Case]:
                 yield case
 
 
-def _is_session(first: Mapping[str, Any]) -> bool:
+def _is_session(first: JsonMapping) -> bool:
     """Return True for the first record of a transcript, of messages or of a rollout."""
     return any(isinstance(first.get(key), str) for key in ("type", "role")) and not any(key in first for key in _OWN)
 
 
-def _case(row: Mapping[str, Any], number: int) -> Case:
+def _case(row: JsonMapping, number: int) -> Case:
     name = str(next((row[key] for key in ("id", "task_id", "question_id") if row.get(key) is not None), number))
     options = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
     shared = {

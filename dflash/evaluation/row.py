@@ -2,12 +2,12 @@
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Any
 
 from dflash.decode import metrics as acceptance
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.session import Step
 from dflash.generation.result import Generation
+from dflash.json_types import JsonObject
 
 PARTS = ("draft", "forward", "verify", "host")
 """Parts of a step: drafting, the forward of the target, verification, and all other host work of the loop."""
@@ -95,7 +95,7 @@ class Row:
         """Median seconds to the first token."""
         return statistics.median(one.timings.first_token for one in self.generations)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON values only."""
         return {
             "name": self.name,

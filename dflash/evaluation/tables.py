@@ -15,13 +15,13 @@ Categories: ``strategy``, ``category``, ``requests``, ``tokens_per_step``, ``dra
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from dflash.errors import RequestError, did_you_mean
 from dflash.evaluation.row import Row
 from dflash.generation.result import Generation
+from dflash.json_types import JsonObject
 
-Values = dict[str, Any]
+Values = JsonObject
 
 
 def requests(rows: Sequence[Row], prompts: Sequence[str], categories: Sequence[str] = ()) -> Iterator[Values]:

@@ -1,6 +1,6 @@
 """Completions of a request: one for each choice of each prompt, for library and server alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from dflash.generation.grammar.schema.policy import Notes
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.special_tokens import opening_token
+from dflash.json_types import JsonMapping
 
 _NEVER = -100.0
 """Bias of a token that must not be sampled; the lowest that OpenAI's API allows."""
@@ -76,7 +77,7 @@ class EncodedRequest:
             for each in (barred if is_chat else sampling)
         ]
 
-    def _format(self, tools: Sequence[Mapping[str, Any]], *, of_template: bool) -> OutputFormat | None:
+    def _format(self, tools: Sequence[JsonMapping], *, of_template: bool) -> OutputFormat | None:
         return OutputFormat.of(
             self.language.template if of_template else None,
             tools,

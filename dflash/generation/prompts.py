@@ -8,10 +8,11 @@ from dflash.decode.sampling.params import check_whole
 from dflash.errors import RequestError, TemplateError
 from dflash.generation.messages.chat_message import chat_messages
 from dflash.generation.messages.chat_prompt import PromptEnding, can_continue, chat_ids
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
-Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Messages: TypeAlias = Sequence[JsonMapping]
 Prompt: TypeAlias = str | Sequence[int] | Messages
 """Text to continue, ids to continue, or messages for the chat template."""
 
@@ -40,7 +41,7 @@ def encode(
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[JsonMapping] | None = None,
     settings: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
     max_tokens: int | None = None,

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.decode.session import Session, TokenLogprobs
 from dflash.generation.parsers import ParsedOutput, ToolCall
 from dflash.generation.record import GenerationRecord
 from dflash.generation.timings import Timings, Usage
 from dflash.generation.token_texts import token_texts
+from dflash.json_types import JsonObject
 from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Generation(GenerationRecord):
 
         return plot(self)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the result as JSON values."""
         return {
             "text": self.text,
@@ -148,7 +149,7 @@ class Generation(GenerationRecord):
         return as_html(self)
 
 
-def _as_json(name: str, entries: Sequence[TokenLogprobs] | None) -> dict[str, Any]:
+def _as_json(name: str, entries: Sequence[TokenLogprobs] | None) -> JsonObject:
     if entries is None:
         return {}
     return {

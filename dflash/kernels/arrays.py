@@ -6,7 +6,7 @@ import mmap
 import sys
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,12 @@ from dflash.kernels.ragged import Ragged
 
 _FLOAT32 = np.dtype(np.float32)
 _LINE = 16  # float32 in a cache line
+
+GpuArray: TypeAlias = Any
+"""``cupy.ndarray``, which has no static type: an array in the memory of a GPU."""
+
+Stream: TypeAlias = Any
+"""``cupy.cuda.Stream``, in which work is launched; None is the current one of the thread."""
 
 
 def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from dflash.generation.completion import Completion, Delta
+from dflash.json_types import JsonMapping
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.http_errors import Problem
 from dflash.serve.requests import ChatRequest, CompletionRequest
@@ -17,7 +18,7 @@ class ServerEvent(NamedTuple):
     name: value of ``event:``, if the API has one.
     """
 
-    data: Mapping[str, Any] | str | None
+    data: JsonMapping | str | None
     name: str | None = None
 
 
@@ -81,7 +82,7 @@ class AnswerFormat(Protocol):
         """Return the events that end a stream which has failed; called at most once, possibly after `closing` has failed."""
         ...
 
-    def whole(self, completions: Sequence[Completion]) -> Mapping[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> JsonMapping:
         """Return the body of a response that is not streamed."""
         ...
 
@@ -92,7 +93,7 @@ R = TypeVar("R", bound=ChatRequest | CompletionRequest)
 class ErrorFormat(Protocol):
     """Format of refusals."""
 
-    def problem(self, problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
+    def problem(self, problem: Problem) -> tuple[int, JsonMapping, Mapping[str, str]]:
         """Return the status, body and headers of a refusal."""
         ...
 

@@ -1,8 +1,7 @@
 """Health of the engine, for ``/health``."""
 
-from typing import Any
-
 from dflash.generation.engine_thread import EngineThread
+from dflash.json_types import JsonObject
 
 MAX_STEP_AGE = 300.0
 """Seconds after which a step counts as stalled.
@@ -15,7 +14,7 @@ MAX_CLOSING = 30.0
 """Seconds that a shutdown waits for the running forward. A forward takes seconds; one that hangs must not block the exit."""
 
 
-def health_of(engine_thread: EngineThread) -> tuple[int, dict[str, Any]]:
+def health_of(engine_thread: EngineThread) -> tuple[int, JsonObject]:
     """Return the HTTP status and the body of a response about the engine's health.
 
     Returns: 200 while requests are accepted and steps finish, else 503.
@@ -31,7 +30,7 @@ def health_of(engine_thread: EngineThread) -> tuple[int, dict[str, Any]]:
     else:
         status = "stalled" if age is not None and age > MAX_STEP_AGE else "ok"
     engine = engine_thread.engine
-    body: dict[str, Any] = {"status": status, "active": engine.active, "waiting": engine.waiting}
+    body: JsonObject = {"status": status, "active": engine.active, "waiting": engine.waiting}
     body["step_age"] = None if age is None else round(age, 3)
     if status == "failed":
         body["error"] = "the engine has failed and accepts no more requests; see the server's log"

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.errors import (
     Cancelled,
@@ -17,6 +17,7 @@ from dflash.errors import (
     public_message,
 )
 from dflash.generation.messages.fields import FieldError
+from dflash.json_types import JsonObject
 
 log = logging.getLogger("dflash.serve")
 
@@ -72,7 +73,7 @@ class Problem(Exception):
             return "authentication_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """OpenAI's error object."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from dflash.decode.sampling.params import Sampling
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.messages.chat_prompt import PromptEnding
+from dflash.json_types import JsonMapping
 from dflash.serve.strategy_choice import UNSAID, Decoding
 
 
@@ -91,8 +92,8 @@ class ChatRequest:
     """
 
     options: Options
-    messages: tuple[Mapping[str, Any], ...]
-    tools: tuple[Mapping[str, Any], ...] = ()
+    messages: tuple[JsonMapping, ...]
+    tools: tuple[JsonMapping, ...] = ()
     grammar: GrammarParams = field(default_factory=GrammarParams)
     template_kwargs: Mapping[str, Any] | None = None
     parallel_tool_calls: bool = True

@@ -1,20 +1,21 @@
 """Messages of a conversation and the answers to them."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
 from dflash.cli.answer import show
 from dflash.cli.terminal import say, wrapped
 from dflash.errors import DFlashError, EngineFailed
 from dflash.generation.display import summary
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from dflash.generation.completion import Delta
     from dflash.generation.result import Generation
     from dflash.lm import LM
 
-Message = dict[str, Any]
+Message = JsonObject
 
 
 class Chat:
@@ -27,7 +28,7 @@ class Chat:
     deltas: steps of the last answer.
     """
 
-    def __init__(self, lm: "LM", arguments: argparse.Namespace, strategy: dict[str, Any]) -> None:
+    def __init__(self, lm: "LM", arguments: argparse.Namespace, strategy: JsonObject) -> None:
         self.lm, self.arguments = lm, arguments
         self.template = {"tools": common.tools(arguments), "chat_template_kwargs": common.template_settings(arguments)}
         self._first = {**common.sampling(arguments), **strategy}

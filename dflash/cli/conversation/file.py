@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import NotFound, RequestError
+from dflash.json_types import JsonObject
 
 ROLES = {"system", "user", "assistant", "tool"}
 
 
-def save_messages(path: Path, messages: list[dict[str, Any]]) -> None:
+def save_messages(path: Path, messages: list[JsonObject]) -> None:
     """Write messages to a file; only a conversation is replaced.
 
     Raises RequestError if the file exists and holds something else, or can't be written.
@@ -25,7 +26,7 @@ def save_messages(path: Path, messages: list[dict[str, Any]]) -> None:
         raise RequestError(f"/save {path}: {error.strerror}") from error
 
 
-def load_messages(path: Path) -> list[dict[str, Any]]:
+def load_messages(path: Path) -> list[JsonObject]:
     """Read messages from a file: ``{"messages": [...]}``, or the array alone.
 
     Raises NotFound if the file can't be read.

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
 from dflash.errors import RequestError
+from dflash.json_types import JsonObject
 from dflash.kernels.profile import profile
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
@@ -44,12 +45,12 @@ class Bench:
         self._ops: dict[str, float] = {}
         self._prefix: Snapshot | None = None
 
-    def reading(self, n: int) -> dict[str, Any]:
+    def reading(self, n: int) -> JsonObject:
         """Measure prefill of `n` tokens in tokens per second, after a warm-up of at most two chunks."""
         self.read(min(n, 2 * self.model.prefill_chunk))
         return self._rate(n, lambda: self.read(n))
 
-    def writing(self, n: int, depth: int) -> dict[str, Any]:
+    def writing(self, n: int, depth: int) -> JsonObject:
         """Measure decode of `n` tokens after `depth` others: tokens per second, and host microseconds per step."""
         self.write(min(n, 16), depth)
         steps: list[Step] = []
@@ -86,7 +87,7 @@ class Bench:
                 steps.append(step)
         return perf_counter() - start
 
-    def forward_costs(self, sizes: Sequence[int] = FORWARDS) -> list[dict[str, Any]]:
+    def forward_costs(self, sizes: Sequence[int] = FORWARDS) -> list[JsonObject]:
         """Measure a forward of pending tokens with their logits, for those numbers of tokens that may be pending.
 
         Returns: ``tokens``, ``ms``, ``relative`` to the first size, ``host_us`` until the call returns; on a GPU
@@ -109,7 +110,7 @@ class Bench:
             self._prefix.close()
             self._prefix = None
 
-    def _rate(self, n: int, run: Callable[[], float]) -> dict[str, Any]:
+    def _rate(self, n: int, run: Callable[[], float]) -> JsonObject:
         took: list[float] = []
         while not took or (len(took) < self.repeat and sum(took) < SECONDS):
             took.append(run())

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dflash.errors import RequestError
+from dflash.json_types import JsonMapping, JsonObject
 
 T = TypeVar("T")
 
@@ -16,7 +17,7 @@ _TEXT = ("text", "input_text", "output_text")
 """Types of text blocks in Messages, chat completions and Responses."""
 
 
-def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def chat_messages(message: JsonMapping) -> list[JsonObject]:
     """Convert one message to one or more messages in OpenAI's format.
 
     Text blocks stay parts of the message. ``tool_use`` blocks become ``tool_calls``, each ``tool_result`` a message of the
@@ -37,7 +38,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"content": "", **fields}]
     if not isinstance(content, list):
         raise RequestError(f"content: must be a string or an array of blocks, got {content!r:.60}")
-    results, parts, calls, thoughts = list[dict[str, Any]](), list[dict[str, str]](), list[Any](), list[str]()
+    results, parts, calls, thoughts = list[JsonObject](), list[dict[str, str]](), list[Any](), list[str]()
     for block in content:
         match block:
             case {"type": "tool_use" | "server_tool_use", "name": str(name)}:
@@ -59,7 +60,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*results, fields] if parts or calls or thoughts or not results else results
 
 
-def field(values: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+def field(values: JsonMapping, name: str, kind: type[T]) -> T | None:
     """Return a field of an object, None if it is absent or null; raise RequestError if it is of another type."""
     value = values.get(name)
     if value is None or isinstance(value, kind):
@@ -67,12 +68,12 @@ def field(values: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     raise RequestError(f"{name}: must be {_KINDS[kind]}, got {value!r:.60}")
 
 
-def call(name: str, arguments: str | Mapping[str, Any], identifier: Any) -> dict[str, Any]:
+def call(name: str, arguments: str | Mapping[str, Any], identifier: Any) -> JsonObject:
     """Return a tool call in OpenAI's format; templates take the arguments as JSON text or as an object."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def joined(first: JsonMapping, second: JsonMapping) -> JsonObject:
     """Return one message in place of two of the same role; an empty line separates their texts."""
     both = {**first, "content": "\n\n".join(filter(None, (text(first["content"]), text(second["content"]))))}
     thoughts = [one["reasoning_content"] for one in (first, second) if one.get("reasoning_content")]

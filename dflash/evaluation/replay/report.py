@@ -8,6 +8,7 @@ from dflash.cli.terminal import table
 from dflash.decode.drafting.drafter import Strategy
 from dflash.evaluation.replay.plot import plot
 from dflash.evaluation.replay.replies import TurnReplies
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ class Replay:
         """Plot the milliseconds to the first token, and the prompt tokens with those from the cache, over the turns."""
         return plot(self.turns)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON values only."""
         return {
             "model": self.model,

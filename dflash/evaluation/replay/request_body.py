@@ -1,18 +1,19 @@
 """Prompts of request bodies: OpenAI's chat completions and Responses, Anthropic's Messages."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from dflash.errors import RequestError
 from dflash.evaluation.replay.messages import call, chat_messages, field, joined, text
 from dflash.evaluation.replay.turn import Message, Turn
 from dflash.generation.messages.deferred_tools import DEFERRED
+from dflash.json_types import JsonMapping, JsonObject
 
 _SYSTEM = ("system", "instructions")
 """Fields of Messages and of Responses that hold system text."""
 
 
-def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
+def body_turn(name: str, body: JsonMapping) -> Turn:
     """Convert a request body to a turn.
 
     Raises RequestError if a field that the prompt consists of is of the wrong kind.
@@ -50,7 +51,7 @@ def merged(conversation: list[tuple[str, Message]], name: str, message: Message)
         conversation.append((name, message))
 
 
-def item_messages(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def item_messages(item: JsonMapping) -> Iterator[JsonObject]:
     """Convert an item of a Responses body; items that the model never sees are skipped."""
     if "role" in item:
         yield from chat_messages(item)
@@ -75,7 +76,7 @@ def item_messages(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": "", "reasoning_content": thoughts}
 
 
-def _tools(tool: Any) -> Iterator[dict[str, Any]]:
+def _tools(tool: Any) -> Iterator[JsonObject]:
     """Convert a tool to OpenAI's format. Those that a server would run are skipped."""
     match tool:
         case {"type": "function", "function": {}}:

@@ -1,13 +1,13 @@
 """Conversations of Codex's rollouts (``~/.codex/sessions/**/rollout-*.jsonl``)."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from dflash.errors import RequestError
 from dflash.evaluation.json_lines import Line
 from dflash.evaluation.replay.messages import field
 from dflash.evaluation.replay.request_body import item_messages, merged
 from dflash.evaluation.replay.turn import Message, Turn, growing
+from dflash.json_types import JsonMapping
 
 _RECORDS = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "inter_agent_communication")
 """Types of records that have a payload."""
@@ -24,7 +24,7 @@ _ITEMS = (
 """Types of items, which older rollouts hold without a record around them."""
 
 
-def is_rollout(row: Mapping[str, Any]) -> bool:
+def is_rollout(row: JsonMapping) -> bool:
     """Return True for a record of a rollout, also of an older one."""
     match row:
         case {"type": kind, "payload": dict()} if kind in _RECORDS:
@@ -65,13 +65,13 @@ def rollout_turns(lines: Sequence[Line]) -> Iterator[Turn]:
     yield from growing([*system, *conversation])
 
 
-def _instructions(meta: Mapping[str, Any]) -> str:
+def _instructions(meta: JsonMapping) -> str:
     base = meta.get("base_instructions", meta.get("instructions"))
     text = field(base, "text", str) if isinstance(base, dict) else base
     return text if isinstance(text, str) else ""
 
 
-def _replacement(payload: Mapping[str, Any]) -> list[Message]:
+def _replacement(payload: JsonMapping) -> list[Message]:
     """Return the messages that replace a history: the items of the record, or its summary."""
     found: list[tuple[str, Message]] = []
     for item in field(payload, "replacement_history", list) or ():

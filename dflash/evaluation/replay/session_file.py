@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import NotFound, RequestError
 from dflash.evaluation.json_lines import Line, read_lines
@@ -12,6 +11,7 @@ from dflash.evaluation.replay.request_body import body_turn
 from dflash.evaluation.replay.rollout import is_rollout, rollout_turns
 from dflash.evaluation.replay.transcript import transcript_turns
 from dflash.evaluation.replay.turn import Message, Turn, growing
+from dflash.json_types import JsonObject
 
 _ROUTES = ("/chat/completions", "/messages", "/responses")
 """Ends of the paths of requests whose answers a model writes."""
@@ -117,6 +117,6 @@ def _order(line: Line) -> tuple[float, int]:
     return (n if isinstance(n, int | float) else line.number), line.number
 
 
-def _turn(line: Line, body: dict[str, Any]) -> Turn:
+def _turn(line: Line, body: JsonObject) -> Turn:
     with line.located():
         return body_turn(line.name, body)

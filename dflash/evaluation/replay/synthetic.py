@@ -2,11 +2,11 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 from dflash.decode.sampling.params import check_whole
 from dflash.evaluation.replay.messages import call
 from dflash.evaluation.replay.turn import Turn, growing
+from dflash.json_types import JsonObject
 
 _SYSTEM = (
     "You are a careful agent that works in a repository. Read a file before you change it, and keep each answer short. "
@@ -35,7 +35,7 @@ def synthetic(n_turns: int = 10) -> list[Turn]:
     return list(growing(_conversation(n_turns), whole))
 
 
-def _conversation(n_turns: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _conversation(n_turns: int) -> Iterator[tuple[str, JsonObject]]:
     draws = random.Random(0)
     yield "", {"role": "system", "content": _SYSTEM * _N_RULES}
     yield "", {"role": "user", "content": "Find out how the cache evicts its pages."}

@@ -1,12 +1,12 @@
 """Conversations of Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from dflash.errors import RequestError
 from dflash.evaluation.json_lines import Line
 from dflash.evaluation.replay.messages import chat_messages, joined
 from dflash.evaluation.replay.turn import Turn, growing
+from dflash.json_types import JsonObject
 
 
 def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
@@ -19,7 +19,7 @@ def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
 
     Raises RequestError if a record is not valid; the message names the line.
     """
-    conversation: list[tuple[str, dict[str, Any]]] = []
+    conversation: list[tuple[str, JsonObject]] = []
     answers: dict[str, int] = {}
     for line in [line for line in lines if not line.row.get("isSidechain")] or lines:
         if line.row.get("subtype") == "compact_boundary":

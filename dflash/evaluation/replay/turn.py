@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-Message = Mapping[str, Any]
+from dflash.json_types import JsonMapping
+
+Message = JsonMapping
 
 
 class Turn(NamedTuple):
@@ -17,7 +19,7 @@ class Turn(NamedTuple):
 
     name: str
     messages: Sequence[Message]
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[JsonMapping] = ()
     settings: Mapping[str, Any] = {}
 
 

@@ -20,6 +20,7 @@ from dflash.evaluation.study.study import Study
 from dflash.evaluation.tables import Values, requests
 from dflash.generation.prompts import Prompt
 from dflash.generation.result import Generation
+from dflash.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from dflash.lm import LM
@@ -121,7 +122,7 @@ def study(
     return Study(found)
 
 
-def _known(path: Path, shared: Mapping[str, Any], code: Mapping[str, str]) -> records.Record | None:
+def _known(path: Path, shared: JsonMapping, code: Mapping[str, str]) -> records.Record | None:
     """Return the record of an earlier run of a cell; None if there is none."""
     if not path.exists():
         return None

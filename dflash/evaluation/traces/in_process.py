@@ -1,12 +1,13 @@
 """Requests to a model in this process."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.evaluation.environment import environment
 from dflash.evaluation.traces.transport import Answered, OnTokens
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from dflash.lm import LM
@@ -29,7 +30,7 @@ class InProcess:
         """Return the token ids of a text as a part of a longer one."""
         return self._lm.tokenizer.encode(text, special=False)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Return strategy, temperature, and the environment with the model's files."""
         settings = {"strategy": repr(self._strategy), "temperature": self._temperature}
         return {**settings, "environment": dict(environment(self._lm))}

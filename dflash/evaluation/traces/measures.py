@@ -1,13 +1,13 @@
 """Numbers of a run, computed from its requests."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from dflash.evaluation.traces.goodput import Goodput
 from dflash.evaluation.traces.run import TraceRun
 from dflash.evaluation.traces.sent import SentRequest
+from dflash.json_types import JsonObject
 
 TURNS = (1, 2, 5, 10, 20)
 """First turns of the groups of the table by turn."""
@@ -16,7 +16,7 @@ FULL = 900.0
 """Seconds that a run must take for a published result, as AgentX has it; a shorter one is a shape run."""
 
 
-def measured(run: TraceRun, goodput: Goodput | None = None) -> dict[str, Any]:
+def measured(run: TraceRun, goodput: Goodput | None = None) -> JsonObject:
     """Return the numbers of a run as JSON values; durations are in seconds.
 
     Throughput is that of all clients together over the whole run, pauses included. Interactivity is the median over the
@@ -58,7 +58,7 @@ def quantiles(seconds: Iterable[float | None]) -> dict[str, float] | None:
     return {"median": float(np.median(known)), "p99": float(np.percentile(known, 99)), "longest": float(max(known))}
 
 
-def hits(requests: Sequence[SentRequest]) -> dict[str, Any] | None:
+def hits(requests: Sequence[SentRequest]) -> JsonObject | None:
     """Return what the prefix cache gave, None if the server does not say.
 
     ``cached`` are prompt tokens from the cache, ``reusable`` those of an earlier turn of the session: its prompt and as much
@@ -81,7 +81,7 @@ def hits(requests: Sequence[SentRequest]) -> dict[str, Any] | None:
     }
 
 
-def _by_turn(requests: Sequence[SentRequest], first: int, end: int | None) -> dict[str, Any]:
+def _by_turn(requests: Sequence[SentRequest], first: int, end: int | None) -> JsonObject:
     some = [sent for sent in requests if first <= sent.turn + 1 < (end or sent.turn + 2)]
     return {
         "turns": f"{first}" if end == first + 1 else f"{first} to {end - 1}" if end else f"{first} and more",
@@ -92,7 +92,7 @@ def _by_turn(requests: Sequence[SentRequest], first: int, end: int | None) -> di
     }
 
 
-def _by_client(requests: Sequence[SentRequest], client: int) -> dict[str, Any]:
+def _by_client(requests: Sequence[SentRequest], client: int) -> JsonObject:
     some = [sent for sent in requests if sent.client == client]
     return {
         "requests": len(some),

@@ -1,15 +1,16 @@
 """Plot of interactivity against throughput."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.generation.display import theme
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot(numbers: Sequence[dict[str, Any]], target: str, shape_run: Sequence[str]) -> "Figure":
+def plot(numbers: Sequence[JsonObject], target: str, shape_run: Sequence[str]) -> "Figure":
     """Plot the output tokens per second of all clients against those of one user, a point for each number of clients."""
     points = sorted((each for each in numbers if each["interactivity"]), key=lambda each: each["clients"])
     with theme.figure(f"{'shape run' if shape_run else 'agents'}: {target:.60}", 5, 3.6) as figure:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.cli.terminal import table
 from dflash.evaluation.traces.goodput import Goodput
@@ -10,6 +10,7 @@ from dflash.evaluation.traces.measures import FULL, measured
 from dflash.evaluation.traces.plot import plot
 from dflash.evaluation.traces.run import TraceLimits, TraceRun
 from dflash.evaluation.traces.trace_file import AgentTrace
+from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ class TraceReport:
     traces: Sequence[AgentTrace]
     limits: TraceLimits
     target: str
-    about: dict[str, Any]
+    about: JsonObject
     goodput: Goodput = Goodput({})  # noqa: RUF009
 
     @property
@@ -73,7 +74,7 @@ class TraceReport:
         """Plot the output tokens per second of all clients against the tokens per second of one user."""
         return plot([measured(run) for run in self.runs], self.target, self.shape_run)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON values only: settings, environment, numbers, and a row for each request."""
         return {
             "target": self.target,
@@ -113,7 +114,7 @@ def _head(goodput: Goodput) -> list[str]:
     return [*_HEAD, f"good ({goodput})"] if goodput.limits else _HEAD
 
 
-def _row(numbers: dict[str, Any]) -> list[str]:
+def _row(numbers: JsonObject) -> list[str]:
     cache, user = numbers["cache"], numbers["interactivity"]
     of = f"{cache['cached'] / max(cache['reusable'], 1):.1%}" if cache else ""
     kinds = " / ".join(f"{cache[kind]}" for kind in ("answer", "prompt", "nothing")) if cache else ""
@@ -130,7 +131,7 @@ def _row(numbers: dict[str, Any]) -> list[str]:
     return [*row, f"{numbers['goodput']['share']:.0%}"] if "goodput" in numbers else row
 
 
-def _turn_rows(numbers: dict[str, Any]) -> Iterator[list[str]]:
+def _turn_rows(numbers: JsonObject) -> Iterator[list[str]]:
     for row in numbers["by_turn"]:
         if row["requests"]:
             read = "" if row["read_tokens"] is None else f"{row['read_tokens']:,.0f}"

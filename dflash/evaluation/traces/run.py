@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any
 
 from dflash.decode.sampling.params import check_whole
 from dflash.errors import DFlashError, EngineFailed, RequestError
@@ -15,6 +14,7 @@ from dflash.evaluation.traces.sent import SentRequest
 from dflash.evaluation.traces.session_prompts import SessionPrompts
 from dflash.evaluation.traces.trace_file import AgentTrace
 from dflash.evaluation.traces.transport import Transport
+from dflash.json_types import JsonObject
 
 MAX_FAILURES = 10
 """Failed requests in a row after which a run ends: the server is gone, or refuses all."""
@@ -59,7 +59,7 @@ class TraceLimits:
         """Return the seconds for which a client pauses, from those of the trace."""
         return min(think * self.think_scale, inf if self.think_max is None else self.think_max)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON values."""
         return asdict(self)
 

@@ -1,9 +1,10 @@
 """Measurements of one request, as its client sees them."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+
+from dflash.json_types import JsonObject
 
 
 @dataclass
@@ -75,7 +76,7 @@ class SentRequest:
         """True if the prompt holds the whole answer to the earlier one, so that the state after it fits."""
         return 0 < self.n_answered <= self.n_own
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON values: all but the single arrivals, in whose place quantiles of the gaps stand. Times are in seconds."""
         gaps = self.gaps or [0.0]
         names = ("client", "session", "turn", "n_prompt", "n_output", "n_received", "n_before", "n_own", "n_cached")

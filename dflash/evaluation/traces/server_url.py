@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from dflash.errors import DFlashError, RequestError
 from dflash.evaluation.environment import environment
 from dflash.evaluation.traces.transport import Answered, OnTokens
+from dflash.json_types import JsonObject
 
 _SECONDS = 3600.0
 """Longest silence of a server, in seconds; a prompt of 150,000 tokens takes minutes on a CPU."""
@@ -32,10 +33,10 @@ class ServerURL:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RequestError(f"url {url!r:.80}: must be an address as http://127.0.0.1:8000")
         self.name, self._parts, self._path = url, parts, parts.path.rstrip("/").removesuffix("/v1")
-        self._settings: dict[str, Any] = {"temperature": temperature}
+        self._settings: JsonObject = {"temperature": temperature}
         if strategy is not None:
             self._settings["strategy"] = strategy
-        entry: dict[str, Any] = next(iter(self._json("GET", "/v1/models").get("data") or []), {})
+        entry: JsonObject = next(iter(self._json("GET", "/v1/models").get("data") or []), {})
         self.model = str(entry.get("id", "default"))
         most = entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx")
         self.context = most if isinstance(most, int) else None
@@ -51,7 +52,7 @@ class ServerURL:
             found = self._json("POST", "/tokenize", {"model": self.model, "prompt": text, "add_special_tokens": False})
         return list(found["tokens"])
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Return the server's model, the settings of requests, and the environment of the clients."""
         return {"model": self.model, **self._settings, "environment": dict(environment())}
 
@@ -73,7 +74,7 @@ class ServerURL:
             "return_token_ids": True,
             **self._settings,
         }
-        token_ids, texts, usage, n_cached = list[int](), list[str](), dict[str, Any](), None
+        token_ids, texts, usage, n_cached = list[int](), list[str](), JsonObject(), None
         for event in self._events(body):
             if "error" in event:
                 raise DFlashError(f"{self.name}: {_message(event)}")
@@ -93,7 +94,7 @@ class ServerURL:
         is_exact = bool(token_ids)
         return Answered(token_ids if is_exact else self.encode("".join(texts)), n_cached, is_exact)
 
-    def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _events(self, body: JsonObject) -> Iterator[JsonObject]:
         """Yield the objects of a stream."""
         connection, response = self._open("POST", "/v1/completions", body)
         try:
@@ -105,7 +106,7 @@ class ServerURL:
         finally:
             connection.close()
 
-    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _json(self, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         """Return the object that a route answers with."""
         connection, response = self._open(method, path, body)
         try:
@@ -116,7 +117,7 @@ class ServerURL:
             connection.close()
         return found if isinstance(found, dict) else {}
 
-    def _open(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[HTTPConnection, HTTPResponse]:
+    def _open(self, method: str, path: str, body: JsonObject | None) -> tuple[HTTPConnection, HTTPResponse]:
         """Send a request and return its connection with a response whose status is 200."""
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=_SECONDS)

@@ -3,12 +3,13 @@
 import json
 import lzma
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.errors import NotFound, RequestError
+from dflash.json_types import JsonMapping
 
 ENDS = ".json", ".json.xz"
 """Ends of the names of trace files in a folder."""
@@ -109,7 +110,7 @@ class _Fields:
         self._path, self._place = path, place
         if not isinstance(row, dict):
             raise RequestError(f"{path}: {place.rstrip('.') or 'the file'} must be a JSON object, got {row!r:.40}")
-        self._row: Mapping[str, Any] = row
+        self._row: JsonMapping = row
 
     def wrong(self, name: str, wanted: str, got: object) -> RequestError:
         return RequestError(f"{self._path}: {self._place}{name}: {wanted}, got {got!r:.40}")

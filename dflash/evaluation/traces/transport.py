@@ -1,7 +1,9 @@
 """Ways to a model that answers: the same requests go to this process or to a server."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from dflash.json_types import JsonObject
 
 OnTokens = Callable[[], None]
 """Called each time that output tokens come, one or several."""
@@ -38,7 +40,7 @@ class Transport(Protocol):
         """Return the token ids of a text as a part of a longer one."""
         ...
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Return what a record says of the model and this machine, as JSON values."""
         ...
 

@@ -1,8 +1,8 @@
 """The grammars of a request."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dflash.generation.grammar.schema.policy import Notes, Policy
 from dflash.generation.grammar.xml_calls import xml_body
 from dflash.generation.parsers.calls import hermes
 from dflash.generation.recovery.special_tokens import CALL, THINK
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ def grammars(
     prompts: Sequence[tuple[Sequence[int], bool]],
     tokenizer: Tokenizer,
     template: ChatTemplate | None = None,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[JsonMapping] = (),
     *,
     notes: Notes | None = None,
 ) -> list[Grammar | None]:
@@ -89,7 +90,7 @@ class _Builder:
         params: GrammarParams,
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Sequence[JsonMapping],
         notes: Notes,
     ) -> None:
         self._params, self._tokenizer, self._template, self._notes = params, tokenizer, template, notes

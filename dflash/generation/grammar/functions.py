@@ -6,8 +6,9 @@ from typing import Any
 
 from dflash.errors import RequestError
 from dflash.generation.grammar.params import check_schema
+from dflash.json_types import JsonMapping
 
-_FREE: Mapping[str, Any] = {"type": "object"}
+_FREE: JsonMapping = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,11 @@ class Function:
     """
 
     name: str
-    parameters: Mapping[str, Any]
+    parameters: JsonMapping
     strict: bool = False
 
 
-def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
+def functions_of(tools: Sequence[JsonMapping]) -> list[Function]:
     """Return the functions of tools in OpenAI's format.
 
     Raises RequestError if a tool has no name, two have the same one, or parameters are no schema of an object.
@@ -45,7 +46,7 @@ def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
     return list(found.values())
 
 
-def is_strict(tool: Mapping[str, Any]) -> bool:
+def is_strict(tool: JsonMapping) -> bool:
     """Return True if a tool in OpenAI's format is strict."""
     inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
     return isinstance(inner, Mapping) and inner.get("strict") is True

@@ -9,6 +9,7 @@ from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.schemas import check_depth
 from dflash.generation.grammar.limits import MAX_CHARACTERS
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.json_types import JsonMapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class GrammarParams:
     Raises RequestError if a field is of the wrong kind or too large, or fields exclude each other.
     """
 
-    response_format: Mapping[str, Any] | None = None
+    response_format: JsonMapping | None = None
     regex: str | None = None
     lark: str | None = None
     grammar: str | None = None

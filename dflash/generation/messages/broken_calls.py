@@ -1,13 +1,13 @@
 """Past calls whose arguments are no JSON object, as chat templates need one."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+
+from dflash.json_types import JsonMapping
 
 BROKEN = "arguments"
 """Name of the parameter that holds arguments of a past call which are no JSON object."""
 
-Part = Mapping[str, Any]
+Part = JsonMapping
 
 
 def with_objects(message: Part) -> Part:

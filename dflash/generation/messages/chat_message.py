@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dflash.generation.messages.fields import Fields, shown
 from dflash.generation.messages.row import ASSISTANT, CHAT, RESULT, SYSTEM, USER, Treatment
 from dflash.generation.messages.table import treatment_of
 from dflash.generation.messages.written import written
+from dflash.json_types import JsonMapping, JsonObject
 
 _PLACES = {"assistant": ASSISTANT, "tool": RESULT, "function": RESULT, "user": USER}
 """Role to the place of its parts; those of other roles are system messages."""
@@ -16,12 +16,12 @@ INPUT = "input"
 """Parameter that holds the text of a custom tool's call."""
 
 
-def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def chat_messages(messages: Sequence[JsonMapping]) -> list[JsonMapping]:
     """Check and return the messages of a Python caller, whose mappings and tuples may be of any type, see `chat_message`."""
     return [chat_message(Fields(_plain(message), f"messages[{i}]")) for i, message in enumerate(messages)]
 
 
-def chat_message(message: Fields) -> Mapping[str, Any]:
+def chat_message(message: Fields) -> JsonMapping:
     """Check a message and return it: the client's object, unless a part or a call has a form that templates do not know.
 
     Raises FieldError if a field is malformed, or a part can't be read where it stands.
@@ -31,7 +31,7 @@ def chat_message(message: Fields) -> Mapping[str, Any]:
     that holds name and arguments itself one with a function.
     """
     role = message.text("role", required=True)
-    changed = dict[str, Any]()
+    changed = JsonObject()
     content = message.any("content")
     if isinstance(content, list):
         changed |= _read_parts(message, _PLACES.get(role, SYSTEM))
@@ -56,9 +56,9 @@ def _has_text(content: object) -> bool:
     return any(part.get("text") for part in content) if isinstance(content, list) else bool(content)
 
 
-def _read_parts(message: Fields, place: str) -> dict[str, Any]:
+def _read_parts(message: Fields, place: str) -> JsonObject:
     """Return the fields of a message that its parts change; empty if all of them are as templates know them."""
-    parts, thoughts, is_same = list[Mapping[str, Any]](), list[str](), True
+    parts, thoughts, is_same = list[JsonMapping](), list[str](), True
     for part in message.objects("content"):
         kind = part.any("type")
         treatment = Treatment.READ if kind is None else treatment_of(part, CHAT, place)
@@ -80,7 +80,7 @@ def _read_parts(message: Fields, place: str) -> dict[str, Any]:
     return {"content": parts, **({"reasoning_content": "\n".join(thoughts)} if thoughts else {})}
 
 
-def _read_call(call: Fields) -> Mapping[str, Any]:
+def _read_call(call: Fields) -> JsonMapping:
     if call.any("type") == "custom":
         return _custom(call)
     function = call.object("function")
@@ -101,7 +101,7 @@ def _check_function(function: Fields) -> None:
         raise function.error("arguments", f"must be a string that holds JSON, got {shown(arguments)}")
 
 
-def _custom(call: Fields) -> Mapping[str, Any]:
+def _custom(call: Fields) -> JsonMapping:
     custom = call.object("custom")
     if custom is None:
         raise call.error("custom", "is required")

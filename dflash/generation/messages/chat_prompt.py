@@ -8,11 +8,12 @@ from typing import Any
 from dflash.errors import TemplateError
 from dflash.generation.messages.broken_calls import with_objects
 from dflash.generation.messages.deferred_tools import top_tools, write_references
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.model.text.written_numbers import with_written_numbers
 
-Message = Mapping[str, Any]
+Message = JsonMapping
 
 _OPEN_END = "\ue000open end\ue001"
 """Text that marks the end of a message that is continued; private characters, which no text of a client needs."""
@@ -34,7 +35,7 @@ def chat_ids(
     template: ChatTemplate | None,
     messages: Sequence[Message],
     *,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[JsonMapping] = (),
     settings: Mapping[str, Any] | None = None,
     ending: PromptEnding = PromptEnding.NEW_TURN,
     max_tokens: int | None = None,
@@ -52,7 +53,7 @@ def chat_text(
     template: ChatTemplate | None,
     messages: Sequence[Message],
     *,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[JsonMapping] = (),
     settings: Mapping[str, Any] | None = None,
     ending: PromptEnding = PromptEnding.NEW_TURN,
 ) -> str:

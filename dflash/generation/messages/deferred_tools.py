@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dflash.generation.messages.fields import FieldError
+from dflash.json_types import JsonMapping
 
 REFERENCED_CHARACTERS = 1 << 20
 """Characters of the definitions that the tool references of a request stand for; each reference writes one."""
 
 DEFERRED = "defer_loading"
 
-Message = Mapping[str, Any]
-Tool = Mapping[str, Any]
+Message = JsonMapping
+Tool = JsonMapping
 
 
 def write_references(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
@@ -40,7 +41,7 @@ def top_tools(tools: Sequence[Tool]) -> list[Tool]:
     return [tool for tool in tools if not (tool.get(DEFERRED) or _function(tool).get(DEFERRED))]
 
 
-def _function(tool: Tool) -> Mapping[str, Any]:
+def _function(tool: Tool) -> JsonMapping:
     """Return what a tool says of its function: its field ``function``, or the tool itself in a flat form."""
     function = tool.get("function")
     return function if isinstance(function, Mapping) else tool

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dflash.errors import RequestError
+from dflash.json_types import JsonMapping
 
 
 class FieldError(RequestError):
@@ -50,15 +51,15 @@ class Fields:
         field = self._names.get(field, field)
         return f"{self.path}.{field}" if self.path else field
 
-    def filled(self, defaults: Mapping[str, Any]) -> "Fields":
+    def filled(self, defaults: JsonMapping) -> "Fields":
         """Return the same fields with values for those that are absent or null."""
         return self.changed({name: value for name, value in defaults.items() if self.values.get(name) is None})
 
-    def changed(self, values: Mapping[str, Any]) -> "Fields":
+    def changed(self, values: JsonMapping) -> "Fields":
         """Return the same fields with other values for some."""
         return self.renamed({}, values)
 
-    def renamed(self, names: Mapping[str, str], values: Mapping[str, Any]) -> "Fields":
+    def renamed(self, names: Mapping[str, str], values: JsonMapping) -> "Fields":
         """Return the same fields with other values for some, of which the client sent some under other names."""
         return Fields({**self.values, **values}, self.path, names={**self._names, **names})
 

@@ -1,9 +1,10 @@
 """One row of the table of blocks and items."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from dflash.json_types import JsonMapping
 
 CHAT, RESPONSES, MESSAGES = "chat", "responses", "messages"
 """APIs whose conversations consist of blocks or items."""
@@ -38,7 +39,7 @@ class BlockRow:
     places: tuple[str, ...]
     treatment: Treatment
     text: str
-    example: Mapping[str, Any]
+    example: JsonMapping
 
 
 def read(kind: str, api: str, places: tuple[str, ...], text: str, /, **example: Any) -> BlockRow:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash.generation.parsers.schema import deref
+from dflash.json_types import JsonMapping, JsonObject
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
@@ -72,7 +73,7 @@ class _Check:
             return self._object(value, schema, is_top=is_top)
         return not isinstance(value, list) or all(self.fits(each, schema.get("items", True)) for each in value)
 
-    def _combined(self, value: Any, schema: Mapping[str, Any]) -> bool:
+    def _combined(self, value: Any, schema: JsonMapping) -> bool:
         for key in ("anyOf", "oneOf", "allOf"):
             parts = schema.get(key)
             if not isinstance(parts, list | tuple) or not parts:
@@ -82,9 +83,9 @@ class _Check:
                 return False
         return True
 
-    def _object(self, value: dict[str, Any], schema: Mapping[str, Any], *, is_top: bool) -> bool:
+    def _object(self, value: JsonObject, schema: JsonMapping, *, is_top: bool) -> bool:
         properties, required, others = (schema.get(key) for key in ("properties", "required", "additionalProperties"))
-        declared: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+        declared: JsonMapping = properties if isinstance(properties, Mapping) else {}
         if isinstance(required, list | tuple) and not all(key in value for key in required if isinstance(key, str)):
             return False
         if others is None:

@@ -1,10 +1,10 @@
 """Functions offered to the model, with the schemas of their parameters."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from dflash.generation.parsers.arguments import fitting
 from dflash.generation.parsers.schema import STRING, Member, members, object_parts
+from dflash.json_types import JsonMapping, JsonObject
 
 
 class OfferedTools:
@@ -18,9 +18,9 @@ class OfferedTools:
         Calls of other functions are text. Otherwise they are calls, so that the caller can tell the model its mistake.
     """
 
-    def __init__(self, tools: Iterable[Mapping[str, Any]], *, only: bool = False) -> None:
+    def __init__(self, tools: Iterable[JsonMapping], *, only: bool = False) -> None:
         self._only = only
-        self._schemas: dict[str, Any] = {}
+        self._schemas: JsonObject = {}
         self._strict = set[str]()
         for tool in tools:
             function = tool.get("function", tool) if isinstance(tool, Mapping) else None
@@ -29,7 +29,7 @@ class OfferedTools:
                 self._schemas[name] = function.get("parameters")
                 if function.get("strict") is True:
                     self._strict.add(name)
-        self._objects: dict[str, list[Mapping[str, Any]]] = {}
+        self._objects: dict[str, list[JsonMapping]] = {}
         self._members: dict[tuple[str, str], tuple[Member, ...]] = {}
 
     @property
@@ -73,7 +73,7 @@ class OfferedTools:
         others = next((part["additionalProperties"] for part in self._parts(name) if part.get("additionalProperties")), None)
         return members(others, root) if isinstance(others, Mapping) else STRING
 
-    def _parts(self, name: str) -> list[Mapping[str, Any]]:
+    def _parts(self, name: str) -> list[JsonMapping]:
         if name not in self._objects:
             self._objects[name] = object_parts(self._schemas.get(name))
         return self._objects[name]

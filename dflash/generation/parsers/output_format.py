@@ -1,15 +1,15 @@
 """Choice of the parsers of a request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
 
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.generation.parsers.formats import ReasoningFormat, ToolFormat
 from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.output_parser import OutputParser
 from dflash.generation.parsers.registry import find
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ class OutputFormat:
     def of(
         cls,
         template: ChatTemplate | None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[JsonMapping] | None = None,
         *,
         reasoning: str | None = None,
         tool: str | None = None,

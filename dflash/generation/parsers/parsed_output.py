@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dflash.generation.parsers.events import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Event, ReasoningDelta
+from dflash.json_types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ToolCall:
     complete: bool = True
 
     @property
-    def parsed(self) -> dict[str, Any] | None:
+    def parsed(self) -> JsonObject | None:
         """Arguments as a dict; None if they are not a JSON object."""
         try:
             value = json.loads(self.arguments)
@@ -38,7 +38,7 @@ class ToolCall:
             return None
         return value if isinstance(value, dict) else None
 
-    def as_message(self) -> dict[str, Any]:
+    def as_message(self) -> JsonObject:
         """Return the call as an item of ``tool_calls`` in an assistant message, in OpenAI's format."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 

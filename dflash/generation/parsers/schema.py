@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote
 
+from dflash.json_types import JsonMapping
+
 _BLANK = " \t\r\n"
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "True": True, "False": False} | dict.fromkeys(("null", "None", "NULL", "Null"))
@@ -130,9 +132,9 @@ def deref(schema: Any, root: Any) -> Any:
     return schema
 
 
-def object_parts(root: Any) -> list[Mapping[str, Any]]:
+def object_parts(root: Any) -> list[JsonMapping]:
     """Return the parts of an object's schema: itself, and all that it refers to or combines."""
-    found: list[Mapping[str, Any]] = []
+    found: list[JsonMapping] = []
     waiting, seen = [root], set()
     while waiting:
         part = waiting.pop(0)

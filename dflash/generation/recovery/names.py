@@ -1,6 +1,6 @@
 """Recoveries by name, or as objects, for a model with its tokenizer and chat template."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -8,6 +8,7 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.base import Recovery
 from dflash.decode.registry.recoveries import from_environment, parse
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -18,7 +19,7 @@ class Language:
 
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[JsonMapping] = ()
     tool_choice: ToolChoice = field(default=None)
 
 

@@ -7,11 +7,12 @@ from typing import Any
 from dflash.decode.shared_prefix import n_shared
 from dflash.errors import RequestError, TemplateError
 from dflash.generation.parsers.registry import find
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
-Tool = Mapping[str, Any]
-ToolChoice = str | Mapping[str, Any] | None
+Tool = JsonMapping
+ToolChoice = str | JsonMapping | None
 
 _TEXT, _VALUE, _NAME, _KEY, _NUMBER = "said-9f27c1", "value-9f27c1", "name-9f27c1", "key-9f27c1", 927061
 _NEXT = ("a", "Z", "the", "src", "_", "7", '"', "[", "/", "{")
@@ -71,7 +72,7 @@ def opening(
     return Opening(tuple(tokenizer.encode(lead, special=False)), ids) if ids else None
 
 
-def _chosen(functions: Mapping[str, Any], tool_choice: ToolChoice, default: str | None) -> str | None:
+def _chosen(functions: JsonMapping, tool_choice: ToolChoice, default: str | None) -> str | None:
     if isinstance(tool_choice, Mapping):
         name = (tool_choice.get("function") or tool_choice).get("name")
         if name not in functions:
@@ -103,7 +104,7 @@ def _opened(template: ChatTemplate, name: str | None, function: Tool) -> str:
     return _between(_call(template, name, {key: value}), str(value))
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: Any) -> JsonMapping:
     """Return a part of a schema; an empty mapping if it is not an object."""
     return value if isinstance(value, Mapping) else {}
 

@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.attention.cuda_rows import AttendRows
 from dflash.kernels.attention.quantized_tiles import QuantizedTiles, quantized_tiles
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
@@ -88,7 +88,9 @@ class Workspace:
 class _Attention:
     """Checks and arguments that `Attend` and `Prefill` share."""
 
-    def __init__(self, name: str, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, gate: Any) -> None:
+    def __init__(
+        self, name: str, q: GpuArray, k: GpuArray, v: GpuArray, batch: BatchArrays, out: GpuArray, gate: GpuArray
+    ) -> None:
         check_cache(name, k, v, q)
         self.rows, self.heads, self.width = q.shape
         self.kv = k.shape[2]
@@ -114,14 +116,14 @@ class _Attention:
         if self.exact:
             self._exact = AttendRows(q, k, v, batch, out, gate=gate)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         if self.exact:
             self._exact(n_rows, stream)
         else:
             self._launch(n_rows, stream)
 
-    def _launch(self, n_rows: int, stream: Any) -> None:
+    def _launch(self, n_rows: int, stream: Stream) -> None:
         raise NotImplementedError
 
 
@@ -153,13 +155,13 @@ class Attend(_Attention):
 
     def __init__(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
+        q: GpuArray,
+        k: GpuArray,
+        v: GpuArray,
         batch: BatchArrays,
-        out: Any,
+        out: GpuArray,
         *,
-        gate: Any = None,
+        gate: GpuArray = None,
         workspace: Workspace | None = None,
         whole_heads: int | None = None,
         link: PeerLink | None = None,
@@ -193,11 +195,11 @@ class Attend(_Attention):
         self._combine = made.bind((*self._across, 1), 256, args)
         self.linked = link is not None
 
-    def combine(self, n_rows: int, stream: Any = None) -> None:
+    def combine(self, n_rows: int, stream: Stream = None) -> None:
         """Combine the partial results of all splits of the first `n_rows` rows."""
         self._combine(stream, grid=(*self._across, n_rows))
 
-    def _launch(self, n_rows: int, stream: Any) -> None:
+    def _launch(self, n_rows: int, stream: Stream) -> None:
         if n_rows > PENDING:
             raise KernelError(f"attend: at most {PENDING} pending rows, got {n_rows}")
         self._attend[self._tiles(n_rows * self.group)](stream)
@@ -213,7 +215,9 @@ class Prefill(_Attention):
     its visible tokens, not on the chunks of the prompt; they differ from those of `Attend`.
     """
 
-    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None) -> None:
+    def __init__(
+        self, q: GpuArray, k: GpuArray, v: GpuArray, batch: BatchArrays, out: GpuArray, *, gate: GpuArray = None
+    ) -> None:
         super().__init__("prefill", q, k, v, batch, out, gate)
         if self.exact:
             return
@@ -228,7 +232,7 @@ class Prefill(_Attention):
             self._prefill[cut] = made.bind(self.kv, cut.threads, args, cut.shared(self.width))
         self._few = 128 * capabilities().processors // (self.group * self.kv)
 
-    def _launch(self, n_rows: int, stream: Any) -> None:
+    def _launch(self, n_rows: int, stream: Stream) -> None:
         # few rows take small tiles, to occupy more multiprocessors
         cut = tiles(64 if n_rows < self._few else 128, self.group, hopper=self.hopper)
         most = -(-n_rows * self.group // cut.queries) + min(n_rows, self.batch.max_sequences)
@@ -246,7 +250,7 @@ class Unpack:
     chunk takes.
     """
 
-    def __init__(self, k: Any, v: Any, batch: BatchArrays, out_k: Any, out_v: Any) -> None:
+    def __init__(self, k: GpuArray, v: GpuArray, batch: BatchArrays, out_k: GpuArray, out_v: GpuArray) -> None:
         shape = *k.shape[:3], head_size(k)
         for name, cache in (("k", k), ("v", v)):
             check(f"unpack: {name}", cache, (*k.shape[:3], head_elements(cache, shape[3])), (cupy.int8, cupy.uint8))
@@ -258,7 +262,7 @@ class Unpack:
         args = (*(cache.view(cupy.uint8) for cache in (k, v)), *rows, out_k, out_v)
         self._launch = made.bind((2 * capabilities().processors, 2), 256, args)
 
-    def __call__(self, stream: Any = None) -> None:
+    def __call__(self, stream: Stream = None) -> None:
         """Launch."""
         self._launch(stream)
 
@@ -276,7 +280,9 @@ class Compact:
     One launch. A chain moves nothing.
     """
 
-    def __init__(self, k: Any, v: Any, pages: Any, length: Any, accepted: Any, n_accepted: Any) -> None:
+    def __init__(
+        self, k: GpuArray, v: GpuArray, pages: GpuArray, length: GpuArray, accepted: GpuArray, n_accepted: GpuArray
+    ) -> None:
         layers = k.shape[0] if k.ndim == 5 else 1
         lines = [cache.shape[-2] * cache.shape[-1] * cache.itemsize // 16 for cache in (k, v)]
         self._across = -(-max(lines) // _COMPACT), 2 * layers
@@ -284,12 +290,12 @@ class Compact:
         args = k.view(cupy.uint8), v.view(cupy.uint8), *lines, places, pages, pages.shape[-1], length, accepted, n_accepted
         self._launch = kernel(_HERE / "compact.cu", "compact").bind((*self._across, 1), _COMPACT, args)
 
-    def __call__(self, n_sequences: int, stream: Any = None) -> None:
+    def __call__(self, n_sequences: int, stream: Stream = None) -> None:
         """Run for the first `n_sequences` sequences."""
         self._launch(stream, grid=(*self._across, n_sequences))
 
 
-def compact(k: Any, v: Any, *, pages: Any, length: int, path: Sequence[int], stream: Any = None) -> None:
+def compact(k: GpuArray, v: GpuArray, *, pages: GpuArray, length: int, path: Sequence[int], stream: Stream = None) -> None:
     """Run `dflash.kernels.attention.compact` on device caches; the other arguments may be on the host."""
     kept = np.zeros((1, PENDING), np.int32)
     kept[0, : len(path)] = path

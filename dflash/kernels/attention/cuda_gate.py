@@ -1,10 +1,9 @@
 """The softplus gate of attention on a GPU."""
 
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
@@ -21,7 +20,7 @@ class HeadGate:
     ``out *= log(1 + exp(gate))``. Moves ``4 * H * D`` bytes a row.
     """
 
-    def __init__(self, gate: Any, out: Any) -> None:
+    def __init__(self, gate: GpuArray, out: GpuArray) -> None:
         n, width = out.shape
         if gate.ndim != 2 or width % gate.shape[1]:
             raise KernelError(f"head gate: gate must be (T, G) with G a divisor of {width}, got {gate.shape}")
@@ -30,6 +29,6 @@ class HeadGate:
         made = kernel(_SOURCE, "head_gate", dependent=True, ROW_DIM=width, GATES=gate.shape[1])
         self._launch = made.bind(1, 256, (gate, out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Gate the first `n_rows` rows."""
         self._launch(stream, grid=n_rows)

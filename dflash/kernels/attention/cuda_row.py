@@ -1,8 +1,9 @@
 """Norm, rotation, append and attention of one pending row in one launch."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from dflash.kernels.arrays import Stream
 from dflash.kernels.attention.cuda import Attend, tiles
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import Rotate
@@ -41,7 +42,7 @@ class RotateAttend:
         own = rotate.inputs[1] is not None and not rotate.value_norm
         return cls(rotate, attend) if halves and own and not attend.linked else None
 
-    def __call__(self, stream: Any = None) -> None:
+    def __call__(self, stream: Stream = None) -> None:
         """Run for the first row."""
         self._launch(stream)
         self._attend.combine(1, stream)

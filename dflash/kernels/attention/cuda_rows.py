@@ -1,12 +1,11 @@
 """Attention on a GPU for float32 caches, layers with a window, and large heads: a block for each row and query head."""
 
 from pathlib import Path
-from typing import Any
 
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.kv_types import value_bits
@@ -36,7 +35,17 @@ class AttendRows:
     ``2 * min(length, window) * D`` elements of the cache for each row and query head, mostly from the L2 cache.
     """
 
-    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None, window: int = 0) -> None:
+    def __init__(
+        self,
+        q: GpuArray,
+        k: GpuArray,
+        v: GpuArray,
+        batch: BatchArrays,
+        out: GpuArray,
+        *,
+        gate: GpuArray = None,
+        window: int = 0,
+    ) -> None:
         check_cache("attend rows", k, v, q, most=LARGEST_HEAD)
         rows, self._heads, width = q.shape
         check("attend rows: out", out, (rows, self._heads * width), HALVES)
@@ -51,6 +60,6 @@ class AttendRows:
         of_rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
         self._launch = made.bind((self._heads, 1), 256, (*(a.view(cupy.uint8) for a in (q, k, v)), *of_rows, gate, out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         self._launch(stream, grid=(self._heads, n_rows))

@@ -1,13 +1,13 @@
 """Attention of blocks on a GPU: grids and constants from shapes."""
 
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.attention.cuda import Tiles, Workspace
 from dflash.kernels.block_attention.blocks import ROWS, Blocks
 from dflash.kernels.gpu.capabilities import capabilities
@@ -28,11 +28,11 @@ class DeviceBlocks(NamedTuple):
     slot, begin, length: int32 (S,); as in `Blocks`, for at most S sequences.
     """
 
-    counts: Any
-    row_starts: Any
-    slot: Any
-    begin: Any
-    length: Any
+    counts: GpuArray
+    row_starts: GpuArray
+    slot: GpuArray
+    begin: GpuArray
+    length: GpuArray
 
     @classmethod
     def of(cls, blocks: Blocks) -> Self:
@@ -87,16 +87,16 @@ class BlockAttend:
 
     def __init__(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
-        ring_k: Any,
-        ring_v: Any,
+        q: GpuArray,
+        k: GpuArray,
+        v: GpuArray,
+        ring_k: GpuArray,
+        ring_v: GpuArray,
         blocks: DeviceBlocks,
         *,
         window: int,
         causal: bool,
-        out: Any,
+        out: GpuArray,
         workspace: Workspace | None = None,
     ) -> None:
         if ring_k.ndim != 4 or ring_k.shape[1] < 64 or ring_k.shape[3] % 16 or not 0 < ring_k.shape[3] <= 256:
@@ -131,7 +131,7 @@ class BlockAttend:
         cut_by = blocks.counts, blocks.row_starts, blocks.begin, blocks.length
         self._combine = made.bind(1, 256, (*cut_by, *sums, out.view(cupy.uint16)))
 
-    def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None, *, n_sequences: int | None = None) -> None:
         """Run up to `n_rows` rows of up to `n_sequences` sequences; rows beyond the counts are not written."""
         assert 0 < n_rows <= self._rows
         sequences = min(n_sequences or self._sequences, self._sequences, n_rows)

@@ -1,11 +1,11 @@
 """The short convolution of a draft model's block on a GPU."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("block_conv.cu")
@@ -23,7 +23,7 @@ class BlockConv:
     Raises KernelError if a shape does not fit.
     """
 
-    def __init__(self, x: Any, change: Any, base: Any, *, each: int, side: int, out: Any) -> None:
+    def __init__(self, x: GpuArray, change: GpuArray, base: GpuArray, *, each: int, side: int, out: GpuArray) -> None:
         (n, width), taps = x.shape, base.shape[1]
         groups = change.shape[1] // (2 * taps)
         if width % 4 or not groups or width % groups or base.shape != (2, taps, width) or out.shape != x.shape:
@@ -33,7 +33,7 @@ class BlockConv:
         made = kernel(_SOURCE, "block_conv", dependent=True, **constants, SIDE=side, ADD=int(out.itemsize == 4))
         self._run = made.bind(1, 256, (x, change, base, out.view(np.uint8)))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run the first `n_rows` rows."""
         assert 0 < n_rows <= self._rows
         self._run(stream, grid=(self._across, n_rows))

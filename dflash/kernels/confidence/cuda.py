@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 
@@ -30,7 +31,7 @@ class Reach:
     def __init__(
         self,
         stream: Any,
-        codes: Any,
+        codes: GpuArray,
         gain: NDArray[np.float32],
         weight: NDArray[np.float32],
         *,
@@ -46,6 +47,6 @@ class Reach:
         made = kernel(_SOURCE, "confidence", dependent=True, **constants)
         self._run = made.bind(1, 32 * (each - lead), (stream, codes, gained, bias, eps, least, texts, self.reach))
 
-    def __call__(self, n_texts: int, stream: Any = None) -> None:
+    def __call__(self, n_texts: int, stream: Stream = None) -> None:
         """Run for the first `n_texts` sequences."""
         self._run(stream, grid=n_texts)

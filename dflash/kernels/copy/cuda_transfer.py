@@ -1,9 +1,9 @@
 """Small copies by a launch: three by the copy engine between two decode steps delayed each step by 17 µs on an H200."""
 
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import Stream
 from dflash.kernels.gpu.jit import kernel
 
 _THREADS, _VECTOR = 256, 4  # of transfer.cu
@@ -16,7 +16,7 @@ class Transfer:
         made = kernel(Path(__file__).with_name("transfer.cu"), "transfer", dependent=True)
         self._launch = made.bind(1, _THREADS, (0, 0, 0))
 
-    def __call__(self, to: int, source: int, n_words: int, stream: Any = None) -> None:
+    def __call__(self, to: int, source: int, n_words: int, stream: Stream = None) -> None:
         """Copy asynchronously.
 
         to, source: addresses, multiples of 16. The words must not overlap.

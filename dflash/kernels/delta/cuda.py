@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
@@ -66,7 +67,7 @@ class DeltaStep:
         value_rows: int | None = None,
         fused: bool | None = None,
         link: PeerLink | None = None,
-        read: Any = None,
+        read: GpuArray = None,
     ) -> None:
         n_groups, n_heads, width, n_values = memory.sizes
         taps, clusters, self._most = len(weights.taps), capabilities().has_clusters, most_shared()
@@ -94,7 +95,9 @@ class DeltaStep:
                 self._single = SingleRows(*given)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
-    def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None, longest: int = PENDING) -> None:
+    def __call__(
+        self, n_rows: int, stream: Stream = None, *, n_sequences: int | None = None, longest: int = PENDING
+    ) -> None:
         """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time; any number gives the same result.
 
         No sequence has more than `longest` rows. With fewer of them a block takes less shared memory, and more blocks run
@@ -116,7 +119,7 @@ class DeltaStep:
             self._norm(n_rows, stream)
 
     @staticmethod
-    def _outputs(read: Any, shape: tuple[int, int]) -> Any:
+    def _outputs(read: GpuArray, shape: tuple[int, int]) -> GpuArray:
         """Return `read`, or a new array if that is None or of another shape."""
         return read if read is not None and read.shape == shape else cupy.empty(shape, np.float32)
 
@@ -161,6 +164,6 @@ class Flush:
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
         self._run = run.bind(grid, 4 * own, arguments, 4 * ACCEPTED_ROOM * (width + own + 1))
 
-    def __call__(self, stream: Any = None) -> None:
+    def __call__(self, stream: Stream = None) -> None:
         """Run for the sequences of the batch; afterwards no accepted rows are outstanding."""
         self._run(stream)

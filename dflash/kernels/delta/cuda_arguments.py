@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, check
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.capabilities import capabilities
@@ -22,11 +22,11 @@ class Inputs(NamedTuple):
     out: float16 (T, H * V); receives the result, clamped to 65504; may be given as uint16.
     """
 
-    mixed: Any
-    gate: Any
-    alpha: Any
-    beta: Any
-    out: Any
+    mixed: GpuArray
+    gate: GpuArray
+    alpha: GpuArray
+    beta: GpuArray
+    out: GpuArray
 
 
 class MixerWeights(NamedTuple):
@@ -36,10 +36,10 @@ class MixerWeights(NamedTuple):
     eps: added to the mean square in the norm.
     """
 
-    taps: Any
-    ssm_a: Any
-    ssm_dt: Any
-    ssm_norm: Any
+    taps: GpuArray
+    ssm_a: GpuArray
+    ssm_dt: GpuArray
+    ssm_norm: GpuArray
     eps: float
 
 
@@ -80,7 +80,13 @@ def rows_of(inputs: Inputs, weights: MixerWeights, conv_memory: ConvMemory, memo
 
 
 def step_arguments(
-    inputs: Inputs, weights: MixerWeights, batch: Any, conv_memory: ConvMemory, memory: DeltaMemory, readers: Any, read: Any
+    inputs: Inputs,
+    weights: MixerWeights,
+    batch: Any,
+    conv_memory: ConvMemory,
+    memory: DeltaMemory,
+    readers: Any,
+    read: GpuArray,
 ) -> tuple[Any, ...]:
     """Return the arguments of `step.cu` except the last two."""
     return (

@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of
 from dflash.kernels.delta.cuda_norm import GatedNorm
@@ -33,7 +34,7 @@ class PromptScratch:
     """
 
     def __init__(
-        self, rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int, memory: Any = None
+        self, rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int, memory: GpuArray = None
     ) -> None:
         self.sequences = sequences
         shapes = _shapes(rows, n_groups, n_heads, width, n_values, sequences)
@@ -140,7 +141,7 @@ class Prompt:
         )  # fmt: skip
         self._norm = GatedNorm(scratch.read, inputs, weights, batch, n_heads)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run up to `n_rows` rows."""
         assert 0 < n_rows <= self._rows
         self._prepare(stream, grid=(-(-n_rows // _ROWS_OF_WARP), self._units))

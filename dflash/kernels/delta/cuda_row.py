@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from dflash.kernels.arrays import Stream
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.jit import kernel
 
@@ -32,7 +33,7 @@ class OneRow:
         self._grid = split, n_heads
         self._run = run.bind((*self._grid, 1), threads_of(own, width), given)
 
-    def __call__(self, sequences: int, stream: Any = None) -> None:
+    def __call__(self, sequences: int, stream: Stream = None) -> None:
         """Run for up to `sequences` sequences."""
         self._run(stream, grid=(*self._grid, sequences))
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from dflash.kernels.arrays import Stream
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
@@ -38,7 +39,7 @@ class SingleRows:
         room = about.block_shared - _STATIC_SHARED
         return about.has_clusters and aligned and sequences >= LEAST_SEQUENCES and shared_bytes(memory) <= room
 
-    def __call__(self, sequences: int, stream: Any = None) -> None:
+    def __call__(self, sequences: int, stream: Stream = None) -> None:
         """Run with blocks for this number of sequences; any number gives the same result."""
         self._run(stream, grid=min(capabilities().processors, sequences * self._heads))
 

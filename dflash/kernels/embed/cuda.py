@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import kernel
 
@@ -26,7 +27,7 @@ class Embed:
     With a scale of 1 the values are exactly those of the table. Reads about twice their bytes, as a row spans many tiles.
     """
 
-    def __init__(self, tokens: Any, table: PackedWeight, out: Any, *, scale: float = 1.0) -> None:
+    def __init__(self, tokens: GpuArray, table: PackedWeight, out: GpuArray, *, scale: float = 1.0) -> None:
         n_known, width = table.shape
         if out.shape != (len(tokens), width):
             raise KernelError(f"{table.name}: out must be {(len(tokens), width)}, got {out.shape}")
@@ -36,7 +37,7 @@ class Embed:
         block = min(-(-width // 32) * 4, _MOST_THREADS)
         self._run = kernel(_SOURCE, "embed", dependent=True, **self.macros).bind(1, block, self.arguments)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Look up the first `n_rows` tokens."""
         assert 0 < n_rows <= self._rows
         self._run(stream, grid=n_rows)

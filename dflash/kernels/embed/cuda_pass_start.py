@@ -1,8 +1,9 @@
 """Embeddings, the first norm and rotary angles of a pass in one launch."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from dflash.kernels.arrays import Stream
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.norm.cuda import RmsNorm, threads
@@ -31,6 +32,6 @@ class PassStart:
         fits = embed.width % 4 == 0 and embed.width <= _LARGEST
         return cls(embed, norm, angles) if fits and x is embed.arguments[2] and half is not None and full is None else None
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows."""
         self._run(stream, grid=(n_rows, 2))

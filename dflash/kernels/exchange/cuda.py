@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 
@@ -64,7 +65,7 @@ class SentColumns(NamedTuple):
     ranges: columns of the targets, of equal size and at equal distances.
     """
 
-    source: Any
+    source: GpuArray
     targets: Sequence[Any]
     ranges: Sequence[slice]
 
@@ -90,7 +91,7 @@ class ColumnExchange:
         self._run = made.bind(1, _THREADS, (cupy.array(table), len(table), 0, *arguments))
         self._most = _BLOCKS * capabilities().processors
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Exchange the first `n_rows` rows."""
         self._run(stream, grid=min(-(-self._width * n_rows // _THREADS), self._most), n_rows=n_rows)
 

@@ -3,11 +3,11 @@
 import math
 from copy import copy
 from pathlib import Path
-from typing import Any
 
 import cupy
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats.format import FORMATS
 from dflash.kernels.formats.matrix import Matrix
 from dflash.kernels.formats.types import BLOCKS
@@ -71,7 +71,7 @@ class PackedWeight:
         some.stack_bytes = some.data.nbytes
         return some
 
-    def fill(self, rows: Any, start: int, n_rows: int, *, expert: int = 0, stream: Any = None) -> None:
+    def fill(self, rows: GpuArray, start: int, n_rows: int, *, expert: int = 0, stream: Stream = None) -> None:
         """Pack rows that are on the device; does not allocate or synchronise.
 
         rows: uint8 (n_rows * row_bytes,); rows as in the file.

@@ -1,12 +1,11 @@
 """`gelu_gate` on a GPU."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
@@ -26,7 +25,7 @@ class GeluGate:
     writes ``2 * P``.
     """
 
-    def __init__(self, x: Any, eps: float, gate: Any, values: Any, first: int, out: Any) -> None:
+    def __init__(self, x: GpuArray, eps: float, gate: GpuArray, values: GpuArray, first: int, out: GpuArray) -> None:
         n, gates = gate.shape
         check("gelu_gate: x", x, (n, x.shape[1]))
         check("gelu_gate: gate", gate, (n, gates))
@@ -37,6 +36,6 @@ class GeluGate:
         run = kernel(_SOURCE, "gelu_gate", dependent=True, X_DIM=x.shape[1], GATES=gates)
         self._run = run.bind(1, 256, (x, np.float32(eps), gate, values, first, values.shape[1], out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows."""
         self._run(stream, grid=n_rows)

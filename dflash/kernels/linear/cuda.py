@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import cupy
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
@@ -53,9 +54,9 @@ class DecodeLinear:
 
     def __init__(
         self,
-        x: Any,
+        x: GpuArray,
         weights: Sequence[PackedWeight],
-        outs: Sequence[Any],
+        outs: Sequence[GpuArray],
         *,
         add: bool = False,
         gated: bool = False,
@@ -92,7 +93,7 @@ class DecodeLinear:
                 decodes = [_Launch(x[of], part, mode, scale, norm, peers=peers, polled=polled) for part in parts]
             self._pieces.append((start, most, decodes))
 
-    def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
+    def __call__(self, n_tokens: int, stream: Stream = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
         With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R). Its
@@ -119,9 +120,9 @@ class _Norm(NamedTuple):
     """Arguments of a launch for its fused norm: kind, gain, halves, squares, eps."""
 
     kind: int = ALONE
-    gain: Any = None
-    halves: Any = None
-    squares: Any = None
+    gain: GpuArray = None
+    halves: GpuArray = None
+    squares: GpuArray = None
     eps: float = 0.0
 
     @classmethod
@@ -138,13 +139,13 @@ class _Launch:
 
     def __init__(
         self,
-        x: Any,
+        x: GpuArray,
         pairs: Sequence[tuple[PackedWeight, Any]],
         mode: int,
         scale: float,
         norm: _Norm,
         *,
-        gates: Any = None,
+        gates: GpuArray = None,
         peers: "_Peers | None" = None,
         polled: bool = False,
         gelu: bool = False,
@@ -189,14 +190,14 @@ class _Launch:
 class _Peers(NamedTuple):
     """Table of a launch's peers, and macros that announce it."""
 
-    table: Any
+    table: GpuArray
     macros: dict[str, int]
 
 
 def _gated(
-    x: Any,
+    x: GpuArray,
     weights: Sequence[PackedWeight],
-    out: Any,
+    out: GpuArray,
     scale: float,
     norm: _Norm,
     peers: _Peers | None,
@@ -213,11 +214,11 @@ def _gated(
 
 
 def _wide(
-    x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], add: bool, gated: bool, scale: float, norm: _Norm
+    x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], add: bool, gated: bool, scale: float, norm: _Norm
 ) -> list[wide_cuda.WideLaunch]:
     """Return the launches of up to 128 tokens that share one read of the weights."""
 
-    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: Any = None) -> wide_cuda.WideLaunch:
+    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: GpuArray = None) -> wide_cuda.WideLaunch:
         of = pairs[:1] if mode == GATED else pairs
         whole, types = sum(-(-w.whole_rows // TILE_ROWS) for w, _ in of), tuple(sorted({w.type for w, _ in pairs}))
         slices = slices_of(whole, x.shape[1], types, _chip(), gated=mode == GATED)
@@ -238,7 +239,7 @@ def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dic
     return kernel(_HERE / "decode.cu", "decode", dependent=True, QUANTS=quants, TOKENS=n, MODE=mode, NORM=norm, **constants)
 
 
-def linear(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, add: bool = False) -> None:
+def linear(x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, add: bool = False) -> None:
     """Compute `dflash.kernels.linear.linear` once with float16 `x`; see `DecodeLinear`."""
     DecodeLinear(x, weights, outs, add=add)(len(x))
 
@@ -284,7 +285,7 @@ def _chip() -> Chip:
     return Chip(about.processors, about.block_shared // 1024, about.has_clusters)
 
 
-def check_projections(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:
+def check_projections(x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, gated: bool) -> None:
     """Check that weights and outputs fit the tokens; with `gated`, the two weights have one output."""
     if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
         raise KernelError(f"{weights[0].name}: gate and up must be two weights of one shape")

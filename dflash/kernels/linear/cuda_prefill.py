@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
@@ -75,9 +76,9 @@ class PrefillLinear:
 
     def __init__(
         self,
-        x: Any,
+        x: GpuArray,
         weights: Sequence[PackedWeight],
-        outs: Sequence[Any],
+        outs: Sequence[GpuArray],
         *,
         add: bool = False,
         gated: bool = False,
@@ -95,7 +96,7 @@ class PrefillLinear:
         self._packed = self._from_tiles(weights) if self._hopper else []
         cupy.cuda.get_current_stream().synchronize()  # so that launches on any stream find the tables
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; does not allocate or synchronise."""
         if not 0 < n_rows <= len(self._x):
             raise KernelError(f"prefill: rows must be 1 to {len(self._x)}, got {n_rows}")
@@ -126,7 +127,7 @@ class PrefillLinear:
         table = cupy.asarray(np.array(parts, np.uint64))
         return (unpacks, *self._multiply(halves, table))
 
-    def _multiply(self, halves: Any, parts: Any) -> tuple[Bound, "_Tile"]:
+    def _multiply(self, halves: GpuArray, parts: Any) -> tuple[Bound, "_Tile"]:
         n, width = halves.shape
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
@@ -204,7 +205,7 @@ def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Weight
     return laid, first
 
 
-def _unpack(rows: _WeightRows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
+def _unpack(rows: _WeightRows, low: int, high: int, halves: GpuArray, *, leads: bool) -> Bound:
     """Bind the unpacking of rows `low` to `high` of a weight; `low` begins a tile, `leads` marks the first of several."""
     weight = rows.weight
     n = high - low
@@ -215,7 +216,7 @@ def _unpack(rows: _WeightRows, low: int, high: int, halves: Any, *, leads: bool)
     return launch.bind(grid, 32 * _WARPS, (data, halves, n, weight.shape[1], weight.tiles_of_row, leads))
 
 
-def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], gated: bool) -> None:
+def _check(x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], gated: bool) -> None:
     if x.ndim != 2 or x.dtype != cupy.float16 or not x.flags.c_contiguous or x.data.ptr % 16:
         raise KernelError(f"prefill: x must be contiguous float16 (T, K), got {x.dtype} {x.shape}")
     check_projections(x, weights, outs, gated=gated)

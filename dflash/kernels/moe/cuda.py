@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
@@ -124,9 +125,9 @@ class DecodeMoe:
     def __init__(
         self,
         stream: Any,
-        gain: Any,
+        gain: GpuArray,
         weights: Experts,
-        counts: Any,
+        counts: GpuArray,
         scratch: DecodeScratch,
         *,
         eps: float,
@@ -211,7 +212,7 @@ def filled(weights: Experts) -> Any:
     return w._replace(shared_router=w.router, shared_gate=w.gate, shared_up=w.up, shared_down=w.down)
 
 
-def check(stream: Any, gain: Any, weights: Experts, shape: MoeShape) -> None:
+def check(stream: Any, gain: GpuArray, weights: Experts, shape: MoeShape) -> None:
     """Check that the weights fit each other and the rows."""
     name = weights.gate.name
     if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):

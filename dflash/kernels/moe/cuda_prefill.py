@@ -7,6 +7,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
@@ -83,9 +84,9 @@ class PrefillMoe:
     def __init__(
         self,
         stream: Any,
-        gain: Any,
+        gain: GpuArray,
         weights: Experts,
-        counts: Any,
+        counts: GpuArray,
         scratch: PrefillScratch,
         *,
         eps: float,
@@ -121,7 +122,7 @@ class PrefillMoe:
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
         shape = self._shape
         for first in range(0, n_rows, self._scratch.rows):

@@ -1,11 +1,11 @@
 """The RMS norm on a GPU."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("rms_norm.cu")
@@ -27,7 +27,7 @@ class RmsNorm:
     has the same bits whatever other rows are in the launch.
     """
 
-    def __init__(self, x: Any, weight: Any, eps: float, *, half: Any = None, full: Any = None) -> None:
+    def __init__(self, x: GpuArray, weight: GpuArray, eps: float, *, half: GpuArray = None, full: GpuArray = None) -> None:
         width = x.shape[1]
         if half is None and full is None:
             raise KernelError("norm: half or full must be given, got neither")
@@ -39,7 +39,7 @@ class RmsNorm:
         run = kernel(_SOURCE, "rms_norm", dependent=True, ROW_DIM=width, THREADS=block)
         self._run = run.bind(1, block, self.arguments)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Norm the first `n_rows` rows."""
         assert 0 < n_rows <= self._rows
         self._run(stream, grid=n_rows)
@@ -67,7 +67,9 @@ class AddNorm:
     row has the same bits whatever other rows are in the launch.
     """
 
-    def __init__(self, x: Any, weight: Any, eps: float, out: Any, *, scale: float = 1.0, clear: bool = False) -> None:
+    def __init__(
+        self, x: GpuArray, weight: GpuArray, eps: float, out: GpuArray, *, scale: float = 1.0, clear: bool = False
+    ) -> None:
         width = x.shape[1]
         for name, array, shape in (("weight", weight, (width,)), ("out", out, x.shape)):
             if array.shape != shape:
@@ -77,7 +79,7 @@ class AddNorm:
         run = kernel(source, "add_norm", dependent=True, ROW_DIM=width, THREADS=block, CLEAR=int(clear))
         self._run = run.bind(1, block, (x, weight, np.float32(eps), scale, out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Add the first `n_rows` rows."""
         assert 0 < n_rows <= self._rows
         self._run(stream, grid=n_rows)

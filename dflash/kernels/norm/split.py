@@ -3,6 +3,7 @@
 from typing import Any
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray
 
 _TILE = 16  # columns of a sum of squares
 
@@ -22,7 +23,7 @@ class SplitNorm:
     Raises KernelError if an array has another shape.
     """
 
-    def __init__(self, x: Any, weight: Any, eps: float, *, half: Any, squares: Any) -> None:
+    def __init__(self, x: GpuArray, weight: GpuArray, eps: float, *, half: GpuArray, squares: GpuArray) -> None:
         n, width = x.shape
         shapes = ("weight", weight, (width,)), ("half", half, (n, width)), ("squares", squares, (n, sums(width)))
         for name, array, shape in shapes:

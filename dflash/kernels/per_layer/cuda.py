@@ -1,11 +1,10 @@
 """Launches of the embeddings of all layers on a GPU."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
@@ -20,14 +19,14 @@ class Halve:
     Raises KernelError if a shape or a type does not fit.
     """
 
-    def __init__(self, x: Any, out: Any, *, scale: float) -> None:
+    def __init__(self, x: GpuArray, out: GpuArray, *, scale: float) -> None:
         n, width = x.shape
         check("halve: x", x, (n, width // 4 * 4))
         check("halve: out", out, (n, width), HALVES)
         self._across = -(-width // 1024)
         self._run = kernel(_HERE / "halve.cu", "halve", dependent=True).bind(1, 256, (x, width, scale, out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Copy the first `n_rows` rows."""
         self._run(stream, grid=(self._across, n_rows))
 
@@ -45,7 +44,7 @@ class LayerEmbeddings:
     ``12 * L * P`` bytes a row.
     """
 
-    def __init__(self, projected: Any, token_part: Any, weight: Any, eps: float) -> None:
+    def __init__(self, projected: GpuArray, token_part: GpuArray, weight: GpuArray, eps: float) -> None:
         (n, every), size = projected.shape, weight.size
         check("layer_embeddings: projected", projected, (n, every // size * size))
         check("layer_embeddings: token_part", token_part, (n, every))
@@ -54,6 +53,6 @@ class LayerEmbeddings:
         self._run = run.bind(1, 256, (projected, token_part, weight, np.float32(eps)))
         self._across = -(-(every // size) // 8)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows."""
         self._run(stream, grid=(self._across, n_rows))

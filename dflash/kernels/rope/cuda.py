@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.kv_types import BLOCK, head_elements, head_size, is_quantized, value_bits
@@ -33,7 +33,7 @@ class Angles:
     As `dflash.kernels.rope.angles` for one position a row: one float32 product, its cosine and sine exact to float32.
     """
 
-    def __init__(self, position: Any, inv_freq: Any, cos: Any, sin: Any, *, gain: float = 1.0) -> None:
+    def __init__(self, position: GpuArray, inv_freq: GpuArray, cos: GpuArray, sin: GpuArray, *, gain: float = 1.0) -> None:
         pairs = inv_freq.size
         check("angles: position", position, (position.size,), cupy.int32)
         check("angles: inv_freq", inv_freq, (pairs,))
@@ -45,7 +45,7 @@ class Angles:
         run = kernel(_HERE / "angles.cu", "angles", dependent=True)
         self._launch = run.bind(1, min(128, -(-pairs // 32) * 32), self.arguments)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows."""
         self._launch(stream, grid=(n_rows,))
 
@@ -77,21 +77,21 @@ class Rotate:
 
     def __init__(
         self,
-        query: Any,
-        key: Any | None,
-        value: Any | None,
+        query: GpuArray,
+        key: GpuArray | None,
+        value: GpuArray | None,
         q_norm: Any,
         k_norm: Any | None,
-        cos: Any,
-        sin: Any,
+        cos: GpuArray,
+        sin: GpuArray,
         batch: BatchArrays,
         *,
         eps: float,
-        q: Any,
-        k: Any,
-        v: Any,
+        q: GpuArray,
+        k: GpuArray,
+        v: GpuArray,
         value_norm: bool = False,
-        bias: Any | None = None,
+        bias: GpuArray | None = None,
     ) -> None:
         check_cache("rotate", k, v, q, most=512)
         n, heads, width = q.shape
@@ -123,7 +123,7 @@ class Rotate:
         self.value_norm, self.gated, self.bias = value_norm, gated, bias
         self._launch = made.bind(1, 32 * _WARPS, (*self.inputs, *rows, eps, *written, bias))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         self._launch(stream, grid=(self._across, n_rows))
 
@@ -144,14 +144,14 @@ class Append:
         self,
         keys: Sequence[Any],
         values: Sequence[Any],
-        gains: Any,
-        cos: Any,
-        sin: Any,
+        gains: GpuArray,
+        cos: GpuArray,
+        sin: GpuArray,
         batch: Any,
         *,
         eps: float,
-        k: Any,
-        v: Any,
+        k: GpuArray,
+        v: GpuArray,
     ) -> None:
         layers, _, _, kv, width = k.shape
         n, pairs = cos.shape
@@ -168,13 +168,13 @@ class Append:
         where = cupy.array(places, cupy.uint64)
         self._launch = made.bind(1, 32 * _WARPS, (where, gains, cos, sin, *rows_of, eps, *caches))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         across, layers = self._grid
         self._launch(stream, grid=(across, n_rows, layers))
 
 
-def check_cache(name: str, k: Any, v: Any, q: Any, *, most: int = 256) -> None:
+def check_cache(name: str, k: GpuArray, v: GpuArray, q: GpuArray, *, most: int = 256) -> None:
     """Check a cache of heads of up to `most` elements, and that queries fit it.
 
     Raises KernelError if a shape or a type does not fit; the message begins with `name`.

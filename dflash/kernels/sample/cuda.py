@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
@@ -43,7 +44,7 @@ class DeviceSampler:
     which may differ if two sums agree to 7 digits. Two runs give the same tokens, whatever other rows are in the launch.
     """
 
-    def __init__(self, logits: Any, *, stream: Any = None, position: Any = None) -> None:
+    def __init__(self, logits: GpuArray, *, stream: Stream = None, position: GpuArray = None) -> None:
         n, vocab = logits.shape
         if vocab >= _MOST_VOCAB:
             raise KernelError(f"sampler: rows of {vocab} logits; there must be fewer than {_MOST_VOCAB}")
@@ -89,7 +90,7 @@ class DeviceSampler:
         """Return the first `n` rows of the latest forward."""
         return Logits(self, 0, n)
 
-    def largest(self, n_rows: int, stream: Any = None) -> None:
+    def largest(self, n_rows: int, stream: Stream = None) -> None:
         """Launch only the search for the largest logit of the first rows; results go to `ids`."""
         self._survey_plain(stream, grid=(self._chunks, n_rows))
 
@@ -124,7 +125,7 @@ class DeviceSampler:
         self._latest = ref(draws)
         return draws
 
-    def launch(self, row_params: Sequence[SampleParams], n_rows: int, stream: Any = None) -> None:
+    def launch(self, row_params: Sequence[SampleParams], n_rows: int, stream: Stream = None) -> None:
         """Launch the kernels that rows with these parameters need; the parameters are on the device already."""
         self._survey(stream, grid=(self._chunks, n_rows))
         vocab = self.logits.shape[1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
@@ -26,7 +27,7 @@ class Likeliest:
     largest: float32 (R,)
     """
 
-    def __init__(self, logits: Any) -> None:
+    def __init__(self, logits: GpuArray) -> None:
         n, vocab = logits.shape
         self._chunks = chunks = -(-vocab // SURVEY["CHUNK"])
         every = np.zeros(n, LAW)
@@ -43,7 +44,7 @@ class Likeliest:
         self._survey = survey.bind(1, SURVEY["THREADS"], args)
         self._top = top.bind(1, SELECT_THREADS, (logits, tell, tops, sums, self.largest, first, self.found))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Launch for the first `n_rows` rows."""
         self._survey(stream, grid=(self._chunks, n_rows))
         self._top(stream, grid=n_rows)
@@ -58,7 +59,7 @@ class Largest:
     scores: float32 (R, 1)
     """
 
-    def __init__(self, logits: Any, *, out: tuple[Any, Any] | None = None) -> None:
+    def __init__(self, logits: GpuArray, *, out: tuple[Any, Any] | None = None) -> None:
         n, vocab = logits.shape
         self._chunks = -(-vocab // SURVEY["CHUNK"])
         nothing = np.zeros(n, LAW)
@@ -69,7 +70,7 @@ class Largest:
         args = logits, device.array(nothing.view(np.int32)), None, None, best, arrived, self.ids, self.scores, 0
         self._run = made.bind(1, SURVEY["THREADS"], args)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Launch for the first `n_rows` rows."""
         self._run(stream, grid=(self._chunks, n_rows))
 
@@ -93,14 +94,14 @@ class FindCandidates:
 
     def __init__(
         self,
-        logits: Any,
-        row_params: Any,
-        position: Any,
+        logits: GpuArray,
+        row_params: GpuArray,
+        position: GpuArray,
         *,
         each: int,
         shift: int,
         out: tuple[Any, Any] | None = None,
-        targets: Any = None,
+        targets: GpuArray = None,
     ) -> None:
         n, vocab = logits.shape
         self._likeliest = Likeliest(logits)
@@ -109,7 +110,7 @@ class FindCandidates:
         args = row_params, each, position, shift, targets, self.ids, self.scores
         self._rank = rank.bind(1, POOL, (self._likeliest.found, self._likeliest.largest, *args))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Launch for the first `n_rows` rows."""
         self._likeliest(n_rows, stream)
         self._rank(stream, grid=n_rows)
@@ -121,7 +122,7 @@ class Proposing:
     logits: float32 (R, V)
     """
 
-    def __init__(self, logits: Any) -> None:
+    def __init__(self, logits: GpuArray) -> None:
         n = len(logits)
         self._asked = DeviceArrays(row_params=(n, LAW.itemsize // 4), position=(n,))
         self._find = FindCandidates(logits, self._asked.row_params, self._asked.position, each=1, shift=0)
@@ -138,7 +139,7 @@ class Proposing:
         return self._find.ids[:n].get()[rows], self._find.scores[:n].get()[rows]
 
 
-def describe(row_params: Any, of: Sequence[SampleParams]) -> None:
+def describe(row_params: GpuArray, of: Sequence[SampleParams]) -> None:
     """Write records of sampling parameters to the first rows of an int32 (S, words) host array."""
     records = row_params.view(LAW)[:, 0]
     for i, params in enumerate(of):

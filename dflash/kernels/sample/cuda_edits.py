@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.mirror import Mirror
@@ -31,7 +32,7 @@ class DeviceEdits:
     logits: float32 (R, V); logits on the device.
     """
 
-    def __init__(self, logits: Any) -> None:
+    def __init__(self, logits: GpuArray) -> None:
         self._logits, self._edits = logits, Mirror(len(logits), EDIT)
         self._kernels = [
             kernel(_SOURCE, entry, dependent=True, VOCAB=logits.shape[1], THREADS=_THREADS)
@@ -39,7 +40,7 @@ class DeviceEdits:
         ]
         self._reserve(_ROOM, _ROOM)
 
-    def make(self, requests: Sequence[SampleRequest], n_rows: int, stream: Any) -> None:
+    def make(self, requests: Sequence[SampleRequest], n_rows: int, stream: Stream) -> None:
         """Launch the edits of the requests."""
         asking = [(request.first, request.edits) for request in requests if request.edits is not None]
         lists = [part for _, edits in asking for part in _lists(edits)]
@@ -53,7 +54,7 @@ class DeviceEdits:
         self._entries.upload(n_entries, stream)
         self._make(stream, grid=n_rows)
 
-    def undo(self, n_rows: int, stream: Any) -> None:
+    def undo(self, n_rows: int, stream: Stream) -> None:
         """Launch the restoration of the logits, bit for bit."""
         self._undo(stream, grid=n_rows)
 
@@ -85,7 +86,7 @@ def _lists(edits: LogitEdits) -> list[Any]:
     return lists + [np.array(list(own.items()), ENTRY) for own in edits.drafts]
 
 
-def _entries(tokens: Any, numbers: Any) -> Any:
+def _entries(tokens: GpuArray, numbers: Any) -> Any:
     """Return entries of tokens and their numbers."""
     out = np.empty(len(tokens), ENTRY)
     out["token"], out["number"] = tokens, numbers

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.sample.params import SampleParams, SampleRequest, Top, top_of
 
@@ -18,7 +19,7 @@ Proposed = tuple[NDArray[np.int32], NDArray[np.float32]]
 class LogitsSampler(Protocol):
     """The members of `DeviceSampler` that `Logits` and `DeviceSampleResult` use."""
 
-    logits: Any
+    logits: GpuArray
     stream: Any
 
     def row(self, i: int) -> NDArray[np.float32]:

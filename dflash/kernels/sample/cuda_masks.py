@@ -1,11 +1,11 @@
 """Masks of allowed tokens on a GPU."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import Stream
 from dflash.kernels.gpu.mirror import Mirror
 
 _CAPACITY = 4  # masks of the first allocation, 31 KiB each for 248,320 tokens; most steps have fewer constrained rows
@@ -18,7 +18,7 @@ class DeviceMasks:
         self._record = np.dtype([("words", np.uint32, (-(-vocab // 32),))])
         self._mirror: Mirror | None = None
 
-    def upload(self, masks: Mapping[int, NDArray[np.uint32]], stream: Any) -> dict[int, int]:
+    def upload(self, masks: Mapping[int, NDArray[np.uint32]], stream: Stream) -> dict[int, int]:
         """Copy the masks of some rows, asynchronously; return the device address of each row's mask.
 
         The previous masks must no longer be in use.

@@ -1,10 +1,10 @@
 """Candidates of a DFlash 2 draft model on a GPU, and scores of pairs of consecutive candidates."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
@@ -35,17 +35,17 @@ class Pairs:
 
     def __init__(
         self,
-        logits: Any,
-        gates: Any,
+        logits: GpuArray,
+        gates: GpuArray,
         codes: tuple[PackedWeight, PackedWeight],
         *,
-        row_params: Any,
-        position: Any,
-        tokens: Any,
+        row_params: GpuArray,
+        position: GpuArray,
+        tokens: GpuArray,
         each: int,
         lead: int,
         top: int,
-        targets: Any = None,
+        targets: GpuArray = None,
         own: bool = False,
     ) -> None:
         (n, vocab), rank, walk = logits.shape, gates.shape[-1], gates.ndim == 3
@@ -66,7 +66,7 @@ class Pairs:
         args = found, largest, self.ids, *looked_up, gates, texts, row_params, position, 1 - lead, self.scores, self.edges
         self._pairs = score.bind(1, top * top, args)
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Launch for the first `n_rows` rows, which are whole blocks."""
         self._likeliest(n_rows, stream)
         self._list(stream, grid=n_rows)

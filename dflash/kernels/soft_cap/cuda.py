@@ -1,8 +1,8 @@
 """`soft_cap` of logits on a GPU, and tokens that are never chosen."""
 
 from pathlib import Path
-from typing import Any
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("soft_cap.cu")
@@ -15,11 +15,11 @@ class SoftCap:
     cap: bound of the absolute values; above 0.
     """
 
-    def __init__(self, x: Any, cap: float) -> None:
+    def __init__(self, x: GpuArray, cap: float) -> None:
         self._across = -(-x.shape[1] // 1024)
         self._run = kernel(_SOURCE, "soft_cap", dependent=True).bind(1, 256, (x, x.shape[1], cap))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Limit the first `n_rows` rows."""
         self._run(stream, grid=(self._across, n_rows))
 
@@ -31,10 +31,10 @@ class Suppress:
     ids: int32 (n,); tokens, on the device.
     """
 
-    def __init__(self, x: Any, ids: Any) -> None:
+    def __init__(self, x: GpuArray, ids: GpuArray) -> None:
         source = _SOURCE.with_name("suppress.cu")
         self._run = kernel(source, "suppress", dependent=True).bind(1, 128, (x, x.shape[1], ids, len(ids)))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Change the first `n_rows` rows."""
         self._run(stream, grid=n_rows)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
@@ -48,20 +49,20 @@ class BuildTree:
 
     def __init__(
         self,
-        ids: Any,
-        scores: Any,
-        outlines: Any,
+        ids: GpuArray,
+        scores: GpuArray,
+        outlines: GpuArray,
         out: DeviceArrays,
         *,
         apart: int = 1,
-        targets: Any = None,
-        reach: Any = None,
+        targets: GpuArray = None,
+        reach: GpuArray = None,
     ) -> None:
         made = kernel(_HERE / "build.cu", "build", dependent=True, POOL=ids.shape[1], EDGES=int(scores.ndim == 3))
         where = out.tokens, out.parents, out.depths, out.grown
         self._run = made.bind(1, 32, (ids, scores, outlines, apart, targets, reach, *where))
 
-    def __call__(self, n_sequences: int, stream: Any = None) -> None:
+    def __call__(self, n_sequences: int, stream: Stream = None) -> None:
         """Build one tree for each of the first `n_sequences` sequences."""
         self._run(stream, grid=n_sequences)
 
@@ -78,7 +79,7 @@ class WriteDraft:
         trees = grown.tokens, grown.parents, grown.depths
         self._run = kernel(_HERE / "write_draft.cu", "write_draft").bind(1, MOST, (*trees, 0, 0, *where))
 
-    def __call__(self, order: Sequence[int], stream: Any = None) -> None:
+    def __call__(self, order: Sequence[int], stream: Stream = None) -> None:
         """Overwrite tokens, parents, depths and positions of all rows except the roots.
 
         order: sequence of the batch for each tree; -1 for none.
@@ -103,7 +104,7 @@ class AcceptPath:
     def __init__(
         self,
         batch: DeviceBatch,
-        drawn: Any,
+        drawn: GpuArray,
         context: DeviceArrays,
         out: DeviceArrays,
         *,
@@ -111,7 +112,7 @@ class AcceptPath:
         places: int = _ENDLESS,
         mask: int = 0,
         block: DeviceArrays | None = None,
-        position: Any = None,
+        position: GpuArray = None,
     ) -> None:
         constants: dict[str, Any] = {"ROWS": rows, "RING_SIZE": places, "MASK_TOKEN": mask, "BLOCKS": int(block is not None)}
         made = kernel(_HERE / "accept_path.cu", "accept_path", **constants)
@@ -124,7 +125,7 @@ class AcceptPath:
             of_next = block.begin, block.tokens, block.position, block.length, block.seen
         self._run = made.bind(1, 32 * SEQUENCES, (*of_pass, *of_context, *of_next, out.anchors, out.lengths))
 
-    def __call__(self, order: Sequence[int], stream: Any = None) -> None:
+    def __call__(self, order: Sequence[int], stream: Stream = None) -> None:
         """Run for these sequences of the batch, at most `SEQUENCES`; results are in their order."""
         self._run(stream, n_sequences=len(order), **_words(order))
 
@@ -157,12 +158,14 @@ class Features:
     which: index into `counts`.
     """
 
-    def __init__(self, sources: Any, counts: Any, row: Any, width: int, out: Any, *, which: int = 0) -> None:
+    def __init__(
+        self, sources: GpuArray, counts: GpuArray, row: GpuArray, width: int, out: GpuArray, *, which: int = 0
+    ) -> None:
         self._n = sources.size
         made = kernel(_HERE / "features.cu", "features", dependent=True, MODEL_DIM=width, TO_HALF=int(out.itemsize == 2))
         self._run = made.bind(1, 256, (sources, counts, which, row, out.view(np.uint8)))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Copy at most the first `n_rows` rows."""
         self._run(stream, grid=(self._n, n_rows))
 
@@ -174,11 +177,11 @@ class StashRows:
     out: float32 (F, N, D); buffer.
     """
 
-    def __init__(self, sources: Any, out: Any) -> None:
+    def __init__(self, sources: GpuArray, out: GpuArray) -> None:
         made = kernel(_HERE / "stash_rows.cu", "stash_rows", dependent=True, MODEL_DIM=out.shape[2])
         self._n, self._run = len(out), made.bind(1, 256, (sources, 0, out, out.shape[1], 0))
 
-    def __call__(self, first: int, n_rows: int, at: int, stream: Any = None) -> None:
+    def __call__(self, first: int, n_rows: int, at: int, stream: Stream = None) -> None:
         """Copy `n_rows` rows, from row `first` of the sources to row `at` of the buffer."""
         self._run(stream, grid=(self._n, n_rows), first=first, at=at)
 
@@ -191,11 +194,11 @@ class GatherTop1:
     out: int32 (R,); receives the tokens.
     """
 
-    def __init__(self, ids: Any, apart: int, out: Any) -> None:
+    def __init__(self, ids: GpuArray, apart: int, out: GpuArray) -> None:
         self._run = kernel(_HERE / "gather_top1.cu", "gather_top1", dependent=True).bind(
             1, MOST, (ids, apart, out, len(out))
         )
 
-    def __call__(self, stream: Any = None) -> None:
+    def __call__(self, stream: Stream = None) -> None:
         """Copy the tokens of all rows."""
         self._run(stream)

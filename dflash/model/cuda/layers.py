@@ -8,6 +8,7 @@ launch of its own, except the first norm of a pass.
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
@@ -48,7 +49,7 @@ class LayerNorms(NamedTuple):
 class LinearAttention:
     """Gated delta net: convolution, delta rule and gated norm in one op. Reads `normed`, adds to `stream`."""
 
-    def __init__(self, parts: LayerContext, memory: tuple[Any, Any], norms: LayerNorms) -> None:
+    def __init__(self, parts: LayerContext, memory: tuple[GpuArray, GpuArray], norms: LayerNorms) -> None:
         weights, config, s, ops = parts
         projections = [weights.matrix(n) for n in ("attn_qkv.weight", "attn_gate.weight")]
         projections += [weights.halves(n) for n in ("ssm_alpha.weight", "ssm_beta.weight")]
@@ -69,7 +70,7 @@ class FullAttention:
     Reads `normed`, adds to `stream`.
     """
 
-    def __init__(self, parts: LayerContext, cache: tuple[Any, Any], norms: LayerNorms) -> None:
+    def __init__(self, parts: LayerContext, cache: tuple[GpuArray, GpuArray], norms: LayerNorms) -> None:
         weights, config, s, ops = parts
         sizes = tuple(array.shape[1] for array in (s.query, s.key, s.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")

@@ -1,10 +1,10 @@
 """Mask the logits of tokens outside the draft vocabulary."""
 
-from typing import Any
+from dflash.kernels.arrays import GpuArray
 
 _BYTE = 0xFE
 
 
-def bury(logits: Any) -> None:
+def bury(logits: GpuArray) -> None:
     """Set float32 logits, contiguous on the device, to -1.7e38: far below all real logits, but finite."""
     logits.data.memset_async(_BYTE, logits.nbytes)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.attention.cuda_row import RotateAttend
 from dflash.kernels.delta import cuda as delta
@@ -86,7 +87,7 @@ class Ops:
             sizes = batch.max_rows, *_delta_sizes(config)
             self._delta = delta.PromptScratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
 
-    def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
+    def norm(self, space: SimpleNamespace, gain: GpuArray, eps: float, *, first: bool) -> Norm:
         """Return a norm of the stream into `normed`; the first norm of a pass has no preceding launch to carry it."""
         if self.splits_norms and not first:
             return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
@@ -94,9 +95,9 @@ class Ops:
 
     def linear(
         self,
-        x: Any,
+        x: GpuArray,
         weights: Sequence[PackedWeight],
-        outs: Sequence[Any],
+        outs: Sequence[GpuArray],
         *,
         before: Norm | None = None,
         scale: float = 1.0,
@@ -105,24 +106,24 @@ class Ops:
         published = {"published": True} if before is not None and before is self._published else {}
         return self._launch(x, weights, outs, scale=scale, **carried(before=before), **published)
 
-    def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
+    def add(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
         """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
         published = {"published": True} if self._cleared is not None and x is self._cleared else {}
         self._cleared = None
         return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind), **published)
 
     def gate_up(
-        self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None, gelu: bool = False
+        self, x: GpuArray, weights: Sequence[PackedWeight], out: GpuArray, *, before: Norm | None, gelu: bool = False
     ) -> Multiply:
         """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, or with GELU."""
         return self._launch(x, weights, [out], gated=True, gelu=gelu, **carried(before=before))
 
-    def down(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Multiply:
+    def down(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Multiply:
         """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
     def delta(
-        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float, **settings: Any
+        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[GpuArray, GpuArray], eps: float, **settings: Any
     ) -> Op:
         """Return a launch of convolution, delta rule and gated norm; `settings` go to `DeltaStep`."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
@@ -135,7 +136,7 @@ class Ops:
         self._heads = space.heads
         return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
-    def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+    def attention(self, q: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray, gate: GpuArray) -> Op:
         """Return a launch of attention over a paged cache."""
         if self.prefill and is_quantized(cache[0]):
             return self._prefill_quantized(q, cache, out, gate)
@@ -156,7 +157,7 @@ class Ops:
             return None
         return RotateAttend.of(rotate, attend.whole)
 
-    def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+    def _prefill_quantized(self, q: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray, gate: GpuArray) -> Op:
         """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""
         if self._unpacked is None:
             shape = *cache[0].shape[:3], head_size(cache[0])
@@ -173,7 +174,7 @@ class Ops:
     def experts(
         self,
         stream: Any,
-        gain: Any,
+        gain: GpuArray,
         weights: Experts[PackedWeight],
         eps: float,
         *,

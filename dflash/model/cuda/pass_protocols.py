@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import Ragged
 from dflash.model.cuda.passes import Layers, PassGraphKey
@@ -15,7 +16,7 @@ class StepPass(Protocol):
     """A decode pass, as `DecodePass`; its arrays are on the first GPU."""
 
     batch: DeviceBatch
-    logits: Any
+    logits: GpuArray
 
     @property
     def layers(self) -> Layers:
@@ -32,7 +33,7 @@ class StepPass(Protocol):
     ) -> None:
         """Run up to 64 pending rows. Called by the model, which reads the results from `logits` and `layers`."""
 
-    def project(self, wanted: Any, n: int) -> Any:
+    def project(self, wanted: GpuArray, n: int) -> Any:
         """Return the logits of `n` rows of another pass. Called for prompts whose logits are wanted."""
 
     def prepare(self, shape: PassGraphKey) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.embed.cuda_pass_start import PassStart
 from dflash.kernels.gpu import device
@@ -242,7 +243,7 @@ class DecodePass:
             amend()
         self.graphs(shape)
 
-    def project(self, wanted: Any, n: int) -> Any:
+    def project(self, wanted: GpuArray, n: int) -> Any:
         """Return logits of `n` rows of another pass, float16 (n, D) after the last norm; valid until the next pass."""
         device.copy(self.layers.space.wanted[:n], wanted)
         self._project(bucket_of(n))

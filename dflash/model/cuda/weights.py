@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import conv
+from dflash.kernels.arrays import Stream
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu import device
@@ -162,7 +163,7 @@ class DeviceWeights(Generic[H]):
             self._staging.send(rows, partial(_fill_flat, partial(tiles.fill, start=start, n_rows=n, expert=number)))
 
 
-def _fill_flat(fill: Callable[..., None], raw: Any, stream: Any) -> None:
+def _fill_flat(fill: Callable[..., None], raw: Any, stream: Stream) -> None:
     fill(raw.reshape(-1), stream=stream)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dflash.errors import TemplateError
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.model.text.short_ids import wants_short_ids, with_short_ids
 from dflash.model.text.spelled_tokens import SpelledTokens
 
@@ -58,11 +59,11 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[JsonMapping],
         /,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[JsonMapping] | None = None,
+        documents: Sequence[JsonMapping] | None = None,
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> str:
@@ -151,7 +152,7 @@ class ChatTemplate:
         except ValueError as error:  # such as an integer of more digits than Python converts
             raise TemplateError(f"the chat template can't be compiled: {_short(error)}") from error
 
-    def _render(self, variables: dict[str, Any]) -> str:
+    def _render(self, variables: JsonObject) -> str:
         import jinja2
 
         from dflash.model.text.jinja_sandbox import Refusal
@@ -171,7 +172,7 @@ class ChatTemplate:
             reason = f"{type(error).__name__}: {_short(error)}"
             raise TemplateError(f"the chat template failed on the messages: {reason}") from error
 
-    def _probe(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+    def _probe(self, messages: list[JsonObject], **kwargs: Any) -> str:
         from dflash.model.text.template_budget import Excess
 
         try:
@@ -188,7 +189,7 @@ def _short(error: Exception) -> str:
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
 
-def _message(message: Any, index: int) -> dict[str, Any]:
+def _message(message: Any, index: int) -> JsonObject:
     """Copy a message into the form that templates expect."""
     copy = _plain(message)
     if not isinstance(copy, dict):
@@ -201,7 +202,7 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     return copy if reasoning is None else {"thinking": reasoning, **copy, "reasoning_content": reasoning}
 
 
-def _mappings(name: str, items: Any) -> list[dict[str, Any]] | None:
+def _mappings(name: str, items: Any) -> list[JsonObject] | None:
     if items is None:
         return None
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):

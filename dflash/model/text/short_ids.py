@@ -2,7 +2,8 @@
 
 import re
 from hashlib import sha256
-from typing import Any
+
+from dflash.json_types import JsonObject
 
 _WANTED = re.compile(r"length\s*[!=]=\s*9\b")
 _SHORT = re.compile("[A-Za-z0-9]{9}")
@@ -13,7 +14,7 @@ def wants_short_ids(source: str) -> bool:
     return _WANTED.search(source) is not None
 
 
-def with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+def with_short_ids(message: JsonObject) -> JsonObject:
     """Return a message whose identifiers of calls are replaced by nine letters of their hash, unless they have nine."""
     changed = dict(message)
     if isinstance(message.get("tool_call_id"), str):

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from dflash.json_types import JsonObject
+
 MARK = "\ufdd0"
 """Stands after the first character of a control token that is text. Unicode keeps it for use inside programs."""
 
@@ -24,7 +26,7 @@ class SpelledTokens:
     def __init__(self, control: Iterable[str], turns: Iterable[str]) -> None:
         self._control, self._turns = _starts(control), _starts(turns)
 
-    def marked_message(self, message: dict[str, Any]) -> dict[str, Any]:
+    def marked_message(self, message: JsonObject) -> JsonObject:
         """Return a message with a mark in each spelled-out control token."""
         assistant = message.get("role") == "assistant"
         return {

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 
+from dflash.json_types import JsonMapping
+
 STEPS = 10_000_000
 """Steps (template nodes executed and values examined) of a rendering; a few seconds on one core.
 
@@ -61,7 +63,7 @@ class Budget:
     no template can change one in the sandbox.
     """
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
+    def __init__(self, variables: JsonMapping) -> None:
         self._weights: dict[int, tuple[Any, Weight]] = {}  # also keeps the containers alive, whose ids are the keys
         self._deadline = time.monotonic() + SECONDS
         self.steps = self.characters = self._look = 1 << 62

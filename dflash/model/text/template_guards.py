@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.model.text.template_budget import MAX_BITS, PAGE, Excess, current
 
 _PART = 64
@@ -189,7 +190,7 @@ def guarded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
     }
 
 
-def guarded_tests(tests: Mapping[str, Any]) -> dict[str, Any]:
+def guarded_tests(tests: JsonMapping) -> JsonObject:
     """Return the tests with a guard around those that compare."""
     words = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in"}
     comparing = words | {"==", "!=", "<", "<=", ">", ">="}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
+from dflash.json_types import JsonMapping
 from dflash.model.text.spelled_tokens import MARK, TURN_TEXTS, SpelledTokens
 from dflash.model.text.vocabulary import (
     BYTE,
@@ -72,7 +73,7 @@ class Tokenizer:
         return f"Tokenizer({self.pre}, {self.normalizer}, {self.n_tokens} tokens in {self.n_vocab} rows)"
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+    def from_gguf(cls, metadata: JsonMapping) -> Tokenizer:
         """Build the tokenizer that a GGUF file describes; see `TokenizerVocabulary.from_gguf` for parameters and errors.
 
         Takes about a second for Qwen3.5's 248,320 tokens and 247,587 merges.

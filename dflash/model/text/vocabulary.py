@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dflash.errors import FormatError, Unsupported
+from dflash.json_types import JsonMapping
 from dflash.model.gguf.header import quoted
 from dflash.model.text.piece_rules import PIECE_RULES, PieceRule
 from dflash.model.text.scored_merges import scored_merges
@@ -78,7 +78,7 @@ class TokenizerVocabulary:
         return [byte for byte in _IN_UTF8 if BYTE_LETTERS[byte] not in known]
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> TokenizerVocabulary:
+    def from_gguf(cls, metadata: JsonMapping) -> TokenizerVocabulary:
         """Read and check the keys ``tokenizer.ggml.*``.
 
         metadata: keys and values of a GGUF file; arrays may be lists or NumPy arrays.
@@ -140,13 +140,13 @@ class TokenizerVocabulary:
         return None
 
 
-def _require(metadata: Mapping[str, Any], key: str) -> Any:
+def _require(metadata: JsonMapping, key: str) -> Any:
     if key not in metadata:
         raise FormatError(f"{key} is missing: the file has no complete tokenizer")
     return metadata[key]
 
 
-def _text(metadata: Mapping[str, Any], key: str) -> str:
+def _text(metadata: JsonMapping, key: str) -> str:
     value = _require(metadata, key)
     if not isinstance(value, str):
         raise FormatError(f"{key} is of type {type(value).__name__}, wanted a string")
@@ -158,14 +158,14 @@ def _adds_bos(pre: str) -> bool:
     return PIECE_RULES[pre].adds_bos if pre in PIECE_RULES else pre == "llama"
 
 
-def _flag(metadata: Mapping[str, Any], key: str, *, default: bool = False) -> bool:
+def _flag(metadata: JsonMapping, key: str, *, default: bool = False) -> bool:
     value = metadata.get(key, default)
     if not isinstance(value, bool | np.bool_):
         raise FormatError(f"{key} is of type {type(value).__name__}, wanted true or false")
     return bool(value)
 
 
-def _list(metadata: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> list:
+def _list(metadata: JsonMapping, key: str, kind: type | tuple[type, ...]) -> list:
     value = _require(metadata, key)
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -178,7 +178,7 @@ def _list(metadata: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) 
     return list(value)
 
 
-def _types(metadata: Mapping[str, Any], n_tokens: int, *, bytes_too: bool) -> bytes:
+def _types(metadata: JsonMapping, n_tokens: int, *, bytes_too: bool) -> bytes:
     key = "tokenizer.ggml.token_type"
     value = _list(metadata, key, _INTEGERS)
     if len(value) != n_tokens:
@@ -192,7 +192,7 @@ def _types(metadata: Mapping[str, Any], n_tokens: int, *, bytes_too: bool) -> by
     return bytes(CONTROL if kind == UNKNOWN else kind for kind in value)
 
 
-def _scores(metadata: Mapping[str, Any], texts: list[str], types: bytes) -> dict[str, float]:
+def _scores(metadata: JsonMapping, texts: list[str], types: bytes) -> dict[str, float]:
     """Return the scores of the tokens of ordinary text."""
     key = "tokenizer.ggml.scores"
     scores = _list(metadata, key, (float, np.floating, *_INTEGERS))
@@ -236,7 +236,7 @@ def _check_alphabet(texts: list[str], types: bytes) -> None:
         raise FormatError(f"tokenizer.ggml.tokens has no token for the byte 0x{byte:02x}, so not every text has ids")
 
 
-def _token(metadata: Mapping[str, Any], key: str, n_tokens: int) -> int | None:
+def _token(metadata: JsonMapping, key: str, n_tokens: int) -> int | None:
     """Return a special id; None if there is none, or if it is out of range, as some converters write for a missing token."""
     if key not in metadata:
         return None

@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-Message = Mapping[str, Any]
+from dflash.json_types import JsonMapping
+
+Message = JsonMapping
 
 _MAYBE = re.compile(r"\d\.\d|\d[eE]|\d{4000}|-0")
 """Text that may hold a number which Python would write differently. `str(int)` is limited to 4,300 digits."""

@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.generation.engine_thread import EngineThread
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.admin.engine_counters import EngineCounters
@@ -164,7 +165,7 @@ class Admin:
         """Answer ``/apply-template``."""
         return await self._computed(request, partial(apply_template, template=self._backend.template))
 
-    async def _computed(self, request: Request, compute: Callable[[object], Mapping[str, Any]]) -> Response:
+    async def _computed(self, request: Request, compute: Callable[[object], JsonMapping]) -> Response:
         """Read a body, and compute the response in the thread; at most `MAX_PREPARING` requests at the same time."""
         if self._n_open >= MAX_PREPARING:
             raise Problem(503, f"{self._n_open} such requests are already open; try again later", code="overloaded")
@@ -177,10 +178,10 @@ class Admin:
         finally:
             self._n_open -= 1
 
-    def _entry(self, name: str) -> dict[str, Any]:
+    def _entry(self, name: str) -> JsonObject:
         backend = self._backend
         return model_entry(name, self._created, backend.limits.context, backend.tokenizer, backend.facts)
 
 
-def _json(body: bytes, limits: Limits, compute: Callable[[object], Mapping[str, Any]]) -> Response:
+def _json(body: bytes, limits: Limits, compute: Callable[[object], JsonMapping]) -> Response:
     return JSONResponse(compute(parse_json(body, limits)))

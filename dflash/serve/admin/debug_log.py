@@ -9,9 +9,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import Any
 
 from dflash.errors import RequestError
+from dflash.json_types import JsonObject
 from dflash.serve.admin.access_log import LOST
 from dflash.serve.admin.request_record import RequestRecord
 
@@ -40,9 +40,9 @@ class BodyCopy:
         self.data += data[: MAX_BODY - len(self.data)]
         self.n_bytes += len(data)
 
-    def fields(self, name: str) -> dict[str, Any]:
+    def fields(self, name: str) -> JsonObject:
         """Return the text, and the number of all bytes if it was cut."""
-        text: dict[str, Any] = {name: self.data.decode("utf-8", "replace")}
+        text: JsonObject = {name: self.data.decode("utf-8", "replace")}
         return text if self.n_bytes == len(self.data) else {**text, f"{name}_bytes": self.n_bytes}
 
 
@@ -56,7 +56,7 @@ class Exchange:
     def line(self) -> bytes:
         """Return a JSON object in one line. Headers, which hold keys, are left out."""
         record = self.record
-        about: dict[str, Any] = {
+        about: JsonObject = {
             "time": self.time.isoformat(),
             "id": record.request_id,
             "method": record.method,

@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from dflash.json_types import JsonObject
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.http_errors import Problem
 
 
-def model_entry(
-    name: str, created: int, context: int, tokenizer: Tokenizer, facts: ModelFacts | None = None
-) -> dict[str, Any]:
+def model_entry(name: str, created: int, context: int, tokenizer: Tokenizer, facts: ModelFacts | None = None) -> JsonObject:
     """Return the entry of a model: fields of OpenAI, Anthropic, vLLM, OpenRouter and llama.cpp together."""
-    meta: dict[str, Any] = {"n_ctx_train": context, "n_ctx": context, "n_vocab": tokenizer.n_vocab}
+    meta: JsonObject = {"n_ctx_train": context, "n_ctx": context, "n_vocab": tokenizer.n_vocab}
     if facts is not None:
         meta |= {
             "n_embd": facts.width,
@@ -45,7 +43,7 @@ def check_model(name: str, names: Sequence[str]) -> None:
         raise Problem(404, message, param="model", code="model_not_found")
 
 
-def model_list(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def model_list(entries: Sequence[JsonObject]) -> JsonObject:
     """Return the body of ``/v1/models``; it is OpenAI's list and Anthropic's page at the same time."""
     return {
         "object": "list",

@@ -7,9 +7,10 @@ from starlette.routing import BaseRoute, Route
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.distribution import release
+from dflash.json_types import JsonObject
 from dflash.serve.limits import MAX_BIASES, MAX_CHOICES, MAX_RECOVERIES, MAX_STOP_LENGTH, MAX_STOPS
 
-Schema = dict[str, Any]
+Schema = JsonObject
 
 _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": ["boolean", "null"]}
@@ -176,13 +177,13 @@ _OPEN = ("/health", "/")
 _ERROR = _object(["error"], error=_object(["message", "type"], message=_TEXT, type=_TEXT))
 
 
-def openapi(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+def openapi(routes: Iterable[BaseRoute]) -> JsonObject:
     """Describe the routes of an application.
 
     routes: routes of the application; those that are no `Route`, such as mounted folders, are left out.
     Returns: openAPI 3.1. Every method but HEAD has an operation; a POST has the schema of `BODIES`.
     """
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, JsonObject] = {}
     for route in routes:
         if isinstance(route, Route):
             path, parameters = _path(route)
@@ -204,9 +205,9 @@ def _path(route: Route) -> tuple[str, list[Schema]]:
     return path, parameters
 
 
-def _operation(route: Route, method: str, parameters: list[Schema]) -> dict[str, Any]:
+def _operation(route: Route, method: str, parameters: list[Schema]) -> JsonObject:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    operation: dict[str, Any] = {
+    operation: JsonObject = {
         "operationId": f"{method.lower()} {route.path}",
         "security": [] if route.path in _OPEN else [{"bearer": []}],
         "responses": {"200": {"description": "answered"}, "default": {"description": "refused or failed", "content": error}},

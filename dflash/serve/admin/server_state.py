@@ -8,6 +8,7 @@ from dflash.decode.drafting.drafter import Nothing, Strategy
 from dflash.decode.session import Session
 from dflash.distribution import release
 from dflash.generation.engine_thread import EngineThread
+from dflash.json_types import JsonObject
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.admin.model_facts import ModelFacts
@@ -35,9 +36,9 @@ def props(
     strategy: Strategy,
     sampling: Mapping[str, Any],
     facts: ModelFacts | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the settings of a server, under llama.cpp's names. No value holds a path."""
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "default_generation_settings": {"n_ctx": context, "params": {**_SAMPLING, **sampling}},
         "total_slots": engine_thread.engine.max_active,
         "model_alias": name,
@@ -54,7 +55,7 @@ def props(
     return body
 
 
-def slots(engine_thread: EngineThread, context: int) -> list[dict[str, Any]]:
+def slots(engine_thread: EngineThread, context: int) -> list[JsonObject]:
     """Return one object for each running sequence, the oldest first: lengths, times and strategy, never text."""
     running = [session for session in engine_thread.sessions if session.state is not None]
     return [_slot(number, session, context) for number, session in enumerate(running)]
@@ -66,7 +67,7 @@ def strategy_name(strategy: Strategy) -> str:
     return " ".join("plain" if isinstance(part, Nothing) else type(part).__name__ for part in parts if part is not None)
 
 
-def _slot(number: int, session: Session, context: int) -> dict[str, Any]:
+def _slot(number: int, session: Session, context: int) -> JsonObject:
     n_tokens, now = session.n_tokens, perf_counter()
     return {
         "id": number,

@@ -1,8 +1,7 @@
 """Bodies of ``/tokenize``, ``/detokenize`` and ``/apply-template``, and their results."""
 
-from typing import Any
-
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonObject
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.spelled_tokens import MARK
 from dflash.model.text.tokenizer import Tokenizer
@@ -11,7 +10,7 @@ from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.preparing.prompts import prompt_text
 
 
-def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits) -> dict[str, Any]:
+def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits) -> JsonObject:
     """Convert text or messages to token ids.
 
     body: ``{"content": TEXT}`` with ``add_special``, ``parse_special`` and ``with_pieces``, as in llama.cpp; or ``{"prompt":
@@ -40,7 +39,7 @@ def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, 
     if not add_bos:
         ids = tokenizer.without_added_bos(ids, text)
     tokens = [{"id": token, "piece": _piece(token, tokenizer)} for token in ids] if with_pieces else ids
-    result: dict[str, Any] = {"tokens": tokens, "count": len(ids), "max_model_len": limits.context}
+    result: JsonObject = {"tokens": tokens, "count": len(ids), "max_model_len": limits.context}
     if with_strings:
         result["token_strs"] = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
     return result

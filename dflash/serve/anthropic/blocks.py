@@ -1,11 +1,11 @@
 """Content blocks of a response, whole and as events of a stream."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
 from dflash.generation.parsers import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Event, ReasoningDelta
+from dflash.json_types import JsonMapping, JsonObject
 
 SIGNATURE = "ZGZsYXNo"
 """Signature of every thinking block, "dflash" in base64. Clients want one and send it back; it is not checked."""
@@ -13,7 +13,7 @@ SIGNATURE = "ZGZsYXNo"
 UNPARSED = "__unparsedToolInput"
 """Key of an input that is no JSON object. Claude Code puts the same key into its messages for such an input."""
 
-Block = dict[str, Any]
+Block = JsonObject
 
 
 def content_blocks(events: Iterable[Event]) -> list[Block]:
@@ -42,7 +42,7 @@ def _block(run: list[Event]) -> Block | None:
     return None
 
 
-def _input(text: str) -> Mapping[str, Any]:
+def _input(text: str) -> JsonMapping:
     """Return the input of a call; JSON that no response can hold, as NaN or half a surrogate pair, counts as unparsed."""
     try:
         value = json.loads(text)
@@ -65,7 +65,7 @@ class BlockStream:
         self._is_open = False
         self._blank = ""
 
-    def push(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+    def push(self, events: Iterable[Event]) -> Iterator[JsonObject]:
         """Yield the events of a stream for more events of the completion."""
         for event in events:
             match event:
@@ -81,7 +81,7 @@ class BlockStream:
                 case ContentDelta(text=text):
                     yield from self._write(event, text, {"type": "text", "text": ""})
 
-    def end(self) -> Iterator[dict[str, Any]]:
+    def end(self) -> Iterator[JsonObject]:
         """Yield the events that close the open block, if there is one. Arguments that were cut off stay unclosed."""
         if self._is_open:
             if self._kind is ReasoningDelta:
@@ -89,7 +89,7 @@ class BlockStream:
             yield {"type": "content_block_stop", "index": self._n_opened - 1}
         self._kind, self._is_open, self._blank = None, False, ""
 
-    def _write(self, event: Event, text: str, block: Block) -> Iterator[dict[str, Any]]:
+    def _write(self, event: Event, text: str, block: Block) -> Iterator[JsonObject]:
         if self._kind is not type(event):
             yield from self.end()
             self._kind = type(event)
@@ -103,9 +103,9 @@ class BlockStream:
             kind = block["type"]
             yield self._delta(f"{kind}_delta", **{kind: text})
 
-    def _open(self, event: Event, block: Block) -> dict[str, Any]:
+    def _open(self, event: Event, block: Block) -> JsonObject:
         self._kind, self._is_open, self._n_opened = type(event), True, self._n_opened + 1
         return {"type": "content_block_start", "index": self._n_opened - 1, "content_block": block}
 
-    def _delta(self, kind: str, **value: str) -> dict[str, Any]:
+    def _delta(self, kind: str, **value: str) -> JsonObject:
         return {"type": "content_block_delta", "index": self._n_opened - 1, "delta": {"type": kind, **value}}

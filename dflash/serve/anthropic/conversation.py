@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dflash.generation.messages.fields import Fields, shown
 from dflash.generation.messages.row import ASSISTANT, MESSAGES, RESULT, SYSTEM, USER, Treatment
 from dflash.generation.messages.table import treatment_of
 from dflash.generation.messages.written import written
+from dflash.json_types import JsonObject
 
 BILLING = "x-anthropic-billing-header:"
 """Beginning of a line that Claude Code writes at the head of its system prompt. It differs between sessions."""
 
 _PLACES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}
 
-Message = dict[str, Any]
+Message = JsonObject
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ def _tool_change(block: Fields, found: Conversation) -> list[dict[str, str]]:
 
 
 def _assistant(blocks: Iterable[tuple[Fields, Treatment]]) -> Message:
-    parts, thoughts, calls = list[dict[str, str]](), list[str](), list[dict[str, Any]]()
+    parts, thoughts, calls = list[dict[str, str]](), list[str](), list[JsonObject]()
     for block, treatment in blocks:
         match block.any("type"):
             case "thinking":
@@ -140,7 +140,7 @@ def _assistant(blocks: Iterable[tuple[Fields, Treatment]]) -> Message:
     return {**message, "tool_calls": calls} if calls else message
 
 
-def _call(block: Fields) -> dict[str, Any]:
+def _call(block: Fields) -> JsonObject:
     arguments = block.object("input")
     function = {"name": block.text("name", required=True), "arguments": arguments.values if arguments else {}}
     return {"id": block.text("id"), "type": "function", "function": function}

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from dflash.json_types import JsonMapping
 from dflash.serve.anthropic.format import MessageFormat
 from dflash.serve.anthropic.problems import refusal_of
 from dflash.serve.anthropic.request import parse_messages
@@ -32,6 +32,6 @@ class MessagesDialect:
         """Return the format of one message."""
         return MessageFormat(head)
 
-    def problem(self, problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
+    def problem(self, problem: Problem) -> tuple[int, JsonMapping, Mapping[str, str]]:
         """Return the status, body and headers of a refusal."""
         return refusal_of(problem)

@@ -1,10 +1,10 @@
 """Responses of ``/v1/messages``, whole and streamed."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.parsers import CallEnd, CallStart
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.anthropic.blocks import BlockStream, content_blocks
 from dflash.serve.anthropic.problems import refusal_of
 from dflash.serve.dialect import AnswerHead, ServerEvent
@@ -57,15 +57,13 @@ class MessageFormat:
         _, body, _ = refusal_of(problem)
         yield _named(body)
 
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> JsonObject:
         """Return the body of a response that is not streamed."""
         (completion,) = completions
         body = self._message(content_blocks(completion.events), _ending_of(completion), _usage_of(completion))
         return {**body, **_warnings_of(completion)}
 
-    def _message(
-        self, content: Sequence[Mapping[str, Any]], ending: Mapping[str, Any], usage: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _message(self, content: Sequence[JsonMapping], ending: JsonMapping, usage: JsonMapping) -> JsonObject:
         return {
             "id": f"msg_{self._head.id}",
             "type": "message",
@@ -78,7 +76,7 @@ class MessageFormat:
         }
 
 
-def _named(data: Mapping[str, Any]) -> ServerEvent:
+def _named(data: JsonMapping) -> ServerEvent:
     return ServerEvent(data, data["type"])
 
 
@@ -99,12 +97,12 @@ def _ending(reason: str | None, stop_string: str | None) -> dict[str, str | None
     return {"stop_reason": reason, "stop_sequence": stop_string}
 
 
-def _usage_of(completion: Completion) -> dict[str, Any]:
+def _usage_of(completion: Completion) -> JsonObject:
     counts = TokenCounts.of([completion])
     return _usage(counts.prompt, counts.cached, counts.output, counts.reasoning)
 
 
-def _usage(prompt: int, cached: int = 0, output: int = 0, reasoning: int = 0) -> dict[str, Any]:
+def _usage(prompt: int, cached: int = 0, output: int = 0, reasoning: int = 0) -> JsonObject:
     return {
         "input_tokens": prompt - cached,
         "cache_creation_input_tokens": 0,

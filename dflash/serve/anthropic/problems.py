@@ -1,8 +1,8 @@
 """Anthropic's error object."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from dflash.json_types import JsonMapping
 from dflash.serve.admin.request_record import current_id, request_id
 from dflash.serve.http_errors import Problem
 
@@ -19,7 +19,7 @@ _KINDS = {
 }
 
 
-def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
+def refusal_of(problem: Problem) -> tuple[int, JsonMapping, Mapping[str, str]]:
     """Return the status, body and headers for a problem.
 
     503 becomes 529, except after a failure of the engine, which no retry can mend: 500. A prompt that is too long is refused

@@ -1,12 +1,10 @@
 """Bodies of ``/v1/messages`` and ``/v1/messages/count_tokens``."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.messages.chat_prompt import PromptEnding, can_continue
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonMapping
 from dflash.serve.anthropic.conversation import conversation
 from dflash.serve.anthropic.tools import deferred_tool, function_tools, tool_choice
 from dflash.serve.parsing.constraints import grammar_params
@@ -65,7 +63,7 @@ def _thinking(fields: Fields) -> tuple[bool, int | None]:
     return kind != "disabled", thinking.integer("budget_tokens", 0, MAX_TOKENS) if kind == "enabled" else None
 
 
-def _template_kwargs(fields: Fields, thinks: bool) -> Mapping[str, Any] | None:
+def _template_kwargs(fields: Fields, thinks: bool) -> JsonMapping | None:
     found = {"enable_thinking": thinks, **({"preserve_thinking": True} if _keeps_thinking(fields) else {})}
     return parse_template_kwargs(fields, found)
 
@@ -77,7 +75,7 @@ def _keeps_thinking(fields: Fields) -> bool:
     return any(edit.text("type", "").startswith("clear_thinking") and edit.any("keep") == "all" for edit in edits)
 
 
-def _grammar(fields: Fields, choice: str | Mapping[str, Any] | None) -> GrammarParams:
+def _grammar(fields: Fields, choice: str | JsonMapping | None) -> GrammarParams:
     """Read the constraints; ``output_format`` is an older name of ``output_config.format``."""
     config = fields.object("output_config")
     holder, name = (config, "format") if config and config.any("format") is not None else (fields, "output_format")

@@ -1,14 +1,14 @@
 """Conversion of Anthropic's tools and tool choice to OpenAI's chat format."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonMapping, JsonObject
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def function_tools(fields: Fields) -> tuple[dict[str, Any], ...]:
+def function_tools(fields: Fields) -> tuple[JsonObject, ...]:
     """Convert the tools of a body.
 
     Returns: functions in OpenAI's chat format. Tools of a type other than ``custom``, such as ``web_search_20250305``, are
@@ -18,13 +18,13 @@ def function_tools(fields: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(_function(tool) for tool in fields.objects("tools") if tool.text("type", "custom") == "custom")
 
 
-def deferred_tool(tool: Fields) -> dict[str, Any]:
+def deferred_tool(tool: Fields) -> JsonObject:
     """Convert a tool that is defined in a message: it stands in the prompt where the message refers to it."""
     return {**_function(tool), "defer_loading": True}
 
 
-def _function(tool: Fields) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.text("name", required=True)}
+def _function(tool: Fields) -> JsonObject:
+    function: JsonObject = {"name": tool.text("name", required=True)}
     description, schema = tool.text("description"), tool.object("input_schema")
     if description is not None:
         function["description"] = description
@@ -36,7 +36,7 @@ def _function(tool: Fields) -> dict[str, Any]:
     return {"type": "function", "function": function, **deferred}
 
 
-def tool_choice(fields: Fields, tools: Sequence[Mapping[str, Any]]) -> tuple[str | dict[str, Any] | None, bool]:
+def tool_choice(fields: Fields, tools: Sequence[JsonMapping]) -> tuple[str | JsonObject | None, bool]:
     """Convert the field ``tool_choice``.
 
     Returns: tool choice in OpenAI's chat format; None if the body has none.

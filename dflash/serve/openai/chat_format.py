@@ -1,11 +1,11 @@
 """Responses of ``/v1/chat/completions``."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from dflash.decode.session import TokenLogprobs
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.parsers import ArgumentsDelta, CallStart, ContentDelta, Event, ParsedOutput, ReasoningDelta
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.openai.chunks import LOWEST, ChunkFormat
 from dflash.serve.openai.usage import remarks
@@ -53,10 +53,10 @@ class ChatFormat(ChunkFormat):
         """Return a chunk that adds nothing."""
         return self._chunk(self._choice(next(iter(self._open), 0), {"content": ""}))
 
-    def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _whole_choice(self, index: int, completion: Completion) -> JsonObject:
         output = completion.output or ParsedOutput(completion.text)
         content = self._echo + output.content
-        message: dict[str, Any] = {"role": "assistant", "content": content}
+        message: JsonObject = {"role": "assistant", "content": content}
         if output.reasoning and self._options.include_reasoning:
             message["reasoning_content"] = output.reasoning
         if output.tool_calls:
@@ -70,7 +70,7 @@ class ChatFormat(ChunkFormat):
             **self._ids(index, completion.session.output_ids, with_prompt=False),
         }
 
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> JsonObject:
         """Return the body of a response that is not streamed, with ids and log-probabilities of the prompt at its top."""
         body = super().whole(completions)
         if self._options.token_ids:
@@ -87,14 +87,14 @@ class ChatFormat(ChunkFormat):
     def _choice(
         self,
         index: int,
-        delta: Mapping[str, Any],
+        delta: JsonMapping,
         *,
-        logprobs: Mapping[str, Any] | None = None,
+        logprobs: JsonMapping | None = None,
         finish_reason: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> JsonObject | None:
         if not self._with_logprobs:
             return None
         content = [
@@ -106,12 +106,12 @@ class ChatFormat(ChunkFormat):
         ]
         return {"content": content, "refusal": None}
 
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+    def _token(self, token: int, logprob: float) -> JsonObject:
         raw = self._tokenizer.token_bytes(token)
         return {"token": self._token_text(token), "logprob": max(logprob, LOWEST), "bytes": list(raw)}
 
 
-def _piece(event: Event) -> dict[str, Any] | None:
+def _piece(event: Event) -> JsonObject | None:
     """Return the delta of a chunk; None for the end of a call, which has none."""
     match event:
         case ContentDelta():
@@ -126,7 +126,7 @@ def _piece(event: Event) -> dict[str, Any] | None:
     return None
 
 
-def _text_of(message: Mapping[str, Any]) -> str:
+def _text_of(message: JsonMapping) -> str:
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 

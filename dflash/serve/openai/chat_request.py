@@ -1,12 +1,11 @@
 """Bodies of ``/v1/chat/completions``."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from dflash.generation.messages.chat_message import chat_message
 from dflash.generation.messages.chat_prompt import PromptEnding, can_continue
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonMapping
 from dflash.serve.openai.reasoning import read_reasoning
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.options import parse_options
@@ -63,7 +62,7 @@ def _extension(fields: Fields, name: str) -> bool:
     return extension is not None and extension.flag(name)
 
 
-def _ending(fields: Fields, last: Mapping[str, Any]) -> PromptEnding:
+def _ending(fields: Fields, last: JsonMapping) -> PromptEnding:
     has_mark = any(last.get(name) is True for name in _PREFIX_MARKS) and can_continue(last)
     if not (has_mark or read(fields, CHAT, "continue_final_message")):
         return PromptEnding.NEW_TURN if read(fields, CHAT, "add_generation_prompt") else PromptEnding.NOTHING
@@ -92,7 +91,7 @@ def _is_function(tool: Fields) -> bool:
     return True
 
 
-def _tool_choice(fields: Fields, tools: list[Fields]) -> str | Mapping[str, Any] | None:
+def _tool_choice(fields: Fields, tools: list[Fields]) -> str | JsonMapping | None:
     choice = fields.any("tool_choice")
     if choice is None or isinstance(choice, str):
         wanted = fields.choice("tool_choice", ("none", "auto", "required"))

@@ -1,10 +1,10 @@
 """The field ``dflash`` of chat chunks: steps of the engine, for requests with ``"dflash": {"steps": true}``."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dflash.decode.step import Step
 from dflash.generation.completion import Delta
+from dflash.json_types import JsonObject
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.openai.chat_format import ChatFormat
 from dflash.serve.openai.step_tokens import StepTokens
@@ -35,7 +35,7 @@ class ChatSteps(ChatFormat):
         yield from events
 
 
-def _record(index: int, step: Step) -> dict[str, Any]:
+def _record(index: int, step: Step) -> JsonObject:
     """Return the record of a step of choice `index`. Its seconds are those of all sequences in the step."""
     seconds = step.propose + step.forward + step.verify + step.commit
     return {

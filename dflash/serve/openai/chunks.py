@@ -1,10 +1,11 @@
 """Common parts of OpenAI's two response formats: bodies, chunks and the end of a stream."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dflash.generation.completion import Completion
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.http_errors import Problem
 from dflash.serve.openai.usage import remarks, usage
@@ -34,14 +35,14 @@ class ChunkFormat:
         self._n_sent = 0
 
     @abstractmethod
-    def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _whole_choice(self, index: int, completion: Completion) -> JsonObject:
         """Return a choice of a response that is not streamed."""
 
-    def _chunk(self, choice: Mapping[str, Any], **more: Any) -> ServerEvent:
+    def _chunk(self, choice: JsonMapping, **more: Any) -> ServerEvent:
         """Return a chunk with one choice."""
         return ServerEvent({**self._head, "object": self._chunk_kind, "choices": [choice], **self._usage(), **more})
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> JsonObject:
         """Return the token counts of a chunk: those so far, null, or none, as the request wants."""
         if self._options.continuous_usage:
             prompt = sum(completion.session.n_prompt for completion in self._completions[:: self._options.n])
@@ -49,7 +50,7 @@ class ChunkFormat:
             return {"usage": counts}
         return {"usage": None} if self._options.include_usage else {}
 
-    def _ids(self, index: int, tokens: Sequence[int], *, with_prompt: bool) -> dict[str, Any]:
+    def _ids(self, index: int, tokens: Sequence[int], *, with_prompt: bool) -> JsonObject:
         """Return the token ids of a choice; empty unless the request wants them."""
         if not self._options.token_ids:
             return {}
@@ -62,9 +63,9 @@ class ChunkFormat:
             return f"token_id:{token}"
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
 
-    def _prompt_logprobs(self, index: int) -> list[dict[str, Any] | None]:
+    def _prompt_logprobs(self, index: int) -> list[JsonObject | None]:
         """Return the log-probabilities of a prompt in vLLM's form: for each token but the first an object by token id."""
-        found: list[dict[str, Any] | None] = [None]
+        found: list[JsonObject | None] = [None]
         for entry in self._completions[index].session.scored_prompt:
             ranked: dict[int, tuple[float, int | None]] = {
                 token: (logprob, 1 + place) for place, (token, logprob) in enumerate(entry.top)
@@ -90,7 +91,7 @@ class ChunkFormat:
         yield ServerEvent(problem.body())
         yield DONE
 
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> JsonObject:
         """Return the body of a response that is not streamed."""
         return {
             **self._head,

@@ -1,10 +1,10 @@
 """Responses of ``/v1/completions``."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from dflash.decode.session import TokenLogprobs
 from dflash.generation.completion import Completion, Delta
+from dflash.json_types import JsonObject
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.openai.chunks import LOWEST, ChunkFormat
 from dflash.serve.openai.usage import remarks
@@ -57,7 +57,7 @@ class CompletionFormat(ChunkFormat):
         """Return an empty line."""
         return ServerEvent(None)
 
-    def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _whole_choice(self, index: int, completion: Completion) -> JsonObject:
         text = self._echoes[index] + completion.text if self._echoes else completion.text
         session, entries = completion.session, [*completion.logprobs]
         logprobs = self._first_logprob(index)
@@ -71,12 +71,10 @@ class CompletionFormat(ChunkFormat):
             choice["prompt_logprobs"] = self._prompt_logprobs(index)
         return {**choice, **self._ids(index, session.output_ids, with_prompt=True)}
 
-    def _choice(
-        self, index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
-    ) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, logprobs: JsonObject | None = None, reason: str | None = None) -> JsonObject:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _first_logprob(self, index: int) -> dict[str, Any] | None:
+    def _first_logprob(self, index: int) -> JsonObject | None:
         """Return the entry of the prompt's first token, which has no log-probability; None without ``echo``."""
         if not (self._with_logprobs and self._echoes):
             return None
@@ -91,7 +89,7 @@ class CompletionFormat(ChunkFormat):
             return ()
         return session.logprobs[-1:]
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> JsonObject | None:
         if not self._with_logprobs:
             return None
         texts = [self._token_text(entry.token) for entry in entries]

@@ -1,8 +1,8 @@
 """OpenAI's error responses."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from dflash.json_types import JsonMapping
 from dflash.serve.http_errors import Problem
 
 
@@ -14,7 +14,7 @@ class OpenAIErrors:
 
     prompt_field = "messages"
 
-    def problem(self, problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
+    def problem(self, problem: Problem) -> tuple[int, JsonMapping, Mapping[str, str]]:
         """Return the status, OpenAI's error object and the headers of a refusal.
 
         A prompt that is too long is refused in OpenAI's words, by which clients know that they have to shorten it.

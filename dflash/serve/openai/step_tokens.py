@@ -1,11 +1,11 @@
 """Texts of the tokens of a step, with their origins, and of its draft."""
 
 import codecs
-from typing import Any
 
 from dflash.decode.metrics import accepted_nodes
 from dflash.decode.step import Step
 from dflash.generation.display.origins import kinds
+from dflash.json_types import JsonObject
 from dflash.model.text.tokenizer import Tokenizer
 
 
@@ -20,7 +20,7 @@ class StepTokens:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def of(self, step: Step) -> dict[str, Any]:
+    def of(self, step: Step) -> JsonObject:
         """Return the fields of a step's record.
 
         Returns: ``pieces``: for each token its origin (a key of `dflash.generation.display.palette.MEANING`), its text, and

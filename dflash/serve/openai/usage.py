@@ -1,13 +1,13 @@
 """Token counts, interventions and warnings in OpenAI's form."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from dflash.generation.completion import Completion
+from dflash.json_types import JsonObject
 from dflash.serve.usage import TokenCounts
 
 
-def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
+def usage(completions: Sequence[Completion], n: int) -> JsonObject:
     """Return token counts of all choices, grouped by prompt, `n` for each; draft tokens are OpenAI's prediction tokens.
 
     With a strategy that drafts, ``rows_per_step`` is the mean number of rows of its forwards, which other requests share.

@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dflash.decode import registry
 from dflash.decode.registry import DRAFTERS, recoveries
+from dflash.json_types import JsonObject
 from dflash.serve.strategy_choice import Defaults
 
 
@@ -21,7 +21,7 @@ def catalog_endpoint(defaults: Defaults) -> Callable[[Request], Awaitable[Respon
     return catalog
 
 
-def catalog_of(defaults: Defaults) -> dict[str, Any]:
+def catalog_of(defaults: Defaults) -> JsonObject:
     """Describe what requests may choose.
 
     Returns: ``strategy`` and ``recover``: defaults of the server. ``strategies`` and ``recoveries``: for each the name

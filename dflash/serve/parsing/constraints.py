@@ -9,6 +9,7 @@ from dflash.generation.grammar.lark import quoted
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.messages.fields import FieldError, Fields, shown
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.limits import MAX_OPTIONS
 
 _VLLM = ("json", "json_object", "regex", "choice", "grammar")
@@ -28,7 +29,7 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
 
     Raises FieldError if a field is of the wrong kind, or fields exclude each other.
     """
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     names: dict[str, str] = {}
 
     def add(kind: str, name: str, value: Any) -> None:
@@ -69,7 +70,7 @@ def _text(fields: Fields, name: str) -> str | None:
     return fields.text(name) or None
 
 
-def _schema(fields: Fields, name: str) -> Mapping[str, Any] | None:
+def _schema(fields: Fields, name: str) -> JsonMapping | None:
     schema = fields.any(name)
     if isinstance(schema, str) and schema:
         try:
@@ -83,7 +84,7 @@ def _schema(fields: Fields, name: str) -> Mapping[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
-def _object(fields: Fields, name: str) -> Mapping[str, Any] | None:
+def _object(fields: Fields, name: str) -> JsonMapping | None:
     return {"type": "json_object"} if fields.flag(name) else None
 
 

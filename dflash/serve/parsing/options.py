@@ -6,6 +6,7 @@ from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import RequestError
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonObject
 from dflash.serve.limits import MAX_BIASES, MAX_STOP_LENGTH, MAX_STOPS
 from dflash.serve.request_fields.row import TEXTS
 from dflash.serve.request_fields.table import read
@@ -66,7 +67,7 @@ def parse_options(
     )
 
 
-def _output_options(fields: Fields, api: str, *, stream: bool) -> dict[str, Any]:
+def _output_options(fields: Fields, api: str, *, stream: bool) -> JsonObject:
     """Read the fields of chat completions and completions that choose what an answer has."""
     prompt_logprobs = read(fields, api, "prompt_logprobs")
     if prompt_logprobs is not None and stream:

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+
+from dflash.json_types import JsonMapping
 
 MAX_SESSION_ID = 512
 """Characters of a session id. Claude Code's ``metadata.user_id`` has about 200; a longer id is ignored."""
@@ -56,5 +57,5 @@ def _of_user_id(value: object) -> object:
     return value
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _object(value: object) -> JsonMapping:
     return value if isinstance(value, dict) else {}

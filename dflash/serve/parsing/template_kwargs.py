@@ -1,9 +1,7 @@
 """Variables of the chat template that a request sets."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonMapping
 
 _SWITCHES = ("enable_thinking", "preserve_thinking")
 """Variables of Qwen's chat templates that some clients send at the top of the body."""
@@ -14,7 +12,7 @@ _BOOLEANS = (*_SWITCHES, "thinking", "add_generation_prompt", "continue_final_me
 _SPELLED = ("true", "false")
 
 
-def parse_template_kwargs(fields: Fields, defaults: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def parse_template_kwargs(fields: Fields, defaults: JsonMapping) -> JsonMapping | None:
     """Read ``chat_template_kwargs`` and the switches beside it.
 
     defaults: variables that other fields of the API set; the fields read here take precedence.

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.grammar.matcher import Grammar
@@ -14,6 +13,7 @@ from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.messages.fields import FieldError
 from dflash.generation.prompts import checked_ids
 from dflash.generation.recovery.names import Language
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import MAX_PROMPT_LOGPROBS, MAX_REPORTED, Limits
@@ -77,7 +77,7 @@ class ReadRequest:
         return Language(self.tokenizer, self.template, self._tools, self.request.grammar.tool_choice)
 
     @property
-    def _tools(self) -> Sequence[Mapping[str, Any]]:
+    def _tools(self) -> Sequence[JsonMapping]:
         return self.request.tools if isinstance(self.request, ChatRequest) else ()
 
     @property
@@ -144,7 +144,7 @@ def _named() -> Iterator[None]:
         raise FieldError(field, reason) from error
 
 
-def _is_strict(tool: Mapping[str, Any]) -> bool:
+def _is_strict(tool: JsonMapping) -> bool:
     inner = tool.get("function", tool)
     return isinstance(inner, Mapping) and bool(inner.get("strict"))
 

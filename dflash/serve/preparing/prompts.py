@@ -1,12 +1,12 @@
 """Text and token ids of a request's prompts."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from dflash.errors import ContextOverflow
 from dflash.generation.messages.chat_prompt import chat_text
+from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.requests import ChatRequest, CompletionRequest, Options
@@ -88,7 +88,7 @@ def _without_oldest(request: ChatRequest, tokenizer: Tokenizer, template: ChatTe
     return ids
 
 
-def _without_turns(messages: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
+def _without_turns(messages: Sequence[JsonMapping]) -> list[Sequence[JsonMapping]]:
     """Return the messages without none, the first, the first two ... turns. A turn begins with a message of the user."""
     n_system = next((i for i, each in enumerate(messages) if each.get("role") not in ("system", "developer")), len(messages))
     starts = [i for i in range(n_system + 1, len(messages)) if messages[i].get("role") == "user"]

@@ -1,13 +1,13 @@
 """The Ray Serve application: an ingress, and replicas of the model."""
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
+from dflash.json_types import JsonMapping
 from dflash.serve.limits import MAX_CONNECTIONS, MAX_WAITING
 from dflash.serve.ray.ingress import Ingress
 from dflash.serve.ray.replica import ModelReplica
@@ -52,7 +52,7 @@ def app(arguments: dict[str, Any]) -> Application:
     return ingress.bind(model.bind(settings), settings.accept_seconds)
 
 
-def _size(settings: RaySettings, sequences: int) -> Mapping[str, Any]:
+def _size(settings: RaySettings, sequences: int) -> JsonMapping:
     if settings.max_replicas <= settings.replicas:
         return {"num_replicas": settings.replicas}
     target = settings.target_requests or sequences

@@ -1,12 +1,12 @@
 """A replica: the server's application around a model, without a socket."""
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 from ray import serve
 
 from dflash.cli.serve import app_of, defaults_of, load_backend
 from dflash.errors import EngineFailed
+from dflash.json_types import JsonMapping
 from dflash.serve.access import read_key
 from dflash.serve.health import health_of
 from dflash.serve.ray.settings import RaySettings
@@ -47,6 +47,6 @@ class ModelReplica:
         async with self._app.router.lifespan_context(self._app):
             pass  # the end of the lifespan closes the engine thread
 
-    def _is_refusal(self, message: Mapping[str, Any]) -> bool:
+    def _is_refusal(self, message: JsonMapping) -> bool:
         status = message.get("status", 200)
         return status in _OVERLOADED or (status >= 500 and health_of(self._backend.engine_thread)[0] != 200)

@@ -1,11 +1,12 @@
 """One row of the table of request fields."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
+from dflash.json_types import JsonMapping
 from dflash.serve.request_fields.kinds import Kind
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "chat", "completions", "responses", "messages"
@@ -82,7 +83,7 @@ class FieldRow:
     to: str | None = None
     convert: Callable[[Any], Any] = unchanged
     is_off: Callable[[Any], bool] = is_empty
-    needs: Mapping[str, Any] = field(default_factory=dict)
+    needs: JsonMapping = field(default_factory=dict)
 
 
 def done(name: str, apis: tuple[str, ...], text: str, example: Any, kind: Kind | None = None, **needs: Any) -> FieldRow:

@@ -1,10 +1,11 @@
 """Responses of the Responses API, whole and streamed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dflash.decode.session import Session
 from dflash.generation.completion import Completion, Delta
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.dialect import AnswerHead, ErrorFormat, ServerEvent
 from dflash.serve.http_errors import Problem
 from dflash.serve.openai.usage import remarks
@@ -61,14 +62,14 @@ class ResponsesFormat:
         error = {"code": code, "message": body["error"]["message"]}
         yield self._event("response.failed", response=self._body("failed", error=error, output=[*self._output.items]))
 
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> JsonObject:
         """Return the body of a response that is not streamed."""
         for event in completions[0].events:
             self._drop(self._output.read(event))
         self._drop(self._output.finish(cut=completions[0].session.finish_reason != "stop"))
         return self._finished(completions)
 
-    def _finished(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def _finished(self, completions: Sequence[Completion]) -> JsonObject:
         counts = TokenCounts.of(completions)
         is_cut = completions[0].session.finish_reason != "stop"
         body = self._body(
@@ -89,8 +90,8 @@ class ResponsesFormat:
             self._store.add(body, self._request.items, self._request.echo["previous_response_id"], self._request.user)
         return body
 
-    def _body(self, status: str, **fields: Any) -> dict[str, Any]:
-        body: dict[str, Any] = {
+    def _body(self, status: str, **fields: Any) -> JsonObject:
+        body: JsonObject = {
             "id": f"resp_{self._head.id}",
             "object": "response",
             "created_at": self._head.created,
@@ -118,7 +119,7 @@ class ResponsesFormat:
             pass
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
-        data: Mapping[str, Any] = {"type": kind, "sequence_number": self._n_events, **fields}
+        data: JsonMapping = {"type": kind, "sequence_number": self._n_events, **fields}
         self._n_events += 1
         return ServerEvent(data, kind)
 

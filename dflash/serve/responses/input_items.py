@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
+from dflash.json_types import JsonObject
 from dflash.serve.http_errors import Problem
 
 MAX_ITEMS = 100
@@ -12,7 +12,7 @@ MAX_ITEMS = 100
 _ORDERS = ("desc", "asc")
 
 
-def listed(items: bytes, response_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+def listed(items: bytes, response_id: str, query: Mapping[str, str]) -> JsonObject:
     """Return a page of items in OpenAI's form. Takes time that grows with the items.
 
     items: the input items of one request, as JSON.
@@ -42,7 +42,7 @@ def listed(items: bytes, response_id: str, query: Mapping[str, str]) -> dict[str
     }
 
 
-def _with_id(item: dict[str, Any], id_: str) -> dict[str, Any]:
+def _with_id(item: JsonObject, id_: str) -> JsonObject:
     """Return an item with an id and a type; a message has an array of parts as its content."""
     full = {"id": id_, "type": "message", **item}
     content = full.get("content")

@@ -9,6 +9,7 @@ from dflash.generation.messages.row import ASSISTANT, ITEM, RESPONSES, RESULT, S
 from dflash.generation.messages.table import treatment_of
 from dflash.generation.messages.written import written
 from dflash.generation.recovery.special_tokens import THINK
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.responses.tools import Tools, input_arguments
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -16,7 +17,7 @@ _PLACES = {"user": USER, "assistant": ASSISTANT}
 """Role to the place of its parts; those of other roles are system messages."""
 
 
-def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list[Mapping[str, Any]]:
+def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list[JsonMapping]:
     """Convert items to chat messages.
 
     Neighbouring items of the assistant are one message: reasoning, text and calls, as the model wrote them in one turn.
@@ -43,9 +44,9 @@ class _Conversation:
     """The messages so far. `_turn` is the last one if later items of the assistant belong to it; its content is a list."""
 
     def __init__(self, tools: Tools) -> None:
-        self.messages: list[Mapping[str, Any]] = []
+        self.messages: list[JsonMapping] = []
         self._tools = tools
-        self._turn: dict[str, Any] | None = None
+        self._turn: JsonObject | None = None
 
     def message(self, item: Fields) -> None:
         role = item.choice("role", ROLES)
@@ -109,14 +110,14 @@ class _Conversation:
         call = {"id": item.text("call_id", required=name != "local_shell") or item.text("id"), "type": "function"}
         self._open().setdefault("tool_calls", []).append({**call, "function": {"name": name, "arguments": arguments}})
 
-    def _open(self, *, closed_by: str | None = None) -> dict[str, Any]:
+    def _open(self, *, closed_by: str | None = None) -> JsonObject:
         """Return the assistant's message to add to; one that has the field `closed_by` is complete."""
         if self._turn is None or closed_by in self._turn:
             self._turn = {"role": "assistant"}
             self.messages.append(self._turn)
         return self._turn
 
-    def _add(self, message: Mapping[str, Any]) -> None:
+    def _add(self, message: JsonMapping) -> None:
         self._turn = None
         self.messages.append(message)
 
@@ -139,7 +140,7 @@ _READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
 }
 
 
-def _content(item: Fields, field: str, place: str) -> str | list[Mapping[str, Any]]:
+def _content(item: Fields, field: str, place: str) -> str | list[JsonMapping]:
     """Return text, or the text parts of a chat message if there are several."""
     content = item.any(field)
     if content is None or isinstance(content, str):
@@ -172,10 +173,10 @@ def _thought(text: str) -> str | None:
     return inner[len(opened) : -len(closed)].removeprefix("\n").removesuffix("\n")
 
 
-def _joined_turn(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _joined_turn(message: JsonMapping) -> JsonMapping:
     is_turn = message["role"] == "assistant" and "content" in message
     return {**message, "content": "".join(message["content"])} if is_turn else message
 
 
-def _joined(content: str | list[Mapping[str, Any]], separator: str = "") -> str:
+def _joined(content: str | list[JsonMapping], separator: str = "") -> str:
     return content if isinstance(content, str) else separator.join(part["text"] for part in content)

@@ -1,9 +1,9 @@
 """The output of a response, put together from parser events."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dflash.generation.parsers.events import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Event, ReasoningDelta
+from dflash.json_types import JsonObject
 from dflash.serve.responses.output_items import (
     COMPLETED,
     IN_PROGRESS,
@@ -30,7 +30,7 @@ class Output:
     """
 
     def __init__(self, suffix: str, tools: Mapping[str, Tool], encrypted: str | None = None) -> None:
-        self.items: list[dict[str, Any]] = []
+        self.items: list[JsonObject] = []
         self._suffix, self._tools, self._encrypted = suffix, tools, encrypted
         self._open: OpenItem | None = None
         self._blank: list[str] = []

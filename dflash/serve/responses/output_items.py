@@ -1,13 +1,14 @@
 """Output items of the Responses API while they are written: each yields its events, and what it holds at the end."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from dflash.generation.parsers.events import CallStart
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.responses.input_text import InputText
 from dflash.serve.responses.tools import Tool
 
-Payload = tuple[str, dict[str, Any]]
+Payload = tuple[str, JsonObject]
 """Type of an event and its fields, without the sequence number."""
 
 IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
@@ -28,7 +29,7 @@ class OpenItem(Protocol):
         """Yield the events before ``response.output_item.done``; the status is completed or incomplete."""
         ...
 
-    def item(self, status: str) -> dict[str, Any]:
+    def item(self, status: str) -> JsonObject:
         """Return the item with what it holds so far. Its first version has no content, summary or arguments yet."""
         ...
 
@@ -77,12 +78,12 @@ class MessageItem(_Written):
         yield self._event("output_text.done", content_index=0, text=self.text, logprobs=[])
         yield self._event("content_part.done", content_index=0, part=self._part())
 
-    def item(self, status: str) -> dict[str, Any]:
+    def item(self, status: str) -> JsonObject:
         """Return the message."""
         content = [] if status == IN_PROGRESS else [self._part()]
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
 
-    def _part(self) -> dict[str, Any]:
+    def _part(self) -> JsonObject:
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
 
@@ -111,13 +112,13 @@ class ReasoningItem(_Written):
         yield self._event("reasoning_summary_text.done", summary_index=0, text=self.text)
         yield self._event("reasoning_summary_part.done", summary_index=0, part=self._part())
 
-    def item(self, status: str) -> dict[str, Any]:
+    def item(self, status: str) -> JsonObject:
         """Return the reasoning."""
         summary = [] if status == IN_PROGRESS else [self._part()]
         item = {"id": self.id, "type": "reasoning", "status": status, "summary": summary}
         return item if self._encrypted is None else {**item, "encrypted_content": self._encrypted}
 
-    def _part(self) -> dict[str, Any]:
+    def _part(self) -> JsonObject:
         return {"type": "summary_text", "text": self.text}
 
 
@@ -128,7 +129,7 @@ class CallItem(_Written):
 
     def __init__(self, number: int, suffix: str, start: CallStart, tool: Tool) -> None:
         super().__init__(number, suffix)
-        self._names: Mapping[str, Any] = {"call_id": start.id, "name": tool.name}
+        self._names: JsonMapping = {"call_id": start.id, "name": tool.name}
         if tool.namespace is not None:
             self._names = {**self._names, "namespace": tool.namespace}
 
@@ -141,7 +142,7 @@ class CallItem(_Written):
         if status == COMPLETED:
             yield self._event("function_call_arguments.done", name=self._names["name"], arguments=self.text)
 
-    def item(self, status: str) -> dict[str, Any]:
+    def item(self, status: str) -> JsonObject:
         """Return the call."""
         return {"id": self.id, "type": "function_call", "status": status, **self._names, "arguments": self.text}
 
@@ -166,6 +167,6 @@ class CustomCallItem(CallItem):
         if complete:
             yield self._event("custom_tool_call_input.done", input=self.text)
 
-    def item(self, status: str) -> dict[str, Any]:
+    def item(self, status: str) -> JsonObject:
         """Return the call."""
         return {"id": self.id, "type": "custom_tool_call", "status": status, **self._names, "input": self.text}

@@ -1,11 +1,12 @@
 """Bodies of ``/v1/responses``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from dflash.generation.messages.fields import FieldError, Fields, shown
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 from dflash.serve.parsing.body import parse_json
@@ -37,8 +38,8 @@ class ResponsesRequest(ChatRequest):
     wants_encrypted: the client sends reasoning back only if it has ``encrypted_content``.
     """
 
-    tools_by_name: Mapping[str, Any] = field(default_factory=dict)
-    echo: Mapping[str, Any] = field(default_factory=dict)
+    tools_by_name: JsonMapping = field(default_factory=dict)
+    echo: JsonMapping = field(default_factory=dict)
     items: bytes = b"[]"
     store: bool = True
     user: str = ""
@@ -127,7 +128,7 @@ def _earlier(previous: str, store: ResponseStore, user: str, limits: Limits) -> 
 
 def _messages(
     fields: Fields, items: list[Any], tools: Tools, earlier_items: Callable[[str], list[Any]]
-) -> list[Mapping[str, Any]]:
+) -> list[JsonMapping]:
     instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
     earlier = [] if previous is None else earlier_items(previous)
     messages = messages_of(earlier, tools, "previous_response_id") + messages_of(items, tools)
@@ -149,7 +150,7 @@ def _grammar(fields: Fields, text: Fields, tool_choice: Any) -> Any:
     return parse_grammar(fields.renamed({"response_format": text.name("format")}, {"response_format": wanted}), tool_choice)
 
 
-def _template_defaults(reasoning: Fields) -> dict[str, Any]:
+def _template_defaults(reasoning: Fields) -> JsonObject:
     """Return the variables of the chat template that ``reasoning`` sets, under the names of Qwen's templates."""
     off = {"enable_thinking": False} if reasoning.text("effort") == "none" else {}
     kept = _KEPT.get(reasoning.text("context", ""))

@@ -2,12 +2,13 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Any
 
+from dflash.json_types import JsonMapping
 from dflash.serve.limits import STORED_BYTES, STORED_SECONDS
 
 
@@ -51,7 +52,7 @@ class ResponseStore:
         self._stored: OrderedDict[str, _Stored] = OrderedDict()
         self._n_bytes = 0
 
-    def add(self, body: Mapping[str, Any], items: bytes, previous: str | None, user: str = "") -> None:
+    def add(self, body: JsonMapping, items: bytes, previous: str | None, user: str = "") -> None:
         """Store a response.
 
         body: the response; it has an ``id`` and an ``output``.

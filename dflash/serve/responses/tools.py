@@ -3,9 +3,9 @@
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dflash.generation.messages.fields import Fields, shown
+from dflash.json_types import JsonMapping, JsonObject
 
 INPUT = "input"
 """The parameter of a custom tool's function; it holds the tool's free text."""
@@ -34,7 +34,7 @@ class Tools:
     seen_as: that name by the tool's own name and its namespace.
     """
 
-    functions: tuple[Mapping[str, Any], ...] = ()
+    functions: tuple[JsonMapping, ...] = ()
     known: Mapping[str, Tool] = field(default_factory=dict)
     seen_as: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ def parse_tools(fields: Fields) -> Tools:
 
     Raises FieldError if a tool has no type or no name, or its parameters are no JSON object.
     """
-    functions: dict[str, Mapping[str, Any]] = {}
+    functions: dict[str, JsonMapping] = {}
     known: dict[str, Tool] = {}
     notes: dict[str, str] = {}
     spaces: list[tuple[str | None, Iterable[Fields]]] = [(None, fields.objects("tools"))]
@@ -77,7 +77,7 @@ def input_arguments(text: str) -> str:
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
-def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | Mapping[str, Any] | None, Tools]:
+def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | JsonMapping | None, Tools]:
     """Read ``tool_choice``.
 
     Returns: the choice in OpenAI's chat format.
@@ -101,7 +101,7 @@ def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | Mapping[str, 
     return choice, tools
 
 
-def _function(name: str, tool: Fields) -> Mapping[str, Any]:
+def _function(name: str, tool: Fields) -> JsonMapping:
     parameters = tool.object("parameters")
     function = {
         "name": name,
@@ -112,9 +112,9 @@ def _function(name: str, tool: Fields) -> Mapping[str, Any]:
     return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
 
 
-def _custom(name: str, tool: Fields) -> Mapping[str, Any]:
+def _custom(name: str, tool: Fields) -> JsonMapping:
     form = tool.object("format")
-    text: dict[str, Any] = {"type": "string"}
+    text: JsonObject = {"type": "string"}
     if form and form.text("type") == "grammar":
         text["description"] = f"Text of this {form.text('syntax', 'lark')} grammar:\n{form.text('definition', '')}"
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
@@ -123,7 +123,7 @@ def _custom(name: str, tool: Fields) -> Mapping[str, Any]:
     return {"type": "function", "function": {"name": name, **about, "parameters": parameters}}
 
 
-def _with_note(tool: Mapping[str, Any], note: str) -> Mapping[str, Any]:
+def _with_note(tool: JsonMapping, note: str) -> JsonMapping:
     """Return a function with a note at the end of its description."""
     function = tool["function"]
     description = "\n\n".join(filter(None, (function.get("description"), note)))

@@ -1,18 +1,18 @@
 """Runs one request on an ASGI application, and yields the messages of its response."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 from starlette.types import ASGIApp, Message
 
+from dflash.json_types import JsonMapping
 from dflash.serve.routing.call import RoutedCall
 
 _ENDING: set[asyncio.Task[None]] = set()
 """Runs whose response is no longer read; the event loop holds only weak references to tasks."""
 
 
-async def responses(app: ASGIApp, call: RoutedCall) -> AsyncIterator[tuple[Mapping[str, Any], ...]]:
+async def responses(app: ASGIApp, call: RoutedCall) -> AsyncIterator[tuple[JsonMapping, ...]]:
     """Yield the messages of a response of a started application as they come; those that are there at once come together.
 
     Closing the iterator is a disconnect of the client: the application ends the request.

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from dflash.json_types import JsonObject
 from dflash.serve.anthropic.problems import refusal_of
 from dflash.serve.dialect import ServerEvent
 from dflash.serve.event_stream import encoded
@@ -32,6 +32,6 @@ def _events(path: str, first: bytes, last: bytes, problem: Problem) -> Iterator[
         yield DONE
 
 
-def _data(event: bytes) -> dict[str, Any]:
+def _data(event: bytes) -> JsonObject:
     lines = [line for line in event.decode().splitlines() if line.startswith("data: ")]
     return json.loads(lines[-1].removeprefix("data: ")) if lines else {}

@@ -1,12 +1,11 @@
 """A request on its way to a replica, and what comes back."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 from starlette.types import Scope
 
+from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.routing.hints import RouteHints
 
 _SCOPE = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers")
@@ -29,7 +28,7 @@ class RoutedCall:
     excluded: replicas that have refused the request. They are chosen only if there is no other.
     """
 
-    scope: Mapping[str, Any]
+    scope: JsonMapping
     body: bytes = b""
     hints: RouteHints = field(default_factory=RouteHints)
     owner: str | None = None
@@ -46,11 +45,11 @@ class Piece:
     """
 
     replica: str
-    messages: tuple[Mapping[str, Any], ...] = ()
+    messages: tuple[JsonMapping, ...] = ()
     refused: bool = False
 
 
-def plain_scope(scope: Scope) -> dict[str, Any]:
+def plain_scope(scope: Scope) -> JsonObject:
     """Return the parts of an ASGI scope that can be sent to another process."""
     parts = {name: scope[name] for name in _SCOPE if name in scope}
     parts["headers"] = [(bytes(name), bytes(value)) for name, value in scope["headers"]]

@@ -4,12 +4,13 @@ import socket
 import threading
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from dflash.json_types import JsonObject
 from dflash.kernels.compiling import count
 from dflash.serve.http_errors import Problem
 from dflash.serve.page.document import page_response
@@ -57,11 +58,11 @@ class LoadingServer:
         """Name the stage of loading that begins; ``/health`` shows it."""
         self._stage = stage
 
-    def _health(self) -> dict[str, Any]:
+    def _health(self) -> JsonObject:
         """Return the body of ``/health``: what is being done, for how many seconds, and how many kernels are compiled."""
         now = count()
         done = now.done - self._kernels.done
-        body: dict[str, Any] = dict(_HEALTH)
+        body: JsonObject = dict(_HEALTH)
         if self._stage:
             body |= {"stage": self._stage, "seconds": round(monotonic() - self._began, 1)}
         if now.waiting:

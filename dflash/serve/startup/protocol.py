@@ -10,6 +10,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dflash.json_types import JsonObject
 from dflash.serve import limits
 from dflash.serve.app import errors_of
 from dflash.serve.http_errors import Problem
@@ -133,7 +134,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
 
-CONNECTIONS: dict[str, Any] = {
+CONNECTIONS: JsonObject = {
     "http": BoundedProtocol,
     "ws": "none",
     "h11_max_incomplete_event_size": limits.HEADER_BYTES,

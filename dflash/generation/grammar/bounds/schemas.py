@@ -7,6 +7,7 @@ from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.graph import RuleGraph
 from dflash.generation.grammar.bounds.patterns import check_pattern
 from dflash.generation.grammar.limits import MAX_CHAIN, MAX_DEPTH, MAX_GRAMMAR_PARTS, MAX_KEY_PATTERNS, MAX_MULTIPLE
+from dflash.json_types import JsonMapping, JsonObject
 
 _EACH = ("properties", "patternProperties", "dependentSchemas")
 _LISTS = ("prefixItems", "items")
@@ -38,8 +39,8 @@ class _Schema:
     def __init__(self, root: Any) -> None:
         self._root, self._graph = root, RuleGraph()
         self._known: dict[int, int] = {}
-        self._targets: dict[str, Any] = {}
-        self._waiting: list[tuple[int, Mapping[str, Any], str]] = []
+        self._targets: JsonObject = {}
+        self._waiting: list[tuple[int, JsonMapping, str]] = []
         self._entries: list[int] = []
 
     def check(self) -> None:
@@ -69,7 +70,7 @@ class _Schema:
             self._waiting.append((node, schema, pointer))
         return node
 
-    def _read(self, node: int, schema: Mapping[str, Any], pointer: str) -> None:
+    def _read(self, node: int, schema: JsonMapping, pointer: str) -> None:
         graph = self._graph
         for part, where in self._needed(schema, pointer):
             graph.link(node, self._node(part, where))
@@ -82,14 +83,14 @@ class _Schema:
         self._read_inner(node, schema, pointer)
         self._check_values(schema, pointer)
 
-    def _needed(self, schema: Mapping[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
+    def _needed(self, schema: JsonMapping, pointer: str) -> Iterator[tuple[Any, str]]:
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
             yield self._target(reference), reference[1:] or "/"
         if isinstance(parts := schema.get("allOf"), list | tuple):
             yield from ((part, f"{pointer}/allOf/{i}") for i, part in enumerate(parts))
 
-    def _read_inner(self, node: int, schema: Mapping[str, Any], pointer: str) -> None:
+    def _read_inner(self, node: int, schema: JsonMapping, pointer: str) -> None:
         graph, required = self._graph, schema.get("required", ())
         needed = set(required) if schema.get("type") == "object" and _are_strings(required) else set()
         n_items = schema.get("minItems", 0) if schema.get("type") == "array" else 0
@@ -105,7 +106,7 @@ class _Schema:
             if name in ("properties", "patternProperties", "additionalProperties", "items", "prefixItems"):
                 self._entries.append(inner)
 
-    def _check_values(self, schema: Mapping[str, Any], pointer: str) -> None:
+    def _check_values(self, schema: JsonMapping, pointer: str) -> None:
         patterns = schema.get("patternProperties")
         patterns = patterns if isinstance(patterns, Mapping) else {}
         if len(patterns) > MAX_KEY_PATTERNS:
@@ -138,7 +139,7 @@ class _Schema:
         return self._targets[reference]
 
 
-def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _parts(schema: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Yield the schemas within one and their relative pointers, without those that match the same value."""
     for name in _EACH:
         if isinstance(inner := schema.get(name), Mapping):

@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any
 
 from dflash.errors import Cancelled, DFlashError, PoolExhausted, RequestError
 from dflash.generation.grammar.checking.process import CheckProcess
 from dflash.generation.grammar.limits import CHECK_BYTES, CHECK_SECONDS, CHECK_WALL_SECONDS, START_SECONDS
+from dflash.json_types import JsonObject
 
 _MAX_VERDICTS = 64
 """Grammars whose verdict is remembered: an agent sends the same tools with each request."""
@@ -98,7 +98,7 @@ class GrammarChecker:
             raise RequestError(verdict["error"])
         return verdict["source"]
 
-    def _asked(self, wanted: bytes) -> dict[str, Any]:
+    def _asked(self, wanted: bytes) -> JsonObject:
         process = self._running()
         try:
             process.send(wanted, CHECK_WALL_SECONDS)

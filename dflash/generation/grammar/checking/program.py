@@ -21,6 +21,7 @@ from dflash.generation.grammar import limits
 from dflash.generation.grammar.checking.frames import packed, read_message
 from dflash.generation.grammar.compilation import compile_source, guidance_tokenizer, with_stack
 from dflash.generation.grammar.gbnf import lark_of
+from dflash.json_types import JsonObject
 
 _INPUT_ENDED = 3
 """Exit code of a fork that has found the end of the input."""
@@ -86,7 +87,7 @@ def _serve_one(tokenizer: Any) -> None:
         os._exit(status)
 
 
-def _verdict(tokenizer: Any, source: str, *, gbnf: bool) -> dict[str, Any]:
+def _verdict(tokenizer: Any, source: str, *, gbnf: bool) -> JsonObject:
     try:
         lark = lark_of(source) if gbnf else source
         compile_source(tokenizer, lark)
@@ -115,7 +116,7 @@ def _read() -> bytes:
     return read_message(partial(os.read, 0))
 
 
-def _write(values: dict[str, Any]) -> None:
+def _write(values: JsonObject) -> None:
     data = packed(json.dumps(values).encode())
     while data:
         data = data[os.write(1, data) :]

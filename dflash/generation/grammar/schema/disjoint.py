@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import Any
 
 from dflash.generation.parsers.schema import deref
+from dflash.json_types import JsonMapping
 
 MAX_PAIRED = 64
 """Most schemas that are compared in pairs."""
@@ -32,7 +33,7 @@ def _differ(first: Any, second: Any, root: Any, depth: int) -> bool:
     return types == others == {"object"} and _differ_in_properties(first, second, root, depth)
 
 
-def _differ_in_properties(first: Mapping[str, Any], second: Mapping[str, Any], root: Any, depth: int) -> bool:
+def _differ_in_properties(first: JsonMapping, second: JsonMapping, root: Any, depth: int) -> bool:
     known, other = first.get("properties"), second.get("properties")
     if not isinstance(known, Mapping) or not isinstance(other, Mapping):
         return False
@@ -44,7 +45,7 @@ def _differ_in_properties(first: Mapping[str, Any], second: Mapping[str, Any], r
     return bool((closed and needed - set(known)) or (is_closed and required - set(other)))
 
 
-def _types(schema: Mapping[str, Any]) -> set[str] | None:
+def _types(schema: JsonMapping) -> set[str] | None:
     given = schema.get("type")
     names = [given] if isinstance(given, str) else given if isinstance(given, list) else None
     if names is not None:
@@ -65,13 +66,13 @@ def _meet(first: set[str], second: set[str]) -> bool:
     return bool(first & second) or bool(first & numbers and second & numbers)
 
 
-def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+def _values(schema: JsonMapping) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     return _list(schema, "enum") or None
 
 
-def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+def _list(schema: JsonMapping, key: str) -> list[Any]:
     value = schema.get(key)
     return [each for each in value if key == "enum" or isinstance(each, str)] if isinstance(value, list | tuple) else []
 

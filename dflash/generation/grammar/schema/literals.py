@@ -14,6 +14,7 @@ from dflash.generation.grammar.schema.patterns import UnsupportedPattern, search
 from dflash.generation.grammar.schema.policy import Policy
 from dflash.generation.grammar.schema.types import types_of
 from dflash.generation.parsers.schema import is_circle, pointed
+from dflash.json_types import JsonMapping
 
 MAX_LENGTHS = {"minLength": 1024, "maxLength": 10_000}
 """Largest lengths that are enforced on a text: each character is a state of the lexer."""
@@ -69,7 +70,7 @@ class Literals:
         parts += self._combined(schema, pointer, kind)
         return _all(parts, kind)
 
-    def _string(self, schema: Mapping[str, Any], pointer: str) -> Iterable[Expression]:
+    def _string(self, schema: JsonMapping, pointer: str) -> Iterable[Expression]:
         low, high = _length(schema.get("minLength"), 0), _length(schema.get("maxLength"), None)
         for keyword, length in (("minLength", low), ("maxLength", high)):
             if length is not None and length > MAX_LENGTHS[keyword]:
@@ -95,13 +96,13 @@ class Literals:
             self._give_up(pointer, "pattern", f"it holds {error}")
             return ALL["string"]
 
-    def _number(self, schema: Mapping[str, Any], pointer: str, kind: str) -> Iterable[Expression]:
+    def _number(self, schema: JsonMapping, pointer: str, kind: str) -> Iterable[Expression]:
         for keyword in _NUMBERS if kind == "number" else ():
             if schema.get(keyword) not in (None, False):
                 self._give_up(pointer, keyword, "the value may be a string, too")
         return ()
 
-    def _combined(self, schema: Mapping[str, Any], pointer: str, kind: str) -> Iterable[Expression]:
+    def _combined(self, schema: JsonMapping, pointer: str, kind: str) -> Iterable[Expression]:
         if isinstance(reference := schema.get("$ref"), str):
             yield self._referred(reference, pointer, kind)
         for keyword in ("allOf", "anyOf", "oneOf"):
@@ -154,7 +155,7 @@ class Literals:
         self._give_up(pointer, keyword)
         return ALL[kind]
 
-    def _conditional(self, schema: Mapping[str, Any], pointer: str, kind: str) -> Expression:
+    def _conditional(self, schema: JsonMapping, pointer: str, kind: str) -> Expression:
         self._n_negated += 1
         try:
             holds = self.of(schema["if"], f"{pointer}/if", kind)

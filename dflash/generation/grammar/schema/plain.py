@@ -10,6 +10,7 @@ from dflash.generation.grammar.schema.patterns import UnsupportedPattern, search
 from dflash.generation.grammar.schema.policy import Policy, escaped
 from dflash.generation.grammar.schema.types import types_of
 from dflash.generation.parsers.schema import is_circle, pointed
+from dflash.json_types import JsonMapping, JsonObject
 
 MAX_JSON_LENGTH = 1 << 20
 """Largest length of a JSON string that is enforced."""
@@ -17,7 +18,7 @@ MAX_JSON_LENGTH = 1 << 20
 _MAX_BOUND = 1e15
 """Largest bound of a number that is not whole; the library writes it out in digits."""
 
-Schema = dict[str, Any] | bool
+Schema = JsonObject | bool
 
 
 class PlainSchemas:
@@ -71,7 +72,7 @@ class PlainSchemas:
         if not isinstance(schema, Mapping):
             self._policy.give_up(pointer, "", f"{schema!r:.60} is no schema")
             return {}
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         types = types_of(schema, pointer, self._policy)
         if types is not None:
             found["type"] = types[0] if len(types) == 1 else list(types)
@@ -96,7 +97,7 @@ class PlainSchemas:
             self._policy.give_up(pointer, keyword, "it must be an array of at least one value")
         return False
 
-    def _reference(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _reference(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         if value not in self._names if isinstance(value, str) else True:
             target = pointed(self._root, value) if isinstance(value, str) else None
             if not isinstance(target, Mapping | bool):
@@ -109,13 +110,13 @@ class PlainSchemas:
             self._waiting.append((name, value.removeprefix("#"), target))
         return {"$ref": f"#/$defs/{self._names[value]}"}
 
-    def _enum(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _enum(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         return {keyword: list(value)} if self._is_list(value, keyword, pointer) else {}
 
-    def _group(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _group(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         return {keyword: self._parts(value, keyword, pointer)} if self._is_list(value, keyword, pointer) else {}
 
-    def _one_of(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _one_of(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         if not self._is_list(value, keyword, pointer):
             return {}
         if not are_disjoint(value, self._root):
@@ -123,7 +124,7 @@ class PlainSchemas:
         options = self._parts(value, keyword, pointer)
         return {"allOf": [{"anyOf": options}]} if "anyOf" in schema else {"anyOf": options}
 
-    def _length(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _length(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         most = MAX_JSON_LENGTH if keyword in ("minLength", "maxLength") else 1 << 30
         whole = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value == int(value)
         if not whole or value > most:
@@ -131,7 +132,7 @@ class PlainSchemas:
             return {}
         return {keyword: int(value)} if value or keyword.startswith("max") else {}
 
-    def _pattern(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _pattern(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         converted = self._converted(value, keyword, pointer)
         return {} if converted is None else {"allOf": [{"pattern": converted}]}
 
@@ -142,7 +143,7 @@ class PlainSchemas:
             self._policy.give_up(pointer, keyword, f"it holds {error}")
             return None
 
-    def _format(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _format(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         if "string" not in (types_of(schema, pointer, self._policy) or ("string",)):
             return {}  # of a number: an annotation
         if isinstance(value, str) and value in FORMATS:
@@ -150,7 +151,7 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword, f"{value!r:.60} is not a known format")
         return {}
 
-    def _number(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _number(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         if isinstance(value, bool) and keyword.startswith("exclusive"):  # the form of draft 4
             plain = "minimum" if keyword == "exclusiveMinimum" else "maximum"
             return self._number({}, schema[plain], keyword, pointer) if value and schema.get(plain) is not None else {}
@@ -168,20 +169,20 @@ class PlainSchemas:
             return {}
         return {keyword: value}
 
-    def _items(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _items(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         if isinstance(value, list | tuple):  # a tuple before 2020-12
             more = schema.get("additionalItems", True)
             rest = {} if more is True or more is None else {"items": self._part(more, f"{pointer}/additionalItems")}
             return {"prefixItems": self._parts(value, keyword, pointer), **rest}
         return {keyword: self._part(value, f"{pointer}/{keyword}")}
 
-    def _properties(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _properties(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         if not isinstance(value, Mapping):
             self._policy.give_up(pointer, keyword, "it must be an object")
             return {}
         return {keyword: {key: self._part(each, f"{pointer}/{keyword}/{escaped(key)}") for key, each in value.items()}}
 
-    def _pattern_properties(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _pattern_properties(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         found = {}
         for key, each in value.items() if isinstance(value, Mapping) else ():
             converted = self._converted(key, keyword, pointer)
@@ -189,16 +190,16 @@ class PlainSchemas:
                 found[converted] = self._part(each, f"{pointer}/{keyword}/{escaped(key)}")
         return {keyword: found} if found else {}
 
-    def _required(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _required(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
             self._policy.give_up(pointer, keyword, "it must be an array of strings")
             return {}
         return {keyword: list(dict.fromkeys(value))} if value else {}
 
-    def _additional(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _additional(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         return {} if value is True else {keyword: self._part(value, f"{pointer}/{keyword}")}
 
-    def _property_count(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _property_count(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         known, required = schema.get("properties") or {}, schema.get("required") or ()
         if keyword == "minProperties" and isinstance(value, int) and value <= len(required):
             return {}
@@ -210,7 +211,7 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword, "some properties are optional")
         return {}
 
-    def _property_names(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _property_names(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         if value is True or (isinstance(value, Mapping) and not set(value) - {"type", "title", "description"}):
             return {}
         simple = isinstance(value, Mapping) and not schema.get("properties") and not schema.get("patternProperties")
@@ -224,12 +225,12 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword)
         return {}
 
-    def _not(self, _: Any, value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _not(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
         if value is not False:
             self._policy.give_up(pointer, keyword)
         return {}
 
-    def _unevaluated(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _unevaluated(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         applicators = {"$ref", "allOf", "anyOf", "oneOf", "if", "not", "additionalProperties", "dependentSchemas"}
         if value is True or value == {}:
             return {}
@@ -238,7 +239,7 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword)
         return {}
 
-    def _unsupported(self, schema: Mapping[str, Any], value: Any, keyword: str, pointer: str) -> dict[str, Any]:
+    def _unsupported(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
         is_idle = (
             (keyword == "uniqueItems" and value is False)
             or (keyword.startswith("dep") and value == {})
@@ -267,7 +268,7 @@ def _references(schema: Any) -> Iterator[str]:
 _LAST = "propertyNames", "unevaluatedProperties"
 """Keywords that may replace `additionalProperties`."""
 
-_Reducer = Callable[[PlainSchemas, Mapping[str, Any], Any, str, str], dict[str, Any]]
+_Reducer = Callable[[PlainSchemas, JsonMapping, Any, str, str], JsonObject]
 _REDUCERS: dict[str, _Reducer] = {
     "$ref": PlainSchemas._reference,
     "enum": PlainSchemas._enum,

@@ -7,6 +7,7 @@ from typing import Any
 from dflash.generation.grammar.schema.disjoint import are_disjoint
 from dflash.generation.grammar.schema.policy import Policy, escaped
 from dflash.generation.parsers.schema import pointed
+from dflash.json_types import JsonMapping
 
 MAX_SHAPES = 32
 """Most alternatives of the parameters of a function."""
@@ -62,7 +63,7 @@ class _Shapes:
                 found = found[:1]
         return found
 
-    def _own(self, schema: Mapping[str, Any], pointer: str) -> ParameterSet:
+    def _own(self, schema: JsonMapping, pointer: str) -> ParameterSet:
         properties, required = schema.get("properties"), schema.get("required")
         for keyword, value, kinds in (("properties", properties, Mapping), ("required", required, list | tuple)):
             if value is not None and not isinstance(value, kinds):
@@ -74,7 +75,7 @@ class _Shapes:
         parts = {key: ((part, f"{pointer}/properties/{escaped(key)}"),) for key, part in known.items()}
         return ParameterSet(parts, tuple(dict.fromkeys(names)), schema.get("additionalProperties"))
 
-    def _conjuncts(self, schema: Mapping[str, Any], pointer: str, seen: tuple[str, ...]) -> Iterator[list[ParameterSet]]:
+    def _conjuncts(self, schema: JsonMapping, pointer: str, seen: tuple[str, ...]) -> Iterator[list[ParameterSet]]:
         """Yield the alternatives of each part that the parameters must fit beside the schema's own."""
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -92,7 +93,7 @@ class _Shapes:
             if options:
                 yield [shape for i, each in enumerate(options) for shape in self.of(each, f"{pointer}/{keyword}/{i}", seen)]
 
-    def _check(self, schema: Mapping[str, Any], pointer: str) -> None:
+    def _check(self, schema: JsonMapping, pointer: str) -> None:
         """Give up keywords that concern the parameters as a whole, unless they have no effect."""
         n_required = len(_list(schema, "required"))
         properties = schema.get("properties")
@@ -114,10 +115,10 @@ class _Shapes:
                 self._policy.give_up(pointer, keyword)
 
     @staticmethod
-    def _has_parts(schema: Mapping[str, Any]) -> bool:
+    def _has_parts(schema: JsonMapping) -> bool:
         return bool({"$ref", "allOf", "anyOf", "oneOf"} & set(schema))
 
 
-def _list(schema: Mapping[str, Any], key: str) -> Sequence[Any]:
+def _list(schema: JsonMapping, key: str) -> Sequence[Any]:
     value = schema.get(key)
     return value if isinstance(value, list | tuple) else ()

@@ -1,9 +1,7 @@
 """Type names of a schema."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from dflash.generation.grammar.schema.policy import Policy
+from dflash.json_types import JsonMapping
 
 KINDS = "null", "boolean", "integer", "number", "string", "array", "object"
 
@@ -13,7 +11,7 @@ _OTHER |= {"none": "null", "any": ""}
 """Names of other languages; ``any`` names no type."""
 
 
-def types_of(schema: Mapping[str, Any], pointer: str, policy: Policy) -> tuple[str, ...] | None:
+def types_of(schema: JsonMapping, pointer: str, policy: Policy) -> tuple[str, ...] | None:
     """Return the names of the types that a schema allows; None for all.
 
     Raises RequestError if a name is not known, or is not spelled as JSON Schema does and the schema is strict.

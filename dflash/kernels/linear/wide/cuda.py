@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
@@ -67,14 +68,14 @@ class WideLaunch:
 
     def __init__(
         self,
-        x: Any,
+        x: GpuArray,
         pairs: Sequence[tuple[PackedWeight, Any]],
         mode: int,
         scale: float,
         norm: Sequence[Any],
         slices: int,
         *,
-        gates: Any = None,
+        gates: GpuArray = None,
     ) -> None:
         weights = [weight for weight, _ in pairs]
         self._types = tuple(sorted({weight.type for weight in weights}))

@@ -6,6 +6,7 @@ The multiplies around a norm carry it (`SplitNorm`), except in DFlash 2, where c
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention.cuda import Workspace
 from dflash.kernels.block_attention.cuda import BlockAttend, DeviceBlocks
 from dflash.kernels.block_conv.cuda import BlockConv
@@ -79,7 +80,7 @@ class DraftLayerNorms(NamedTuple):
         return cls(*found)
 
 
-def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> SplitNorm:
+def split_norm(space: SimpleNamespace, gain: GpuArray, eps: float, half: GpuArray) -> SplitNorm:
     """Return a norm of the stream that the multiplies around it carry."""
     return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.confidence.cuda import Reach
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
@@ -57,11 +58,11 @@ class Markov:
         self,
         weights: DeviceWeights,
         config: DraftConfig,
-        logits: Any,
-        arrays: Any,
+        logits: GpuArray,
+        arrays: GpuArray,
         *,
         vocabulary: Vocabulary,
-        targets: Any,
+        targets: GpuArray,
         stream: Any,
         min_confidence: float,
     ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.draft.config import DraftConfig
@@ -36,7 +37,7 @@ class DeviceRings(Rings):
         return {"k": self.k.reshape(shape), "v": self.v.reshape(shape)}
 
 
-def rows_of(arrays: Any, *, pages: Any, length: Any) -> SimpleNamespace:
+def rows_of(arrays: GpuArray, *, pages: GpuArray, length: GpuArray) -> SimpleNamespace:
     """Return a row layout of `arrays` with other `pages`, and `length` as the place of each sequence's first row."""
     return SimpleNamespace(
         counts=arrays.counts,

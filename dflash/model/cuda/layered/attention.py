@@ -1,7 +1,6 @@
 """Attention on a GPU of a layer with its own number of heads, a window, and perhaps the keys and values of another layer."""
 
-from typing import Any
-
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention.cuda_gate import HeadGate
 from dflash.kernels.attention.cuda_rows import AttendRows
 from dflash.kernels.kv_types import is_quantized
@@ -20,7 +19,7 @@ class LayeredAttention:
     Reads `normed`; writes `added` in an architecture with normed outputs, else adds to `stream`.
     """
 
-    def __init__(self, parts: LayerContext, layer: int, cache: tuple[Any, Any]) -> None:
+    def __init__(self, parts: LayerContext, layer: int, cache: tuple[GpuArray, GpuArray]) -> None:
         weights, config, s, ops = parts
         sizes, blocks, matrix = config.layers[layer], config.blocks, weights.matrix
         outs = {"attn_q.weight": s.query, "attn_k.weight": s.key, "attn_v.weight": s.value}
@@ -56,7 +55,7 @@ class LayeredAttention:
         self.output(n)
 
 
-def _attention(sizes: LayerSizes, ops: Ops, rotated: Any, cache: tuple[Any, Any], out: Any) -> Op:
+def _attention(sizes: LayerSizes, ops: Ops, rotated: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray) -> Op:
     """Return the launch of attention: over tiles, unless there is a window, a large head or a quantized cache to prefill."""
     unpacks = ops.prefill and is_quantized(cache[0])
     if sizes.window or sizes.head_size > _TILED or unpacks:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.moe.kind import MoeKind
 from dflash.kernels.norm.cuda import AddNorm, RmsNorm
@@ -21,7 +22,7 @@ class LayeredBlock:
 
     keeps = False
 
-    def __init__(self, parts: LayerContext, layer: int, cache: tuple[Any, Any]) -> None:
+    def __init__(self, parts: LayerContext, layer: int, cache: tuple[GpuArray, GpuArray]) -> None:
         weights, config, s, _ = parts
         mixer = LayeredAttention(parts, layer, cache)
         norm = RmsNorm(s.stream, weights.vector("attn_norm.weight"), config.norm_eps, half=s.normed)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
@@ -57,7 +58,7 @@ class Reading:
     stream: float32 (N, D); output of the block, before the last norm.
     """
 
-    def __init__(self, parts: MtpContext, batch: SimpleNamespace, hidden: Any) -> None:
+    def __init__(self, parts: MtpContext, batch: SimpleNamespace, hidden: GpuArray) -> None:
         weights, config, n = parts.weights, parts.config, batch.max_rows
         space = workspace(config, n, parts.pools.kv)
         embedded = device.empty(n, config.width)

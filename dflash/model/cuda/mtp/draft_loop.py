@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.linear.cuda import BUCKETS, DecodeLinear
@@ -101,7 +102,7 @@ class DraftLoop:
     def lay(
         self,
         states: Sequence[State],
-        hidden: Any,
+        hidden: GpuArray,
         requests: Sequence[DeviceDraftRequest[State]] = (),
         *,
         follows: bool = False,

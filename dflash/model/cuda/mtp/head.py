@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import PoolExhausted
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
@@ -120,7 +121,7 @@ class DeviceMtpHead:
             at += len(part)
         return out
 
-    def extended(self, state: State, unread: Any, hidden: Any, rows: slice | Sequence[int]) -> Any:
+    def extended(self, state: State, unread: GpuArray, hidden: GpuArray, rows: slice | Sequence[int]) -> Any:
         """Return the unread hidden states of a sequence with `rows` of `hidden` appended; valid until the next call.
 
         Rows are appended in place to a buffer of the sequence while it has room.
@@ -136,7 +137,7 @@ class DeviceMtpHead:
         device.copy(shelf[n : n + len(found)], hidden[found[0] : found[-1] + 1])
         return shelf[: n + len(found)]
 
-    def read(self, state: State, tokens: Ints, hidden: Any) -> None:
+    def read(self, state: State, tokens: Ints, hidden: GpuArray) -> None:
         """Read tokens (m,) of a sequence with the trunk's hidden states (m, D) before them; see `MtpHead.read`."""
         for start in range(0, len(tokens), PENDING):
             part = tokens[start : start + PENDING]
@@ -183,7 +184,7 @@ class DeviceMtpHead:
         self.latest = DeviceDrafts(self, device_requests, self._chain.out, anchors)
         return self.latest
 
-    def record_accepted(self, state: State, hidden: Any, n_rows: int) -> bool:
+    def record_accepted(self, state: State, hidden: GpuArray, n_rows: int) -> bool:
         """Record that `n_rows` rows of a sequence were accepted; return True if `launch_ahead` has read them."""
         if self._ahead is None or not self._ahead.awaits(state, hidden):
             return False

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices
@@ -114,7 +115,7 @@ class LayerDecode(_Chain):
         self._run(shape.rows, capture, lambda stage: stage.graphs(shape))
         self._ends(shape)
 
-    def project(self, wanted: Any, n: int) -> Any:
+    def project(self, wanted: GpuArray, n: int) -> Any:
         """See `DecodePass`."""
         device.copy(self.layers.space.wanted[:n], wanted)
         self.head(bucket_of(n))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
 from dflash.kernels.exchange.data_links import DataLinks
@@ -49,7 +50,7 @@ class ShardNorm(SplitNorm):
     own: norm of the GPU's columns.
     """
 
-    def __init__(self, spaces: Sequence[SimpleNamespace], rank: int, gain: Any, eps: float, columns: slice) -> None:
+    def __init__(self, spaces: Sequence[SimpleNamespace], rank: int, gain: GpuArray, eps: float, columns: slice) -> None:
         space = spaces[rank]
         super().__init__(space.stream, gain, eps, half=space.normed, squares=space.squares)
         own, self.spaces = space.own, spaces
@@ -105,7 +106,7 @@ class ShardOps(Ops):
         if self.splits_norms and not fused:
             self._exchanges["norm"] = self._exchange("normed", "squares")
 
-    def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
+    def norm(self, space: SimpleNamespace, gain: GpuArray, eps: float, *, first: bool) -> Norm:
         """See `Ops.norm`."""
         if self.splits_norms and not first:
             return ShardNorm(self._norm_spaces(), self._place.shard.rank, gain, eps, self._columns)
@@ -113,9 +114,9 @@ class ShardOps(Ops):
 
     def linear(
         self,
-        x: Any,
+        x: GpuArray,
         weights: Sequence[PackedWeight],
-        outs: Sequence[Any],
+        outs: Sequence[GpuArray],
         *,
         before: Norm | None = None,
         scale: float = 1.0,
@@ -126,7 +127,7 @@ class ShardOps(Ops):
         link = self._link(reads=(before.half, before.squares))
         return self._launch(before.half, weights, outs, scale=scale, before=before, **link)
 
-    def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Any:
+    def add(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Any:
         """Return a launch that adds to the GPU's columns of the stream, and gathers what the next launch reads."""
         own = behind.own if isinstance(behind, ShardNorm) else None
         about = {"spaces": behind.spaces} if isinstance(behind, ShardNorm) else {}
@@ -135,7 +136,9 @@ class ShardOps(Ops):
         exchange = None if own and link else self._exchanges["norm" if own else "stream"]
         return Gathered(launch, exchange, self._columns)
 
-    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None, gelu: bool = False) -> Any:
+    def gate_up(
+        self, x: GpuArray, weights: Sequence[PackedWeight], out: GpuArray, *, before: Norm | None, gelu: bool = False
+    ) -> Any:
         """Return a launch of the GPU's columns of the inner activation; see `Ops.gate_up`."""
         assert out is self._space.inner, "the only array of inner activations"
         reads = (before.half, before.squares) if isinstance(before, ShardNorm) else (x,)
@@ -145,7 +148,7 @@ class ShardOps(Ops):
         return self._gathered("inner", launch, link)
 
     def delta(
-        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float, **settings: Any
+        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[GpuArray, GpuArray], eps: float, **settings: Any
     ) -> Op:
         """Return a launch for the GPU's heads; see `Ops.delta`."""
         own = SimpleNamespace(**{**vars(space), "heads": space.own.heads})
@@ -154,7 +157,7 @@ class ShardOps(Ops):
         self._heads = None  # other GPUs may write them before this one's experts would clear them
         return self._gathered("heads", launch, link)
 
-    def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+    def attention(self, q: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray, gate: GpuArray) -> Op:
         """Return a launch for the GPU's heads; see `Ops.attention`."""
         assert out is self._space.attended, "the only array of attended heads"
         own = self._space.own.attended

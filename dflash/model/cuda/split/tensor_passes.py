@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.exchange.cuda import Signals
 from dflash.kernels.exchange.links import PeerLinks
 from dflash.kernels.gpu import device, jit
@@ -180,7 +181,7 @@ class TensorDecode(_Ranks):
                 graphs(shape)
         self._join()
 
-    def project(self, wanted: Any, n: int) -> Any:
+    def project(self, wanted: GpuArray, n: int) -> Any:
         """See `DecodePass`."""
         for rank, layers in enumerate(self._all):
             to = layers.space.wanted[:n]
