@@ -63,8 +63,17 @@ def test_a_batch_gives_what_each_gives_alone(lm, pools):
 def test_without_constraints_nothing_changes(lm, pools):
     settings = {"max_tokens": 8, "seed": 3, "temperature": 1.0, **OFF}
     plain = lm.generate(QUESTION, tools=TOOLS, **settings)
-    for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}, {"response_format": {"type": "text"}}):
+    for choice in ({}, {"tool_choice": "auto"}, {"response_format": {"type": "text"}}):
         assert lm.generate(QUESTION, tools=TOOLS, **choice, **settings).tokens == plain.tokens
+
+
+def test_without_a_choice_of_tools_no_call_is_written(lm, pools):
+    question = [{"role": "user", "content": "What is the weather in Oslo? Call the tool."}]
+    settings = {"max_tokens": 24, "temperature": 1.0, **OFF}
+    free = [lm.generate(question, tools=TOOLS, seed=seed, **settings) for seed in range(6)]
+    barred = [lm.generate(question, tools=TOOLS, tool_choice="none", seed=seed, **settings) for seed in range(6)]
+    assert any("<tool_call>" in one.text for one in free)
+    assert not any("<tool_call>" in one.text or one.tool_calls for one in barred)
 
 
 @pytest.mark.parametrize("seed", range(2))
