@@ -18,6 +18,9 @@ PACKAGE = ROOT / "dflash"
 OPENINGS = ("What", "Of", "As", "Whether", "Who", "So many")
 """First words that leave a docstring's sentence without a subject."""
 
+CONFLICT = re.compile("<{7} |>{7} ")
+"""What a merge leaves in a file that two sides have changed."""
+
 PHRASES = re.compile(
     r"\b(so many|in vain|untold|whoever|guess(es|ed|er|ers|ing)?|(is|are|was|were|be) told|lent|tell(s)? of)\b",
     re.IGNORECASE,
@@ -87,7 +90,7 @@ def pages() -> Iterator[str]:
     """Findings about pages of text."""
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            if found := PHRASES.search(line):
+            if found := PHRASES.search(line) or CONFLICT.match(line):
                 yield f"{path.relative_to(ROOT)}:{number}: {found[0]!r}"
 
 
