@@ -19,7 +19,7 @@ OPENINGS = ("What", "Of", "As", "Whether", "Who", "So many")
 """First words that leave a docstring's sentence without a subject."""
 
 CONFLICT = re.compile("<{7} |>{7} ")
-"""What a merge leaves in a file that two sides have changed."""
+"""Markers of a merge conflict."""
 
 PHRASES = re.compile(
     r"\b(so many|in vain|untold|whoever|guess(es|ed|er|ers|ing)?|(is|are|was|were|be) told|lent|tell(s)? of)\b",

@@ -49,7 +49,7 @@ def test_at_temperature_0_the_tokens_are_those_of_plain_decoding(verifier):
 
 
 def test_distributions_are_those_of_the_cpu():
-    """Of the first draft, which follows the same tokens; activations are halves on a GPU."""
+    """Both first drafts follow the same tokens; their distributions differ by the float16 activations of a GPU."""
     rows = []
     for device in ("cpu", "cuda"):
         model, session = load(NAME, kv="f32", device=device), made(RejectionSampling())

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -217,13 +217,17 @@ class PrefixCache:
                 return
 
     def reserve_rest(self, model: TargetModel, session: Session) -> None:
-        """Take a snapshot of a session that is cancelled in its prompt, if it has come far enough since the last one."""
+        """Take a snapshot of a session that is cancelled in its prompt, if it has come far enough since the last one.
+
+        Never raises: the session ends in any case, also on a device that has failed.
+        """
         n, cached = session.n_prefilled, session.n_cached
         last = max((length for length in session.snapshot_at if length <= n), default=cached)
         is_exact = not self.exact or n % model.chunk_alignment == 0
         runs = session.state is not None and session.use_prefix_cache and session.prefix is None
         if runs and not session.n_tokens and is_exact and n - last >= self.min_gain:
-            self.reserve(session)
+            with suppress(Exception):
+                self.reserve(session)
 
     def confirm(self, session: Session) -> None:
         """Store the reserved snapshots of a session whose output is visible now, or that was cancelled."""

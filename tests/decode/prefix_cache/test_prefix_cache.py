@@ -207,6 +207,17 @@ def test_a_request_that_was_cancelled_in_its_prompt_goes_on_when_it_comes_again(
     assert toy.leaked == (0, 0, 0)
 
 
+def test_a_cancelled_request_ends_though_its_state_can_not_be_saved():
+    toy = Toy(N_VOCAB)
+    engine, cache = engine_of(toy, min_gain=3, chunk=5)
+    session = engine.add(Session([1] * 30, max_tokens=3))
+    engine.step()
+    session.state.snapshot = lambda: 1 / 0
+    session.cancel()
+    engine.step()
+    assert (session.finish_reason, len(cache), toy.leaked) == ("cancelled", 0, (0, 0, 0))
+
+
 def test_a_request_without_the_cache_leaves_nothing_when_it_is_cancelled():
     engine, cache = engine_of(Toy(N_VOCAB), chunk=5)
     session = engine.add(Session([1] * 30, max_tokens=3, use_prefix_cache=False))
