@@ -1,11 +1,14 @@
 """Microseconds of each kernel of a decode step, in the step's own CUDA graph, and the cost of cold machine code.
 
-    python benchmarks/gpu_profile.py FILE [--rows 1 16] [--layers N] [--cold]
+    python benchmarks/gpu_profile.py FILE [--rows 1 16] [--sequences 1 64 128] [--depth 1000] [--layers N] [--cold]
 
 Every kernel of a step waits until the one before has ended, and then one thread stores the time (`globaltimer`). So the time
 of a kernel is that from the end of the kernel before it to its own end. Before Hopper, also as a target, a kernel starts
 after that end, and its time is that from its start to the start of the next one. The stamps change the sources in memory
 only; the table also gives the time of a step without them.
+
+With `--sequences` above 1 each has one row in place of `--rows`, after `--depth` positions of keys and values that
+are zero.
 
 With --cold, the kernels of two layers of linear attention, whose weights fit the L2 cache, run in the order of a model and
 sorted by kernel. The difference of a launch is the cost of machine code that is no longer in the instruction caches.
@@ -31,7 +34,7 @@ from dflash.kernels.ragged import PAGE
 from dflash.model.batch import Span, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.layers import LinearAttention
-from dflash.model.cuda.passes import DecodePass, PassGraphKey, bucket_of
+from dflash.model.cuda.passes import DecodePass, PassGraphKey, bucket_of, rows_of
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
@@ -94,28 +97,36 @@ class Stamps:
 class Step:
     """A decode pass over a file of a model, without prompts and sampling."""
 
-    def __init__(self, path, layers=None):
-        file = GGUFFile.open(path)
-        config = replace(Config.from_gguf(file.metadata, file.tensors), context=4 * PAGE, n_mtp=0)
+    def __init__(self, path, layers=None, sequences=1, depth=0):
+        file, pages = GGUFFile.open(path), depth // PAGE + 4
+        config = replace(Config.from_gguf(file.metadata, file.tensors), context=pages * PAGE, n_mtp=0)
         if layers:
             config = replace(config, n_layers=layers, recurrent=config.recurrent[:layers])
-        self.config, self.pools = config, Pools(config, pages=8, slots=2, kv="f16", backend=DEVICE)
+        self.config, self.depth = config, depth
+        self.pools = Pools(config, pages=pages * sequences, slots=sequences, kv="f16", backend=DEVICE)
         with Staging(n_cores()) as staging:
             weights = DeviceWeights(Weights(file, config), staging)
-            self.run = DecodePass(weights, config, self.pools, 4, ScratchArena([]))
+            self.run = DecodePass(weights, config, self.pools, pages, ScratchArena([]), rows=rows_of(config, sequences))
         jit.warm()
-        self.state = State(self.pools, lambda *_: None)
+        self.states = [State(self.pools, lambda *_: None, keeps_rows=True) for _ in range(sequences)]
+        for state in self.states:
+            state.reserve(depth + PAGE)
+            state.length = depth
 
-    def lay(self, rows):
-        """Run a chain of rows after an accepted one; then `replay` repeats it."""
-        tokens = np.random.default_rng(rows).integers(0, self.config.n_vocab, rows, dtype=np.int32)
-        self.state.reserve(rows + 8)
+    def lay(self, rows, sequences=1):
+        """Run a chain of rows after an accepted one, or one row of each sequence twice; then `replay` repeats it."""
+        tokens = np.random.default_rng(rows).integers(0, self.config.n_vocab, max(rows, sequences), dtype=np.int32)
+        states = self.states[:sequences]
         for n in (1, rows):
-            laid, _, batch = ragged([Span.chain(self.state, tokens[:n])])
+            of_states = [tokens[i : i + n] for i in range(sequences)]
+            laid, _, batch = ragged([Span.chain(state, some) for state, some in zip(states, of_states, strict=True)])
             self.run(laid, batch, (), logits=True)
-            self.state.mark_read(range(-1, n - 1), prefill=False)
-            self.state.commit([0])
+            for state in states:
+                state.mark_read(range(-1, n - 1), prefill=False)
+                state.commit([0])
         cupy.cuda.Device().synchronize()
+        if sequences > 1:
+            return PassGraphKey(bucket_of(sequences), alone=False, capture=(), logits=True, single=True)
         return PassGraphKey(bucket_of(rows), alone=True, capture=(), logits=True)
 
     def milliseconds(self, key):
@@ -131,9 +142,9 @@ class Step:
         return float(np.median(took[3:]))
 
 
-def profile(step, stamps, rows):
+def profile(step, stamps, rows, sequences):
     """Print the time of each kernel of a step."""
-    key = step.lay(rows)
+    key = step.lay(rows, sequences)
     stamps.clear()
     for _ in range(REPLAYS):
         step.run.graphs(key)
@@ -146,7 +157,8 @@ def profile(step, stamps, rows):
         else:
             spent[name].append((end - start) / 1e3)
     steps = max(steps, 1)
-    print(f"{rows} rows, {step.milliseconds(key):.3f} ms a step with stamps; all but the last kernel:")
+    what = f"{rows} rows" if sequences == 1 else f"{sequences} sequences"
+    print(f"{what} at {step.depth}, {step.milliseconds(key):.3f} ms a step with stamps; all but the last kernel:")
     print(f"{'a step':>7} {'us':>8} {'us a step':>10}  kernel")
     for name, each in sorted(spent.items(), key=lambda item: -sum(item[1])):
         print(f"{len(each) / steps:7.1f} {np.mean(each):8.2f} {sum(each) / steps:10.1f}  {name[:150]}")
@@ -173,17 +185,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1])
+    parser.add_argument("--depth", type=int, default=0, help="committed tokens of each sequence")
     parser.add_argument("--layers", type=int, help="only the first layers")
     parser.add_argument("--cold", action="store_true")
     options = parser.parse_args()
     stamped = STAMPED in os.environ
     stamps = Stamps() if stamped else None
-    step = Step(options.file, options.layers)
-    for rows in options.rows:
-        if stamped:
-            profile(step, stamps, rows)
-        else:
-            print(f"{rows} rows: {step.milliseconds(step.lay(rows)):.3f} ms a step without stamps", flush=True)
+    step = Step(options.file, options.layers, max(options.sequences), options.depth)
+    for sequences in options.sequences:
+        for rows in options.rows if sequences == 1 else [1]:
+            if stamped:
+                profile(step, stamps, rows, sequences)
+            else:
+                ms = step.milliseconds(step.lay(rows, sequences))
+                print(f"{sequences} x {rows} rows at {options.depth}: {ms:.3f} ms a step without stamps", flush=True)
     if stamped:
         return
     if options.cold:
