@@ -99,13 +99,14 @@ class Step:
 
     def __init__(self, path, layers=None, sequences=1, depth=0):
         file, pages = GGUFFile.open(path), depth // PAGE + 4
-        config = replace(Config.from_gguf(file.metadata, file.tensors), context=pages * PAGE, n_mtp=0)
+        whole = Config.from_gguf(file.metadata, file.tensors)
+        config = replace(whole, context=pages * PAGE, n_mtp=0)
         if layers:
             config = replace(config, n_layers=layers, recurrent=config.recurrent[:layers])
         self.config, self.depth = config, depth
         self.pools = Pools(config, pages=pages * sequences, slots=sequences, kv="f16", backend=DEVICE)
         with Staging(n_cores()) as staging:
-            weights = DeviceWeights(Weights(file, config), staging)
+            weights = DeviceWeights(Weights(file, whole), staging)
             self.run = DecodePass(weights, config, self.pools, pages, ScratchArena([]), rows=rows_of(config, sequences))
         jit.warm()
         self.states = [State(self.pools, lambda *_: None, keeps_rows=True) for _ in range(sequences)]
