@@ -14,6 +14,9 @@ from dflash.evaluation.study.bootstrap import interval, ratio, resampled
 from dflash.evaluation.study.measures import acceptance_pairs, rate_pairs
 from dflash.evaluation.study.tables import AXES
 
+_SAME_SPEED = 1.1
+"""Ratio up to which two copy bandwidths count as equal: on an idle machine they vary by a few percent."""
+
 _HEAD = ("cell", "acceptance length", "difference", "tokens/s", "ratio")
 
 
@@ -57,6 +60,9 @@ def _set_up(one: records.Record, other: records.Record) -> Iterator[str]:
     for name in dict.fromkeys((*mine, *others)):
         if mine.get(name) != others.get(name):
             yield f"{name}: {mine.get(name, 'none')!s:.60} | {others.get(name, 'none')!s:.60}"
+    copies = [record.get("machine", {}).get("copy_bytes_per_second") or 0.0 for record in (one, other)]
+    if max(copies) > _SAME_SPEED * min(copies):
+        yield f"copy bandwidth: {copies[0] / 1e9:,.1f} | {copies[1] / 1e9:,.1f} GB/s"
 
 
 def _same_prompts(one: records.Record, other: records.Record) -> bool:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import cycle, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dflash.decode.sampling.params import check_whole
 from dflash.errors import RequestError
@@ -15,6 +15,7 @@ from dflash.evaluation.row import Row, timed
 from dflash.evaluation.study import record as records
 from dflash.evaluation.study.context import with_context
 from dflash.evaluation.study.grid import Cell, fingerprint, grid
+from dflash.evaluation.study.machine import MachineState
 from dflash.evaluation.study.measures import measured
 from dflash.evaluation.study.study import Study
 from dflash.evaluation.tables import Values, requests
@@ -24,6 +25,16 @@ from dflash.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from dflash.lm import LM
+
+
+class _Run(NamedTuple):
+    """Settings that all cells share."""
+
+    lm: "LM"
+    cases: Sequence[Case]
+    max_tokens: int
+    sampling: JsonMapping
+    machine: MachineState
 
 
 def study(
@@ -99,6 +110,7 @@ def study(
         "prefix_cache": False,
         "warm_up_tokens": n_warm_up(lm, max_tokens),
     }
+    run = _Run(lm, cases, max_tokens, sampling, MachineState(lm))
     at = None if folder is None else Path(folder)
     if at is not None:
         at.mkdir(parents=True, exist_ok=True)
@@ -112,9 +124,9 @@ def study(
             key = {**cell.axes, **about[cell.name], "seeds": list(cell.seeds)}
             known = None if at is None else _known(records.path_of(at, key), shared, key["code"])
             if known is None:
-                rows = _measure(lm, cell, cases, max_tokens, sampling)
+                rows = _measure(run, cell)
                 known = {"format": records.FORMAT, "number": number, "cell": key, **shared}
-                known |= {"requests": rows, "measures": measured(rows)}
+                known |= {"machine": run.machine.as_dict(), "requests": rows, "measures": measured(rows)}
                 if at is not None:
                     records.write(records.path_of(at, key), known)
             found.append({**known, "number": number})
@@ -137,12 +149,13 @@ def _known(path: Path, shared: JsonMapping, code: Mapping[str, str]) -> records.
     return record
 
 
-def _measure(lm: "LM", cell: Cell, cases: Sequence[Case], max_tokens: int, sampling: Mapping[str, Any]) -> list[Values]:
+def _measure(run: _Run, cell: Cell) -> list[Values]:
     """Return a row for each request of a cell."""
-    cases = [case._replace(prompt=with_context(lm, case.prompt, cell.context)) for case in cases]
+    lm, max_tokens = run.lm, run.max_tokens
+    cases = [case._replace(prompt=with_context(lm, case.prompt, cell.context)) for case in run.cases]
 
     def write(group: Sequence[Case], n: int, seed: int) -> list[Generation]:
-        settings = {**group[0].sampling, **sampling, "temperature": cell.temperature, "seed": seed, **group[0].options}
+        settings = {**group[0].sampling, **run.sampling, "temperature": cell.temperature, "seed": seed, **group[0].options}
         prompts = [case.prompt for case in group]
         return lm.generate(prompts, strategy=cell.strategy, recover=(), max_tokens=n, prefix_cache=False, **settings)
 
@@ -157,7 +170,9 @@ def _measure(lm: "LM", cell: Cell, cases: Sequence[Case], max_tokens: int, sampl
     for round_, seed in enumerate(cell.seeds):
         for group in groups:
             full = list(islice(cycle(group), cell.batch))  # as many at a time in the last group as in others
-            for generation in write(full, max_tokens, seed)[: len(group)]:
+            generations = write(full, max_tokens, seed)[: len(group)]
+            run.machine.sample()
+            for generation in generations:
                 row.add(round_, generation)
     found = requests([row], [case.name for case in cases], [case.category for case in cases])
     rows = zip(found, row.generations, strict=True)

@@ -85,11 +85,25 @@ class Study:
             raise RequestError(f"table: kind must be {', '.join(tables.KINDS)} or pandas, got {kind!r:.40}")
         return tables.KINDS[kind](self.rows())
 
-    def plot(self) -> "Figure":
-        """Plot acceptance by position, tokens a step, and speed-up by batch; one line for each strategy and temperature."""
+    def plot(self, *kinds: str) -> "Figure":
+        """Plot the study, one line for each strategy and temperature; all values are those of the shortest context.
+
+        Parameters
+        ----------
+        *kinds : str
+            ``"positions"`` (acceptance at each draft position, given that all before were accepted), ``"steps"`` (shares of
+            steps by their tokens), ``"speed_up"`` (by batch), ``"pareto"`` (tokens a second of one sequence and of all, by
+            batch; the grey band joins the cells that no other one exceeds in both). All four if none is named. The first
+            two are of the smallest batch.
+
+        Raises
+        ------
+        RequestError
+            If there is no such kind.
+        """
         from dflash.evaluation.study.plot import plot
 
-        return plot(self.records, self.rows())
+        return plot(self.records, self.rows(), kinds)
 
     def __repr__(self) -> str:
         warnings = dict.fromkeys(record["cell"]["warning"] for record in self.records)

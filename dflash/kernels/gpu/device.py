@@ -105,6 +105,14 @@ def description() -> dict[str, Any]:
     }
 
 
+def bus_id() -> str:
+    """Return the PCI bus id of the current GPU; the driver's management library does not know CUDA's numbers."""
+    import cupy
+
+    found: str = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.Device().id)
+    return found
+
+
 @contextmanager
 def device_errors(doing: str) -> Iterator[None]:
     """Convert CUDA errors of the ``with`` block into dflash's errors, whose messages name the operation `doing`.

@@ -14,6 +14,7 @@ from dflash.decode.registry import DRAFTERS
 from dflash.errors import NotFound, RequestError
 from dflash.evaluation.study import compare_records
 from dflash.evaluation.study import run as module
+from dflash.evaluation.study.plot import frontier
 from dflash.evaluation.study.study_file import StudyFile
 
 CASES = [case._replace(name=f"{name} {case.name}") for name in ("code", "copy") for case in dflash.load_prompts(name)[:2]]
@@ -218,9 +219,36 @@ def test_lossy_and_synthetic_cells_are_marked(lm):
 
 
 def test_plots_have_a_line_for_each_drafting_strategy_and_temperature(folder):
-    positions, steps, speeds = dflash.Study.read(folder).plot().axes
-    assert len(positions.lines) == len(steps.lines) == 4
-    assert len(speeds.lines) == 6 + 1
+    found = dflash.Study.read(folder)
+    positions, steps, speeds, pareto = found.plot().axes
+    drawn = [[line for line in axes.lines if len(line.get_xdata())] for axes in (positions, steps, speeds, pareto)]
+    assert [len(lines) for lines in drawn] == [4, 4, 6 + 1, 6 + 1]
+    rates = {(row["strategy"], row["temperature"], row["batch"]): row["tokens_per_second"] for row in found.rows()}
+    own = [rates["plain", 0, batch] for batch in (1, 3)]
+    assert any(list(line.get_xdata()) == own and list(line.get_ydata()) == [own[0], 3 * own[1]] for line in pareto.lines)
+
+
+def test_a_plot_of_one_kind_has_one_part(folder):
+    found = dflash.Study.read(folder)
+    assert [axes.get_title() for axes in found.plot("pareto", "steps").axes] == [
+        "speed of one and of all, by batch",
+        "tokens a step",
+    ]
+    assert len(found.plot("positions").axes) == 1
+    with pytest.raises(RequestError, match="there are positions, steps, speed_up, pareto, got 'pareta'"):
+        found.plot("pareta")
+
+
+def test_no_cell_exceeds_those_of_the_frontier_in_both():
+    points = [(1, 5), (2, 5), (3, 1), (2, 4), (3, 2), (0, 6), (0, 5)]
+    assert list(frontier(points)) == [(3, 2), (2, 5), (0, 6)]
+
+
+def test_a_record_says_how_fast_the_machine_was(folder):
+    for record in dflash.Study.read(folder).records:
+        machine = record["machine"]
+        assert 1e8 < machine["copy_bytes_per_second"] < 1e14
+        assert machine["clocks"] is None or 100 < machine["clocks"]["core_min_mhz"] <= machine["clocks"]["core_mhz"] < 1e4
 
 
 def test_differences_name_the_set_up_first(folder, tmp_path):
@@ -228,6 +256,7 @@ def test_differences_name_the_set_up_first(folder, tmp_path):
     for path in folder.iterdir():
         record = json.loads(path.read_text(encoding="utf-8"))
         record["setup"]["cpu"] = {"processor": "another"}
+        record["machine"]["copy_bytes_per_second"] *= 2
         for row in record["requests"]:
             row["decode_seconds"] /= 2
         (tmp_path / path.name).write_text(json.dumps(record), encoding="utf-8")
@@ -235,6 +264,7 @@ def test_differences_name_the_set_up_first(folder, tmp_path):
     lines = found.splitlines()
     assert lines[0] == "different set-ups:"
     assert "setup cpu processor" in found.partition("\n\n")[0]
+    assert "copy bandwidth: " in found.partition("\n\n")[0]
     assert len([line for line in lines if "2.00 [2.00, 2.00]" in line]) == 12
     assert "+0.00 [+0.00, +0.00]" in found
     one, other = sorted(folder.iterdir())[:2]
