@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import update_wrapper
+from functools import partial
 from itertools import islice
-from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -22,15 +21,13 @@ from markupsafe import Markup
 from dflash.model.text.template_budget import current
 from dflash.model.text.template_code import CountingCodeGenerator
 from dflash.model.text.template_guards import (
-    call_text_method,
-    check_method,
+    guarded,
     guarded_filters,
     guarded_tests,
     limit_widths,
     made,
     minus,
     percent,
-    plus,
     power,
     times,
 )
@@ -116,7 +113,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.binop_table.update({"+": plus, "-": minus, "*": times, "**": power, "%": percent})
+        self.binop_table.update(
+            {"+": lambda left, right: made(left + right), "-": minus, "*": times, "**": power, "%": percent}
+        )
         self._safe: dict[tuple[type, str], bool] = {}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -167,59 +166,43 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     @staticmethod
     def concat(chunks: Iterable[str]) -> str:
         """Join the pieces of the output, counting their characters as they are generated."""
-        budget = current()
-        if type(chunks) is list:
-            budget.make(sum(map(len, chunks)))
-            return "".join(chunks)
         parts, chunks = [], iter(chunks)
         while some := list(islice(chunks, _CHUNKS)):
-            budget.make(sum(map(len, some)))
+            current().make(sum(map(len, some)))
             parts += some
         return "".join(parts)
 
     def call(__self, __context: Context, __callable: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call an object from a template; parameter names are those of the base class, so that keywords can't collide."""
-        kind = type(__callable)
         if len(args) > _MANY:
             current().step(len(args))
-        if kind is Macro:
+        if type(__callable) is Macro:
             return __context.call(__callable, *args, **kwargs)
         scope = {name: kwargs.pop(name) for name in _SCOPES if name in kwargs}
-        if kind is BuiltinMethodType or kind is MethodType:
-            owner = __callable.__self__
-            if isinstance(owner, str):
-                return call_text_method(__callable, owner, args, kwargs)
-            check_method(__callable.__name__, owner)
-        for value in (*args, *kwargs.values()):
-            current().examine(value)
-        return made(super().call(__context, __callable, *args, **kwargs, **scope))
+        owner = getattr(__callable, "__self__", None)
+        call = partial(super().call, __context, __callable, **scope)
+        if isinstance(owner, str | int | list | tuple | range):
+            return guarded(__callable.__name__, lambda _, *args, **kwargs: call(*args, **kwargs), (owner, *args), kwargs)
+        return guarded("", call, args, kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return a bounded replacement for ``format`` or ``format_map`` of a string; None for any other value."""
-        if not isinstance(value, BuiltinMethodType | MethodType) or value.__name__ not in ("format", "format_map"):
+        if super().wrap_str_format(value) is None:
             return None
         text = value.__self__
-        if not isinstance(text, str):
-            return None
-        formatter = BoundedFormatter(self)
+        format = BoundedFormatter(self).vformat  # noqa: A001
         if isinstance(text, Markup):
-            formatter = BoundedEscapeFormatter(self, escape=text.escape)
-
-        def run(*args: Any, **kwargs: Any) -> str:
-            if value.__name__ == "format_map":
-                if kwargs or len(args) != 1:
-                    raise TypeError("format_map() takes exactly one argument and no keyword arguments")
-                kwargs, args = args[0], ()
-            return type(text)(formatter.vformat(text, args, kwargs))
-
-        return update_wrapper(run, value)
+            format = BoundedEscapeFormatter(self, escape=text.escape).vformat  # noqa: A001
+        if value.__name__ == "format_map":
+            return lambda mapping: type(text)(format(text, (), mapping))
+        return lambda *args, **kwargs: type(text)(format(text, args, kwargs))
 
 
 class BoundedFormatter(SandboxedFormatter):
     """``str.format`` with bounded widths; the characters of each field are counted."""
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
-        """Convert a field by ``!r`` or ``!s``, counting its size."""
+        """Count the size of a field that ``!r`` or ``!s`` converts."""
         current().examine(value)
         return super().convert_field(value, conversion)
 
@@ -240,7 +223,9 @@ def environment() -> BoundedEnvironment:
     Returns: trims blocks; has loop controls, ``generation``, ``raise_exception``, ``strftime_now`` and a ``tojson`` that
         keeps the order of keys and does not escape HTML. Jinja's ``lipsum`` is removed.
     """
-    sandbox = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+    extensions = [GenerationTag, loopcontrols]
+    # optimized, a constant expression that makes a long list would be part of the code, which makes it anew without a count
+    sandbox = BoundedEnvironment(optimized=False, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     sandbox.filters["tojson"] = _tojson
     sandbox.filters = guarded_filters(sandbox.filters)
     sandbox.tests = guarded_tests(sandbox.tests)

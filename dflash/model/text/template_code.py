@@ -32,63 +32,36 @@ class CountingCodeGenerator(CodeGenerator):
 class Checks(NodeTransformer):
     """Inserts calls of `dflash.model.text.jinja_sandbox.BoundedEnvironment` where work could grow without bound.
 
-    Each body of a loop or macro counts its nodes when it is entered. Values that are printed, joined, compared, sliced or
-    used as computed keys are measured.
+    Each body of a loop or macro counts its nodes when it is entered, and each test of an item. Values that are printed,
+    joined, compared, sliced or used as computed keys are measured.
     """
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        """Count each item and each test of an item."""
-        if node.test is not None:
+    def generic_visit(self, node: nodes.Node) -> nodes.Node:
+        """Add the checks of one node, whose children have theirs."""
+        counts: list[nodes.Node] = []
+        if isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block):
+            more = 1 if isinstance(node, nodes.For) else _CALL
+            counts = [nodes.ExprStmt(_steps(node, more), lineno=node.lineno)]
+        if isinstance(node, nodes.For) and node.test is not None:
             node.test = nodes.And(_steps(node.test), node.test, lineno=node.lineno)
-        return self._counted(node)
-
-    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:  # noqa: N802
-        """Count each call."""
-        return self._counted(node, more=_CALL)
-
-    visit_CallBlock = visit_Block = visit_Macro  # noqa: N815
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
-        """Measure what is printed."""
-        self.generic_visit(node)
-        node.nodes = [_checked("printed", each) for each in node.nodes]
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        """Measure the operands of ``~``, which are also the size of the result."""
-        self.generic_visit(node)
-        node.nodes = [_checked("joined", each) for each in node.nodes]
-        return node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        """Measure the operands of a comparison unless one is a constant, which bounds its cost."""
-        self.generic_visit(node)
-        constant = any(isinstance(side, _CONSTANTS) for side in (node.expr, *(operand.expr for operand in node.ops)))
-        if not constant:
-            node.expr = _checked("examined", node.expr)
-        for operand in node.ops:
-            if not constant or operand.op in ("in", "notin"):
-                operand.expr = _checked("examined", operand.expr)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        """Measure slices, and computed keys, which are hashed."""
-        self.generic_visit(node)
-        if isinstance(node.arg, nodes.Slice):
+        super().generic_visit(node)
+        if isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block):
+            node.body[:0] = counts
+        elif isinstance(node, nodes.Output | nodes.Concat):  # the operands of ``~`` are also the size of its result
+            check = "printed" if isinstance(node, nodes.Output) else "joined"
+            node.nodes = [_checked(check, each) for each in node.nodes]
+        elif isinstance(node, nodes.Compare):  # a constant bounds the cost, but that of a search
+            constant = any(isinstance(side, _CONSTANTS) for side in (node.expr, *(operand.expr for operand in node.ops)))
+            node.expr = node.expr if constant else _checked("examined", node.expr)
+            for operand in node.ops:
+                if not constant or operand.op in ("in", "notin"):
+                    operand.expr = _checked("examined", operand.expr)
+        elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
             return _checked("made", node)
-        node.arg = _checked("examined", node.arg)
-        return node
-
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
-        """Measure the computed keys of a new mapping."""
-        self.generic_visit(node)
-        node.key = _checked("examined", node.key)
-        return node
-
-    def _counted(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block, more: int = 1) -> nodes.Node:
-        count = nodes.ExprStmt(_steps(node, more), lineno=node.lineno)
-        self.generic_visit(node)
-        node.body.insert(0, count)
+        elif isinstance(node, nodes.Getitem):  # keys are hashed
+            node.arg = _checked("examined", node.arg)
+        elif isinstance(node, nodes.Pair):
+            node.key = _checked("examined", node.key)
         return node
 
 

@@ -10,7 +10,7 @@ import dflash.model.text.template_budget as budget
 from dflash.errors import TemplateError
 from dflash.model.text.chat_template import MAX_MESSAGE, MAX_SOURCE, ChatTemplate
 from dflash.model.text.jinja_sandbox import environment
-from dflash.model.text.template_guards import CHEAP_FILTERS, FILTER_GUARDS, guarded_filters
+from dflash.model.text.template_guards import CHEAP_FILTERS, COSTS
 
 HELLO = [{"role": "user", "content": "hi"}]
 NS = "{% set ns = namespace(s='aaaaaaaa', l=[1], t=(1,), u=(1,), d={'a': 1}, x=3, g=[1]) %}"
@@ -35,6 +35,7 @@ STOPPED = {
     "a filter over a block": "{% filter center(5000000000) %}a{% endfilter %}",
     "zfill": "{{ 'a'.zfill(10**10) }}",
     "tabs": "{{ '\t'.expandtabs(2000000000) }}",
+    "center in a block's setting": "{% autoescape 'a' | center(5000000000) %}{% endautoescape %}",
     "width of a format": "{{ '%1000000000d' % 5 }}",
     "width behind a key": "{{ '%(a(b))1000000000d' % {'a(b)': 5} }}",
     "width given apart": "{{ '%*d' % (1000000000, 5) }}",
@@ -94,6 +95,13 @@ STOPPED = {
     + MANY
     + "{{ m(*range(100000)) }}{% endfor %}",
     "searching": "{% set x = 'a' * 60000000 %}" + MANY + "{% if 'b' in x %}{% endif %}{% endfor %}",
+    "long attributes": "{{ range(100000) | map(attribute='real.' * 100000 ~ 'real') | list }}",
+    "splitting, kept": NS + MANY + "{% set ns.l = ns.l + [('a ' * 1000).split()] %}{% endfor %}",
+    "kept groups of one": NS + MANY + "{% set ns.l = ns.l + [[1] | batch(1000000, 0)] %}{% endfor %}",
+    "a field of a namespace": NS + HUNDRED + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ '{0.l}'.format(ns) }}",
+    "the same, named": NS
+    + HUNDRED
+    + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ '{n[l]}'.format_map({'n': {'l': ns.l}}) }}",
     "finding": "{% set x = 'a' * 60000000 %}" + MANY + "{% set y = x.find('b') %}{% endfor %}",
     "counting": "{% set x = range(100000) | list %}" + MANY + "{% set y = x.count(-1) %}{% endfor %}",
     "slices": "{% set x = 'a' * 10000000 %}" + MANY + "{% set y = x[1:] %}{% endfor %}",
@@ -253,8 +261,7 @@ def test_every_filter_is_looked_at():
     """A filter added by a new version of Jinja must be reviewed before templates may use it."""
     measured_by_their_arguments = {
         *("capitalize", "e", "escape", "forceescape", "int", "items", "lower", "map", "reject", "rejectattr", "reverse"),
-        *("select", "selectattr", "string", "upper"),
+        *("dictsort", "groupby", "max", "min", "select", "selectattr", "sort", "string", "truncate", "unique", "upper"),
     }
     filters = environment().filters
-    assert filters.keys() == FILTER_GUARDS.keys() | CHEAP_FILTERS | measured_by_their_arguments
-    assert guarded_filters(filters).keys() == filters.keys()
+    assert filters.keys() - COSTS.keys() == CHEAP_FILTERS | measured_by_their_arguments
