@@ -97,9 +97,8 @@ def draft_as_text(about: JsonObject) -> str:
     lines = [
         ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
         ("file", draft["file"]),
-        ("block", f"{draft['block']} rows, {draft['draft_tokens']} draft tokens, mask token {draft['mask']}"),
-        ("reads", f"outputs of target layers {', '.join(map(str, draft['target_layer_ids']))}, width {draft['width']}"),
-        *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
+        ("reads", f"outputs of target layers {_layer_ids(draft['target_layer_ids'])}, width {draft['width']}"),
+        *(_head(draft) if draft["kind"] == "eagle3" else _block(draft)),
         ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
     ]
     if "selector" in draft:
@@ -114,8 +113,29 @@ def draft_as_text(about: JsonObject) -> str:
         ("", f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}")
         for kind, part in about["quantization"].items()
     ]
-    lines.append(("context", f"{size(memory['context_per_sequence'])} per sequence"))
+    if "kv_per_token" in memory:
+        lines.append(("KV cache", f"f16, {size(memory['kv_per_token'])} per token"))
+    else:
+        lines.append(("context", f"{size(memory['context_per_sequence'])} per sequence"))
     return _aligned(lines)
+
+
+def _layer_ids(ids: list[int] | str) -> str:
+    return ids if isinstance(ids, str) else ", ".join(map(str, ids))
+
+
+def _block(draft: JsonObject) -> Iterator[tuple[str, str]]:
+    yield "block", f"{draft['block']} rows, {draft['draft_tokens']} draft tokens, mask token {draft['mask']}"
+    for i, layer in enumerate(draft["layers"]):
+        yield "layers" if i == 0 else "", _layer(i, layer)
+
+
+def _head(draft: JsonObject) -> Iterator[tuple[str, str]]:
+    yield "vocabulary", f"drafts {draft['draft_vocabulary']:,} of {draft['vocabulary']:,} tokens"
+    norms = {"none": "features as they are", "whole": "norm of all features", "layers": "norm of each layer's features"}
+    residual = "normed" if draft["normed_residual"] else "plain"
+    fed_back = ", feeds back normed states" if draft["normed_output"] else ""
+    yield "layer", f"{norms[draft['feature_norm']]}, {residual} residual stream{fed_back}"
 
 
 def _layer(i: int, layer: JsonObject) -> str:

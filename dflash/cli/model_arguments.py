@@ -142,7 +142,7 @@ def add_draft(parser: argparse._ActionsContainer) -> None:
         action=_AsTyped,
         type=int,
         metavar="N",
-        help="draft vocabulary of a block draft or MTP head: the first N tokens (default: adapts to the output)",
+        help="draft vocabulary of a block draft or a head: the first N tokens (default: adapts to the output)",
     )
 
 

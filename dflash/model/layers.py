@@ -14,7 +14,7 @@ from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
-from dflash.model.weights import HostTensors, Weights, attention_bias, experts_of, head_norms
+from dflash.model.weights import HostTensors, LayerTensors, Weights, attention_bias, experts_of, head_norms
 from dflash.model.workspace import ModelWorkspace, RowArrays
 
 Floats = NDArray[np.float32]
@@ -70,7 +70,7 @@ class FullAttention:
     Reads `normed`, adds to `stream`.
     """
 
-    def __init__(self, weights: Weights, config: Config, space: ModelWorkspace, k: np.ndarray, v: np.ndarray) -> None:
+    def __init__(self, weights: LayerTensors, config: Config, space: RowArrays, k: np.ndarray, v: np.ndarray) -> None:
         a = space.all
         sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")

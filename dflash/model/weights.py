@@ -28,6 +28,13 @@ class HostTensors(Protocol):
         """Return a small tensor. Called once, when the model is built."""
 
 
+class LayerTensors(HostTensors, Protocol):
+    """Tensors of a layer with attention."""
+
+    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
+        """Return several matrices; where the file stores them fused in one, its row ranges. Called once, as `matrix`."""
+
+
 class TargetTensors(HostTensors, Protocol):
     """Tensors of a target model, or of one of its blocks, of which some are optional."""
 

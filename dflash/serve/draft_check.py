@@ -5,11 +5,17 @@ from dflash.errors import DFlashError, RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.config import Config
 from dflash.model.draft.files.open_draft import is_draft
+from dflash.model.eagle.files import is_eagle
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.serve.strategy_choice import Defaults, named
 
-_WORDS = {"dflash": {"dflash", "dspark", "ddtree"}, "mtp": {"mtp", "mtp-tree"}, "draft-model": {"draft-model"}}
+_WORDS = {
+    "dflash": {"dflash", "dspark", "ddtree"},
+    "eagle3": {"eagle3", "eagle3-tree"},
+    "mtp": {"mtp", "mtp-tree"},
+    "draft-model": {"draft-model"},
+}
 """Kind of draft file to the names of strategies that use it."""
 
 
@@ -45,7 +51,7 @@ def _kinds(draft: str) -> list[str]:
     """Return the strategies that can use a file, by its content."""
     path = resolve(draft, folders=True)
     if is_draft(path):
-        return ["dflash"]
+        return ["eagle3" if is_eagle(path) else "dflash"]
     with GGUFFile.open(path) as file:
         if "token_embd.weight" not in file.tensors:
             return ["mtp"]

@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from eagle_heads import CASES, write_speculators
 from tqdm import tqdm
 
 from dflash.__main__ import main
@@ -235,6 +236,22 @@ def test_info_of_a_draft(capsys):
     about = json.loads(capsys.readouterr().out)
     assert draft_as_text(about) == text.rstrip("\n")
     assert about["memory"]["weights"] == sum(part["bytes"] for part in about["quantization"].values())
+
+
+def test_info_of_an_eagle_head(capsys, tmp_path):
+    folder = str(write_speculators(tmp_path / "head", **CASES["qwen3, 3.1"]))
+    assert main(["info", folder]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "EAGLE-3 head, 0 M",
+        "target layers 0, 1, 3, width 96",
+        "drafts 128 of 512 tokens",
+        "norm of each layer's features, plain residual stream, feeds back normed states",
+        "f16, 256 B per token",
+    ):
+        assert words in text
+    assert main(["info", folder, "--json"]) == 0
+    assert draft_as_text(json.loads(capsys.readouterr().out)) == text.rstrip("\n")
 
 
 def test_bench(capsys, monkeypatch):

@@ -96,7 +96,7 @@ def test_words():
         "dflash",
     ]
     assert {word for text in NAMED for word in words_of(text)} < set(words())
-    assert set(words()) == set(re.findall("[a-z-]+", names()))
+    assert set(words()) == set(re.findall("[a-z][a-z0-9-]*", names()))
 
 
 def test_draft_options_reach_the_drafters_of_a_name():
@@ -215,7 +215,7 @@ def test_a_name_belongs_to_one_class(table):
     for word in ("mtp", "first"):
         with pytest.raises(ValueError, match=f"register: '{word}' is the name of .*; choose another"):
             register(word)(PromptLookup)
-    with pytest.raises(ValueError, match="'My Drafter' must consist of lower-case letters and hyphens"):
+    with pytest.raises(ValueError, match="'My Drafter' must consist of lower-case letters, digits and hyphens"):
         register("My Drafter")(PromptLookup)
     assert register("lookup", number="TOKENS", parameter="n_draft")(PromptLookup) is PromptLookup, "a cell that runs again"
 

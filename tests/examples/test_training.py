@@ -17,7 +17,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.model import Model
-from dflash.model.mtp import MtpRequest
+from dflash.model.recurrent_head import HeadRequest
 
 torch = pytest.importorskip("torch")
 run, training = (pytest.importorskip(f"train_draft.{name}") for name in ("run", "training"))
@@ -98,7 +98,7 @@ def test_a_head_computes_what_dflash_runs(lm, texts, teacher):
         for n in (1, 7, len(text.tokens) - 1):
             with closing(head.state()) as state:
                 tokens, trunk = text.tokens[1 : n + 1], text.hidden[:n].astype(np.float32)
-                found = head.propose([MtpRequest(state, tokens, trunk, 1, SampleParams(), n + 1, 8)])[0]
+                found = head.propose([HeadRequest(state, tokens, trunk, 1, SampleParams(), n + 1, 8)])[0]
             assert_close(f"after {n}", scores[n - 1][found.ids[0]], found.scores[0], 5e-3)
 
 
@@ -118,7 +118,7 @@ def test_heads_of_architectures_draft_as_in_training(architecture, tmp_path):
         model = Model(file, config, pages=4, slots=2, kv="f32", threads=1, rows=16)
         written = gguf_files.write_mtp(tmp_path / "head.gguf", path, training.weights_of(net), kind="F32")
         with closing(load_mtp(model, written)) as head, closing(head.state()) as state:
-            found = head.propose([MtpRequest(state, tokens[1:], hidden, 3, SampleParams(), n + 1, 8)])[0]
+            found = head.propose([HeadRequest(state, tokens[1:], hidden, 3, SampleParams(), n + 1, 8)])[0]
         table = torch.from_numpy(model.weights.matrix("token_embd.weight").unpacked())
         output = torch.from_numpy(model.weights.matrix("output.weight").unpacked()) if not config.tied else table
     whole = torch.from_numpy(np.concatenate([tokens, found.ids[:2, 0]])).long()

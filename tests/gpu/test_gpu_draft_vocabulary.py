@@ -16,7 +16,7 @@ from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.vocabulary import first
 from dflash.model.loading.mtp import load_mtp
-from dflash.model.mtp import MtpRequest
+from dflash.model.recurrent_head import HeadRequest
 
 TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
@@ -117,7 +117,7 @@ def guessed(model, n, tokens, hidden, law):
     head = load_mtp(model, draft_vocab=n)
     assert head.draft_vocabs == ()
     state = head.state()
-    (found,) = head.propose([MtpRequest(state, tokens, hidden, 1, law, len(tokens) + 1, 64)])
+    (found,) = head.propose([HeadRequest(state, tokens, hidden, 1, law, len(tokens) + 1, 64)])
     state.close()
     return found
 

@@ -21,7 +21,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import expected_tensors
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.model import Model
-from dflash.model.mtp import MtpRequest
+from dflash.model.recurrent_head import HeadRequest
 
 pytest.importorskip("cupy")
 TOKENS = np.random.default_rng(1).integers(0, 300, 90).astype(np.int32)
@@ -107,7 +107,7 @@ def test_drafts_and_heads(kind, tmp_path):
                     draft.propose([DraftRequest(drafted, 7, 7, SampleParams(), 8)])[0],
                     head.propose(
                         [
-                            MtpRequest(
+                            HeadRequest(
                                 own, np.append(TOKENS[1:], 7).astype(np.int32), hidden, 3, SampleParams(), len(TOKENS) + 1, 8
                             )
                         ]

@@ -18,7 +18,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
-from dflash.model.mtp import MtpRequest
+from dflash.model.recurrent_head import HeadRequest
 
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 
@@ -38,13 +38,13 @@ def test_pairs_and_a_chain_as_recorded(model):
     head, want, (tokens, hidden) = model.attachments[MTP()], recorded(NAME), text("cuda")
     for i in range(0, 47, 5):
         state = reading(head, i)
-        (found,) = head.propose([MtpRequest(state, tokens[i + 1 : i + 2], hidden[i : i + 1], 1, SampleParams(), i + 2, 64)])
+        (found,) = head.propose([HeadRequest(state, tokens[i + 1 : i + 2], hidden[i : i + 1], 1, SampleParams(), i + 2, 64)])
         expected = log_softmax(want["mtp.logits"][i])
         assert_close(f"pair {i}", found.scores[0], expected[found.ids[0]], 4e-3)
         state.close()
     state = reading(head, 47)
     first = want["mtp.chain_inputs"][:1].astype(np.int32)
-    (found,) = head.propose([MtpRequest(state, first, hidden[47:], 3, SampleParams(), 49, 4)])
+    (found,) = head.propose([HeadRequest(state, first, hidden[47:], 3, SampleParams(), 49, 4)])
     assert state.length == 48
     assert found.ids[:, 0].tolist() == want["mtp.chain_next"].tolist()
     for scores, logits in zip(found.scores, want["mtp.chain_logits"], strict=True):
@@ -59,7 +59,7 @@ def test_company_and_chunks_change_nothing(model, law):
     states = [reading(head, n, chunk) for n, chunk in zip(starts, (1, 7, 40, 512), strict=True)]
 
     def ask(state, n, wanted):
-        return MtpRequest(state, tokens[n + 1 : n + 4], hidden[n : n + 3], wanted, law, n + 4, 8)
+        return HeadRequest(state, tokens[n + 1 : n + 4], hidden[n : n + 3], wanted, law, n + 4, 8)
 
     together = head.propose([ask(state, n, 1 + i) for i, (state, n) in enumerate(zip(states, starts, strict=True))])
     for i, n in enumerate(starts):

@@ -19,7 +19,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.model import Model
-from dflash.model.mtp import MtpRequest
+from dflash.model.recurrent_head import HeadRequest
 
 DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 GREEDY = SampleParams()
@@ -35,7 +35,7 @@ def head(request):
 
 
 def ask(state, tokens, hidden, n=1, *, law=GREEDY, width=4, position=0):
-    return MtpRequest(state, np.array(tokens, np.int32), hidden, n, law, position, width)
+    return HeadRequest(state, np.array(tokens, np.int32), hidden, n, law, position, width)
 
 
 def test_every_pair_as_recorded():

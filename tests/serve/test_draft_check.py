@@ -2,12 +2,14 @@
 
 import pytest
 from drafts import SMALL, random_weights, write_gguf
+from eagle_heads import write_speculators
 from golden import path_of
 
 import dflash
 from dflash.__main__ import main
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
+from dflash.decode.drafters.eagle import Eagle3
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafting.drafter import Strategy
 from dflash.errors import RequestError, Unsupported
@@ -105,10 +107,12 @@ class FakeWorker:
             raise Unsupported(f"{strategy.drafter!r} is of another model")
 
 
-def test_the_kind_of_a_file_selects_the_strategies():
+def test_the_kind_of_a_file_selects_the_strategies(tmp_path):
+    eagle = str(write_speculators(tmp_path / "eagle"))
     whole, with_head = str(path_of("qwen35-r2-untied-F32")), str(path_of("qwen35-r2-mtp-F16"))
     for draft, refused, asked in (
         ("demo-draft", (), [DFlash("demo-draft")]),
+        (eagle, (), [Eagle3(eagle)]),
         (whole, (), [DraftModel(whole)]),
         (with_head, (), [MTP(with_head)]),
         (with_head, (MTP,), [MTP(with_head), DraftModel(with_head)]),

@@ -11,6 +11,7 @@ from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafters.dflash import DFlash, DSpark
 from dflash.decode.drafters.ddtree import DDTree
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafters.eagle import Eagle3
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafters.suffix import SuffixDecoding
 from dflash.decode.drafters.draft_model import DraftModel
@@ -26,6 +27,7 @@ __all__ = [
     "DFlash",
     "DSpark",
     "DraftModel",
+    "Eagle3",
     "FirstOf",
     "Plain",
     "PromptLookup",

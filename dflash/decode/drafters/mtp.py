@@ -1,4 +1,4 @@
-"""Draft with the multi-token prediction (MTP) head of the target."""
+"""Draft with a head that continues from its own hidden states, such as the multi-token prediction (MTP) head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.loading.target import loaded_model
-from dflash.model.mtp import MtpRequest
+from dflash.model.recurrent_head import HeadRequest
 from dflash.model.state.host_arrays import checked, placed_like, to_host
 from dflash.model.state.sequence_state import Snapshot
 
@@ -30,26 +30,52 @@ if TYPE_CHECKING:
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
     from dflash.model.cuda.mtp import DeviceMtpHead
+    from dflash.model.eagle.head import EagleHead
     from dflash.model.mtp import MtpHead
     from dflash.model.protocols.device_drafter import DraftTrees
     from dflash.model.protocols.target import TargetModel
     from dflash.model.state.host_arrays import HostArrays
     from dflash.model.state.sequence_state import State
 
+    Head = MtpHead | DeviceMtpHead | EagleHead
+
 DEPTH = 3
 """Default number of draft tokens: each costs a pass of the head and is accepted less often than the one before it."""
 
 
-_DRAFT_OPTIONS = {"draft": "file", "draft_vocab": "draft_vocab"}
+DRAFT_OPTIONS = {"draft": "file", "draft_vocab": "draft_vocab"}
+"""Draft options that names of heads take, each with the parameter that it sets."""
+
+
+class HeadDrafter(ModelDrafter["_HeadState"]):
+    """Drafts with a head that continues from its own hidden states, one pass for each draft token."""
+
+    def warm(self, attachment: Head) -> Iterable[None]:
+        """Capture the graphs of a head on a GPU."""
+        return attachment.warm(DEPTH) if attachment.device == "cuda" else ()
+
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> _HeadSnapshot:
+        """See `Drafter`."""
+        head, n = model.attachments[self], len(arrays.get("unread", ()))
+        unread = checked(arrays, "unread", (n, head.n_features), np.float32)
+        return _HeadSnapshot(Snapshot.from_host(head.pools, arrays), placed_like(unread, head.pools.k))
+
+    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: _HeadSnapshot | None = None) -> bool:  # noqa: ARG002
+        """Return True if the head has read all of these tokens, but for the features in the snapshot."""
+        return snapshot is not None and snapshot.cache.length + len(snapshot.unread) == length
+
+    def start(self, session: SessionView, model: TargetModel, snapshot: _HeadSnapshot | None = None) -> _HeadState:
+        """Take a sequence of the head for the session."""
+        return _HeadState(*self.attached(session, model), snapshot)
 
 
 _TREE = "Draft a tree of tokens with the MTP head of the model's file: several candidates for each position."
 
 
-@register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=_DRAFT_OPTIONS, spare_draft=True, about=_TREE)
-@register("mtp", number="DEPTH", shape=Chain, takes=_DRAFT_OPTIONS, spare_draft=True)
+@register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=DRAFT_OPTIONS, spare_draft=True, about=_TREE)
+@register("mtp", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS, spare_draft=True)
 @dataclass(frozen=True, repr=False)
-class MTP(ModelDrafter["_MtpState"]):
+class MTP(HeadDrafter):
     """Draft with the MTP head of the model's file, one pass for each draft token.
 
     In a tree, the head continues from the likeliest token of each position.
@@ -70,27 +96,9 @@ class MTP(ModelDrafter["_MtpState"]):
         """Load the head."""
         return load_mtp(loaded_model(model), self.file, draft_vocab=self.draft_vocab)
 
-    def warm(self, attachment: MtpHead | DeviceMtpHead) -> Iterable[None]:
-        """Capture the graphs of a head on a GPU."""
-        return attachment.warm(DEPTH) if attachment.device == "cuda" else ()
 
-    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> _MtpSnapshot:
-        """See `Drafter`."""
-        head, n = model.attachments[self], len(arrays.get("unread", ()))
-        unread = checked(arrays, "unread", (n, head.config.width), np.float32)
-        return _MtpSnapshot(Snapshot.from_host(head.pools, arrays), placed_like(unread, head.pools.k))
-
-    def can_start_at(self, model: TargetModel, n_prompt: int, length: int, snapshot: _MtpSnapshot | None = None) -> bool:  # noqa: ARG002
-        """Return True if the head has read all of these tokens, but for the hidden states in the snapshot."""
-        return snapshot is not None and snapshot.cache.length + len(snapshot.unread) == length
-
-    def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
-        """Take a sequence of the head for the session."""
-        return _MtpState(*self.attached(session, model), snapshot)
-
-
-class _MtpSnapshot:
-    """Cache of the head and the target's hidden states that it has not read."""
+class _HeadSnapshot:
+    """Cache of the head and the target's features that it has not read."""
 
     def __init__(self, cache: Snapshot, unread: Any) -> None:
         self.cache, self.unread = cache, unread
@@ -106,31 +114,33 @@ class _MtpSnapshot:
         self.cache.close()
 
 
-class _MtpState(ModelDrafterState):
+class _HeadState(ModelDrafterState):
     """State of the head for one session.
 
-    The head reads hidden state j together with token j + 1, so the last hidden state waits until that token is known.
+    The head reads the target's features at position j together with token j + 1, so the last features wait until that
+    token is known.
 
     Attributes
     ----------
-    unread : float32 (n, D)
-        Hidden states that the head has not read. If the GPU has read the last one ahead, it stays here until a draft is
+    unread : float32 (n, F)
+        Features that the head has not read. If the GPU has read the last one ahead, it stays here until a draft is
         made from it. If none is made, the head reads it again.
     is_read : bool
-        True if the GPU has read the only state of `unread` ahead.
+        True if the GPU has read the only row of `unread` ahead.
     """
 
-    draft_model: MtpHead | DeviceMtpHead
+    draft_model: Head
     state: State
 
     def __init__(
         self,
-        head: MtpHead | DeviceMtpHead,
+        head: Head,
         session: SessionView,
         diagnostics: DraftDiagnostics,
-        snapshot: _MtpSnapshot | None,
+        snapshot: _HeadSnapshot | None,
     ) -> None:
         super().__init__(head, session, diagnostics, head.draft_vocabs, head.config.n_vocab)
+        self.capture = head.target_layer_ids
         self.unread, self.is_read = head.join([]), False
         with self.owned(head.state()):
             if snapshot is not None:
@@ -145,18 +155,18 @@ class _MtpState(ModelDrafterState):
             length = max(length, len(self.session.token_ids) - 1 + PENDING)
         self.state.reserve(length - self._n_absent - self.state.length)
 
-    def request(self, max_draft: int) -> MtpRequest | None:
-        """Return the request for a draft; None if there is room for no token, or no hidden state was observed yet."""
+    def request(self, max_draft: int) -> HeadRequest | None:
+        """Return the request for a draft; None if there is room for no token, or no features were observed yet."""
         n, width = self.wants(self.shape.depth or DEPTH, max_draft)
         if n < 1 or not len(self.unread):
             return None
-        position, params, (tokens, hidden) = len(self.session.token_ids), self.params, self.new()
-        return MtpRequest(
-            self.state, tokens, hidden, n, params, position, width, self._vocab_tracker.select(self.session.token_ids)
+        position, params, (tokens, features) = len(self.session.token_ids), self.params, self.new()
+        return HeadRequest(
+            self.state, tokens, features, n, params, position, width, self._vocab_tracker.select(self.session.token_ids)
         )
 
     def can_defer(self) -> bool:
-        """See `ModelDrafterState`. The head needs a hidden state."""
+        """See `ModelDrafterState`. The head needs the features of a position."""
         return len(self.unread) > 0 and super().can_defer()
 
     def device_request(self) -> tuple[DeviceDraftRequest[State], int]:
@@ -170,13 +180,13 @@ class _MtpState(ModelDrafterState):
         return DeviceDraftRequest(self.state, self.session.sampler.params, n, width, nodes, draft_vocab), nodes
 
     @staticmethod
-    def candidates(drafter_states: Sequence[_MtpState], requests: Sequence[MtpRequest]) -> list[Candidates]:
+    def candidates(drafter_states: Sequence[_HeadState], requests: Sequence[HeadRequest]) -> list[Candidates]:
         """Run one pass over the new tokens of all sessions, then one for each further draft token."""
         return drafter_states[0].draft_model.propose(requests)
 
     @staticmethod
     def device_drafts(
-        drafter_states: Sequence[_MtpState], requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]
+        drafter_states: Sequence[_HeadState], requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]
     ) -> DraftTrees | None:
         """See `ModelDrafterState`. Takes the drafts that were launched ahead, if there are any."""
         head = drafter_states[0].draft_model
@@ -196,14 +206,14 @@ class _MtpState(ModelDrafterState):
         return super().plan_next()
 
     def new(self) -> tuple[np.ndarray, Any]:
-        """Return the tokens to read and the hidden states before them."""
+        """Return the tokens to read and the features before them."""
         if self.is_read:
             self.state.cut(self.state.length - 1)
             self.is_read = False
         return self._tokens(len(self.unread)), self.unread
 
     def all_read(self) -> None:
-        """Drop the hidden states that the head has read."""
+        """Drop the features that the head has read."""
         self.unread, self.is_read = self.unread[:0], False
 
     def draft_of(self, candidates: Candidates, max_draft: int) -> Draft:
@@ -214,20 +224,20 @@ class _MtpState(ModelDrafterState):
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         if self.is_read:
             self.all_read()
-        n = self.count_rows(rows)
-        if self.draft_model.record_accepted(self.state, out.hidden, n):
-            last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
-            self.unread, self.is_read = out.hidden[last : last + 1], True
+        n, features = self.count_rows(rows), self.draft_model.features_of(out)
+        if self.draft_model.record_accepted(self.state, features, n):
+            last = range(len(features))[rows][-1] if isinstance(rows, slice) else rows[-1]
+            self.unread, self.is_read = features[last : last + 1], True
             return
-        self.unread = self.draft_model.extended(self.state, self.unread, out.hidden, rows)
+        self.unread = self.draft_model.extended(self.state, self.unread, features, rows)
         if len(self.unread) > PENDING:
             # a chunk of the prompt, or steps without a draft
             self.draft_model.read(self.state, self._tokens(len(self.unread) - 1), self.unread[:-1])
             self.unread = self.draft_model.join([self.unread[-1:]])
 
-    def snapshot(self) -> _MtpSnapshot:
+    def snapshot(self) -> _HeadSnapshot:
         self.new()
-        return _MtpSnapshot(self.state.snapshot(), self.draft_model.join([self.unread]))
+        return _HeadSnapshot(self.state.snapshot(), self.draft_model.join([self.unread]))
 
     def _tokens(self, n: int) -> np.ndarray:
         """Return the first `n` tokens that the head has not read."""

@@ -26,9 +26,9 @@ MAX_PARTS = 8
 MAX_NESTING = 2
 """Most brackets within brackets: ``adaptive(first(lookup, mtp:2), dflash)`` has two."""
 
-_WORD = re.compile(r"[a-z-]+")
-_CALL = re.compile(r"([a-z-]+)(?::([1-9]\d{0,3}))?(?:\((.*)\))?")
-_WORD_AND_BRACKET = re.compile(r"([a-z-]+)(\s*\()?")
+_WORD = re.compile(r"[a-z][a-z0-9-]*")
+_CALL = re.compile(r"([a-z][a-z0-9-]*)(?::([1-9]\d{0,3}))?(?:\((.*)\))?")
+_WORD_AND_BRACKET = re.compile(r"([a-z][a-z0-9-]*)(\s*\()?")
 
 T = TypeVar("T", bound=type)
 
@@ -148,7 +148,7 @@ def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
     Parameters
     ----------
     word : str
-        The name: lower-case letters and hyphens.
+        The name: a lower-case letter, then also digits and hyphens.
     *aliases : str
         Further names with the same meaning; `name` never returns them.
     number : str, optional

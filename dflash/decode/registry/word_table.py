@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
-_WORD = re.compile(r"[a-z-]+")
+_WORD = re.compile(r"[a-z][a-z0-9-]*")
 
 
 class Registered(Protocol):
@@ -53,11 +53,11 @@ class WordTable(Mapping[str, E]):
         Raises
         ------
         ValueError
-            If the word has other characters than lower-case letters and hyphens, or belongs to another class.
+            If the word has other characters than lower-case letters, digits and hyphens, or belongs to another class.
         """
         word, kind, known = entry.word, entry.kind, self._entries.get(entry.word)
         if _WORD.fullmatch(word) is None:
-            raise ValueError(f"register: {word!r} must consist of lower-case letters and hyphens")
+            raise ValueError(f"register: {word!r} must consist of lower-case letters, digits and hyphens")
         if known is not None and (known.kind.__module__, known.kind.__name__) != (kind.__module__, kind.__name__):
             raise ValueError(f"register: {word!r} is the name of {known.kind.__name__}; choose another")
         self._entries[word] = entry

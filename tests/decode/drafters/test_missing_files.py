@@ -16,7 +16,7 @@ BLOCK_DRAFTS = ("dflash", "dspark", "ddtree")
 def test_the_demo_lacks_a_small_model_only():
     with GGUFFile.open(resolve("demo")) as file:
         assert known_draft(file) == "demo-draft"
-        assert set(strategies_without_files(file)) == {"draft-model"}
+        assert set(strategies_without_files(file)) == {"draft-model", "eagle3", "eagle3-tree"}
 
 
 def test_a_model_without_drafts(monkeypatch, tmp_path):

@@ -31,7 +31,7 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.mtp import MtpRequest, nothing_to_flush
+from dflash.model.recurrent_head import HeadRequest, nothing_to_flush
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -56,6 +56,7 @@ class DeviceMtpHead:
     """
 
     device: Literal["cuda"] = "cuda"
+    target_layer_ids: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class DeviceMtpHead:
         common: Sequence[Vocabulary] = (),
     ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
+        self.n_features = config.width
         self._target, self._file, self.draft_vocabs = model, file, common
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
         # two more pages for each slot: a snapshot's copy of a last page, and draft tokens beyond the end of a text
@@ -112,6 +114,10 @@ class DeviceMtpHead:
         """Begin a sequence; see `MtpHead.state`."""
         return State(self.pools, nothing_to_flush)
 
+    def features_of(self, out: Any) -> Any:
+        """Return the trunk's hidden states in a `Forward`; see `RecurrentHead.features_of`."""
+        return out.hidden
+
     def join(self, parts: Sequence[Any]) -> Any:
         """Concatenate hidden states to one new array (N, D)."""
         out, at = device.empty(sum(map(len, parts)), self.config.width), 0
@@ -146,7 +152,7 @@ class DeviceMtpHead:
             self._chain.lay([state], hidden)
             self._chain.run(size)
 
-    def propose(self, requests: Sequence[MtpRequest]) -> list[Candidates]:
+    def propose(self, requests: Sequence[HeadRequest]) -> list[Candidates]:
         """Read the unread tokens of some sequences and find candidates for the next ones; see `MtpHead.propose`."""
         found: list[Candidates] = []
         for start in range(0, len(requests), SEQUENCES):
@@ -155,7 +161,7 @@ class DeviceMtpHead:
                 DeviceDraftRequest(request.state, request.params, n := min(request.n_draft, MOST), 1, n, request.draft_vocab)
                 for request in part
             ]
-            self._guess(device_requests, [(request.tokens, request.hidden) for request in part], candidates=True)
+            self._guess(device_requests, [(request.tokens, request.features) for request in part], candidates=True)
             with device.device_errors("an MTP head"):
                 ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))
             for i, request in enumerate(part):

@@ -64,12 +64,13 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     refuse_lilicorr({**config, **inner})
     exported = name.endswith("Speculator")
     keys = JsonKeys(inner, config, *([top.object("transformer_layer_config")] if exported else []))
-    _refuse_other_mathematics(keys)
+    refuse_other_layers(keys)
+    _refuse_other_heads(keys)
     n_layers = keys.integer("num_hidden_layers", high=MAX_BLOCKS)
     heads, width = keys.integer("num_attention_heads", high=MAX_HEADS), keys.integer("hidden_size", high=MAX_WIDTH)
-    slides = _slides(keys, n_layers)
-    windows = _windows(keys, slides)
-    scaling = _scaling(keys)
+    sliding = slides(keys, n_layers)
+    windows = _windows(keys, sliding)
+    scaling = rope_scaling(keys)
     return DraftConfig(
         kind=kind,
         width=width,
@@ -80,13 +81,13 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
         head_size=keys.integer("head_dim", max(width // heads, 1), high=MAX_HEAD_SIZE),
         n_vocab=keys.integer("vocab_size", 0),
         norm_eps=keys.number("rms_norm_eps", low=0, high=1),
-        rope_base=_rope(keys).number("rope_theta", low=RopeScaling.smallest_base(scaling), high=1e12),
+        rope_base=rope_keys(keys).number("rope_theta", low=RopeScaling.smallest_base(scaling), high=1e12),
         rope_scaling=scaling,
         block=keys.integer("block_size", 16, high=1 << 16),
         mask=keys.integer("mask_token_id", low=0),
         target_layer_ids=_taps(keys, n_layers, exported=exported),
         windows=windows,
-        causal=_causal(keys, slides),
+        causal=_causal(keys, sliding),
         logit_scale=keys.number("output_multiplier", 1.0, low=-1e6, high=1e6),
         logit_cap=keys.number("final_logit_softcapping", 0.0, low=0, high=1e9),
         embed_scale=keys.number("input_embedding_scale", 1.0, low=-1e6, high=1e6),
@@ -97,23 +98,30 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
 def _class(top: JsonKeys) -> tuple[str, str]:
     names = top.value("architectures")
     name = names[0] if isinstance(names, list) and names else names
+    if isinstance(name, str) and "eagle" in name.lower():
+        raise Unsupported("config.json is of an EAGLE-3 head: use it with eagle3 or eagle3-tree")
     if not isinstance(name, str) or name not in _KINDS:
         raise Unsupported(f"config.json is of {name!r:.60}, which is no draft that dflash runs: {', '.join(_KINDS)}")
     return name, _KINDS[name]
 
 
-def _refuse_other_mathematics(keys: JsonKeys) -> None:
+def refuse_other_layers(keys: JsonKeys) -> None:
+    """Raise `Unsupported` if layers have biases or another activation than SiLU."""
     if keys.flag("attention_bias", default=False):
         raise Unsupported("drafts with biases (attention_bias) are not run")
     act = keys.text("hidden_act", "silu")
     if act not in {"silu", "swish"}:
         raise Unsupported(f"drafts with activation {act!r:.40} are not run, only silu")
+
+
+def _refuse_other_heads(keys: JsonKeys) -> None:
     head = keys.text("markov_head_type", "vanilla")
     if head != "vanilla":
         raise Unsupported(f"DSpark drafts with a {head!r:.40} Markov head are not run, only 'vanilla'")
 
 
-def _slides(keys: JsonKeys, n_layers: int) -> tuple[bool, ...]:
+def slides(keys: JsonKeys, n_layers: int) -> tuple[bool, ...]:
+    """Return for each layer whether it has a sliding window."""
     types = keys.value("layer_types", [_FULL] * n_layers)
     if not isinstance(types, list) or len(types) != n_layers or any(kind not in (_SLIDING, _FULL) for kind in types):
         raise keys.wrong("layer_types", types, f"{n_layers} of {_SLIDING!r} and {_FULL!r}")
@@ -122,19 +130,19 @@ def _slides(keys: JsonKeys, n_layers: int) -> tuple[bool, ...]:
     return tuple(kind == _SLIDING for kind in types)
 
 
-def _windows(keys: JsonKeys, slides: tuple[bool, ...]) -> tuple[int, ...]:
-    if not any(slides) or not keys.flag("use_sliding_window", default=True):
-        return (0,) * len(slides)
+def _windows(keys: JsonKeys, sliding: tuple[bool, ...]) -> tuple[int, ...]:
+    if not any(sliding) or not keys.flag("use_sliding_window", default=True):
+        return (0,) * len(sliding)
     name = "swa_window_size" if "sliding_window" not in keys and "swa_window_size" in keys else "sliding_window"
     window = keys.integer(name)
-    return tuple(window if slide else 0 for slide in slides)
+    return tuple(window if slide else 0 for slide in sliding)
 
 
-def _causal(keys: JsonKeys, slides: tuple[bool, ...]) -> tuple[bool, ...]:
+def _causal(keys: JsonKeys, sliding: tuple[bool, ...]) -> tuple[bool, ...]:
     given = keys.flag("is_causal", default=keys.flag("causal", default=None))
     if given is None and keys.flag("sliding_window_non_causal", default=False):
         given = False
-    return slides if given is None else (given,) * len(slides)
+    return sliding if given is None else (given,) * len(sliding)
 
 
 def _taps(keys: JsonKeys, n_layers: int, *, exported: bool) -> tuple[int, ...]:
@@ -145,15 +153,16 @@ def _taps(keys: JsonKeys, n_layers: int, *, exported: bool) -> tuple[int, ...]:
     return keys.integers("target_layer_ids", high=MAX_BLOCKS)
 
 
-def _rope(keys: JsonKeys) -> JsonKeys:
+def rope_keys(keys: JsonKeys) -> JsonKeys:
+    """Return the settings of the rotary embedding."""
     return JsonKeys(keys.object("rope_parameters"), {"rope_theta": keys.value("rope_theta", None)})
 
 
-def _scaling(keys: JsonKeys) -> RopeScaling | None:
+def rope_scaling(keys: JsonKeys) -> RopeScaling | None:
     """Read the rotary scaling as Hugging Face configurations store it."""
     rope = JsonKeys(keys.object("rope_scaling"), keys.object("rope_parameters"))
     kind = rope.text("rope_type", rope.text("type", "default"))
-    if kind == "default":
+    if kind in {"default", "mrope"}:  # sections of positions differ for images only
         return None
     if kind not in {"linear", "yarn"}:
         raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear' or 'yarn'")))

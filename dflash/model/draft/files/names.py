@@ -25,6 +25,7 @@ _TORCH = (
     (r"hidden_norm\.weight", "enc.output_norm.weight"),
     (r"norm\.weight", "output_norm.weight"),
     (r"layers\.(\d+)\.input_layernorm\.weight", r"blk.\1.attn_norm.weight"),
+    (r"layers\.(\d+)\.hidden_norm\.weight", r"blk.\1.hidden_norm.weight"),
     (r"layers\.(\d+)\.post_attention_layernorm\.weight", r"blk.\1.ffn_norm.weight"),
     (r"layers\.(\d+)\.self_attn\.([qkv])_proj\.weight", r"blk.\1.attn_\2.weight"),
     (r"layers\.(\d+)\.self_attn\.o_proj\.weight", r"blk.\1.attn_output.weight"),
@@ -50,7 +51,7 @@ _NOT_NEEDED = ("t2d",)
 
 def canonical(name: str, *, torch: bool) -> str:
     """Return the canonical name of a tensor; `torch` says that the file is a safetensors file."""
-    bare = name.removeprefix("model.") if torch else name
+    bare = re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model.")) if torch else name
     for pattern, meant in _TORCH if torch else _FORKED:
         match = re.fullmatch(pattern, bare)
         if match:
@@ -118,19 +119,31 @@ def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_v
     if "d2t" in found and "output.weight" not in found:
         raise FormatError("the draft maps tokens of its own by 'd2t', but has no head 'output.weight'")
     want = expected(config, n_vocab, n_head)
-    missing = [name for name in want if name not in found and name not in OPTIONAL]
-    if missing:
-        raise FormatError(f"the draft misses {len(missing)} tensors: {listed(missing)}")
-    if config.has_confidence and trimmed(found["conf_proj.weight"]) == (config.width,):
+    if config.has_confidence and trimmed(found.get("conf_proj.weight", ())) == (config.width,):
         raise Unsupported(
             f"the draft's confidence head 'conf_proj.weight' reads the hidden state alone ({config.width} numbers): "
             f"only one that reads the Markov code of {config.markov_rank} numbers, too, is run"
         )
+    match_shapes(found, want, what="draft", optional=OPTIONAL, ignored=_NOT_NEEDED)
+    if config.kind == "dflash2" and "d2t" in found:
+        raise Unsupported("a DFlash 2 draft with a vocabulary of its own ('d2t') is not run")
+
+
+def match_shapes(
+    found: Mapping[str, tuple[int, ...]],
+    want: Mapping[str, tuple[int, ...]],
+    *,
+    what: str,
+    optional: Collection[str],
+    ignored: Collection[str],
+) -> None:
+    """Compare the tensors of a file with those of a model of kind `what`; raises as `check_tensors`."""
+    missing = [name for name in want if name not in found and name not in optional]
+    if missing:
+        raise FormatError(f"the {what} misses {len(missing)} tensors: {listed(missing)}")
     for name, shape in found.items():
         if name in want and trimmed(shape) != trimmed(want[name]):
             raise FormatError(f"tensor {quoted(name)} has shape {shape}, must have {want[name]}")
-    unknown = [name for name in found if name not in want and name not in _NOT_NEEDED]
+    unknown = [name for name in found if name not in want and name not in ignored]
     if unknown:
-        raise Unsupported(f"the draft has tensors that dflash does not run: {listed([*map(quoted, unknown)])}")
-    if config.kind == "dflash2" and "d2t" in found:
-        raise Unsupported("a DFlash 2 draft with a vocabulary of its own ('d2t') is not run")
+        raise Unsupported(f"the {what} has tensors that dflash does not run: {listed([*map(quoted, unknown)])}")

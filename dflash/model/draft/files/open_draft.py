@@ -1,6 +1,7 @@
 """Open the file of a draft model, of any kind."""
 
 from pathlib import Path
+from typing import Any
 
 from dflash.errors import FormatError
 from dflash.model.draft.config import DraftConfig
@@ -13,7 +14,8 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 
 _CONFIG = "config.json"
-_PARTS = (".json", ".safetensors")
+PARTS = (".json", ".safetensors")
+"""Ends of the names of files in a model folder."""
 
 
 def is_draft(path: Path) -> bool:
@@ -21,7 +23,7 @@ def is_draft(path: Path) -> bool:
 
     Raises NotFound, FormatError, Unsupported if a GGUF file can't be opened, or its architecture is not a string.
     """
-    if path.is_dir() or path.suffix in _PARTS:
+    if path.is_dir() or path.suffix in PARTS:
         return True
     with GGUFFile.open(path) as file:
         return Keys(file.metadata, "general").text("architecture", None) in DIALECTS
@@ -33,13 +35,22 @@ def open_draft(path: Path) -> tuple[DraftConfig, Source]:
     path: a GGUF file, a model folder, or a file in such a folder.
     Raises NotFound, FormatError, Unsupported if there is no draft model at the path, or it is damaged or of an unknown kind.
     """
-    if not (path.is_dir() or path.suffix in _PARTS):
+    if not (path.is_dir() or path.suffix in PARTS):
         with GGUFFile.open(path) as file:
             source = Source.of_gguf(file)
             return config_of_gguf(file.metadata, source.shapes), source
+    settings, source = settings_of(path), Source.of_folder(path if path.is_dir() else path.parent)
+    return config_of_folder(settings, source.shapes), source
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """Return the configuration in a model folder.
+
+    path: the folder, or a file in it.
+    Raises FormatError if there is none, or it is damaged.
+    """
     folder = path if path.is_dir() else path.parent
     settings = folder / _CONFIG
     if not settings.exists():
         raise FormatError(f"the folder of a draft model must hold a {_CONFIG}", path=folder)
-    source = Source.of_folder(folder)
-    return config_of_folder(read_object(settings), source.shapes), source
+    return read_object(settings)

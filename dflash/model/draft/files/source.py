@@ -110,6 +110,10 @@ class DraftLayerWeights:
         """Return a matrix of the layer; see `Source.matrix`."""
         return self._source.matrix(self._prefix + name)
 
+    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:  # noqa: ARG002
+        """Return several matrices of the layer, which are never fused."""
+        return tuple(self.matrix(name) for name in names)
+
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return a vector of the layer; see `Source.vector`."""
         return self._source.vector(self._prefix + name)

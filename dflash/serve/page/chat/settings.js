@@ -81,7 +81,7 @@ class Settings {
   changed() {
     for (const number of ["", "2"]) {
       const name = byId(`strategy${number}`).value.trim();
-      const entry = this.offer.strategies.find((each) => each.id === /^[a-z-]*/.exec(name)[0]);
+      const entry = this.offer.strategies.find((each) => each.id === /^[a-z0-9-]*/.exec(name)[0]);
       byId(`listed${number}`).value = entry?.id ?? "";
       byId(`about${number}`).textContent = entry ? `${entry.forms.join(" or ")}: ${entry.description}` : "";
       byId(`strategy${number}`).placeholder = this.offer.strategy;

@@ -1,0 +1,67 @@
+"""Load an EAGLE-3 head and check that it fits its target."""
+
+import os
+from typing import TYPE_CHECKING
+
+from dflash.errors import Unsupported
+from dflash.model.draft.files.source import Source
+from dflash.model.draft.vocabulary import vocabulary
+from dflash.model.eagle.config import EagleConfig
+from dflash.model.eagle.files import check_tensors, open_eagle
+from dflash.model.eagle.head import EagleHead
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.short_memory import memory_errors
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
+
+
+def load_eagle(model: "Model | DeviceModel", name: str | os.PathLike[str], *, draft_vocab: int | None = None) -> EagleHead:
+    """Load the EAGLE-3 head of a model.
+
+    model: the target, whose embedding the head uses unless it has its own.
+    name: a folder with ``config.json`` and safetensors files, or a file in it; or ``hf:org/repo``.
+    draft_vocab: see `dflash.model.draft.load_draft`.
+    Returns: the head, on the device of the target.
+    Raises NotFound, DownloadError, FormatError if there is no such head, or it is damaged.
+    Raises Unsupported if it is for another model, or dflash does not run it.
+    Raises RequestError if the target has fewer than `draft_vocab` tokens.
+    Raises OutOfMemory if there is too little memory.
+    """
+    path = resolve(name, folders=True)
+    with memory_errors(name, "use another strategy"):
+        config, source = open_eagle(path)
+        try:
+            config = _fitted(config, source, model)
+            known = vocabulary(source, model, draft_vocab)
+            if model.device == "cuda":
+                raise Unsupported("EAGLE-3 heads run on the CPU")
+            embedding = source.matrix("token_embd.weight") if source.has("token_embd.weight") else model.embedding
+            output = source.matrix("output.weight") if source.has("output.weight") else model.output
+            return EagleHead(model, config, source, embedding, output, known=known)
+        except BaseException:
+            source.close()
+            raise
+
+
+def _fitted(config: EagleConfig, source: Source, model: "Model | DeviceModel") -> EagleConfig:
+    """Return the configuration for a target, or raise `Unsupported` if the head is for another one."""
+    of = model.config
+    if config.target_width != of.width:
+        raise Unsupported(f"the EAGLE-3 head is for a model of width {config.target_width}, this one has {of.width}")
+    tokens = model.metadata.get("tokenizer.ggml.tokens")
+    n_tokens = len(tokens) if isinstance(tokens, list) else of.n_vocab
+    if config.n_vocab not in {0, of.n_vocab, n_tokens}:
+        raise Unsupported(
+            f"the EAGLE-3 head is for a vocabulary of {config.n_vocab} tokens, this model has {of.n_vocab} ids"
+        )
+    own = [name for name in ("token_embd.weight", "output.weight") if source.has(name)]
+    if config.width != of.width and len(own) < 2:
+        raise Unsupported(f"the EAGLE-3 head of width {config.width} has no embedding and LM head of that width")
+    if of.blocks.scaled_embedding and "token_embd.weight" not in own:
+        raise Unsupported(f"the EAGLE-3 head has no embedding, and that of {of.architecture} models is scaled")
+    config.refuse_sizes(model.device)
+    config = config.fitted(of.n_layers, of.n_vocab)
+    check_tensors(config, source.shapes)
+    return config

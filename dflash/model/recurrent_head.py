@@ -1,0 +1,181 @@
+"""Heads of one block that draft token after token, each from the hidden state of the one before: MTP and EAGLE-3."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels.formats import Matrix
+from dflash.kernels.kv_types import drafter_kv
+from dflash.kernels.sample import SampleParams
+from dflash.model.candidates import Candidates, fill
+from dflash.model.config import Config
+from dflash.model.draft.vocabulary import Vocabulary
+from dflash.model.head import Head
+from dflash.model.model import Model
+from dflash.model.rope import inverse_frequencies
+from dflash.model.state.pools import Pools
+from dflash.model.state.sequence_state import State
+from dflash.model.workspace import ModelWorkspace
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+_FEW = 8
+"""Unread tokens of a sequence that are read in the pass that drafts."""
+
+
+class HeadRequest(NamedTuple):
+    """Request for candidates of one sequence.
+
+    state: state of the sequence in the head.
+    tokens: int32 (m,); unread tokens, up to the last token of the sequence; at least one.
+    features: float32 (m, F); the target's features at the position before each token, see `RecurrentHead.features_of`.
+    n_draft: tokens to draft.
+    params: sampling parameters of the target.
+    position: position of the first draft token in the sequence.
+    n_candidates: candidates of each position.
+    draft_vocab: index of a smaller draft vocabulary; see `dflash.model.draft.request.DraftRequest`.
+    """
+
+    state: State
+    tokens: Ints
+    features: Floats
+    n_draft: int
+    params: SampleParams
+    position: int
+    n_candidates: int
+    draft_vocab: int | None = None
+
+
+class RecurrentHead:
+    """Reads the tokens of a sequence, shifted by one, with the target's features, then drafts from its own hidden states.
+
+    Position j of a sequence in the head is made from token j + 1 and the target's features at position j. Positions read for
+    draft tokens are removed after each proposal, so that the cache holds only positions made from the target's features.
+
+    model: the target, whose threads the head shares.
+    config: sizes of the block.
+    embedding, output: embedding and LM head.
+    known: draft vocabulary.
+    pools: keys and values of the block.
+    n_features: elements of the features of a position.
+    target_layer_ids: layers of the target whose outputs must be captured.
+    draft_vocabs: empty: only a head on a GPU has smaller draft vocabularies.
+    """
+
+    device: Literal["cpu"] = "cpu"
+    draft_vocabs: tuple[Vocabulary, ...] = ()
+    target_layer_ids: tuple[int, ...] = ()
+
+    def __init__(
+        self, model: Model, config: Config, embedding: Matrix, output: Matrix, *, known: Vocabulary, n_features: int
+    ) -> None:
+        self.threads, self.rows, self.n_features = model.threads, model.max_rows, n_features
+        slots = model.pools.slots
+        # one more page per slot than the target: snapshots copy the last, partly filled page of a sequence
+        self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=drafter_kv(model.pools.kv))
+        self._space, self._embedding = ModelWorkspace(config, self.rows), embedding
+        self._head, self._targets = Head(output, slots, known.parts), known.targets
+        self._inv_freq, self._rope_gain = inverse_frequencies(config)
+
+    def state(self) -> State:
+        """Begin a sequence; see `TargetModel.state`."""
+        return State(self.pools, nothing_to_flush)
+
+    def features_of(self, out: Any) -> Any:
+        """Return the target's features in a `Forward`, from which `extended` takes rows: the output of its last norm."""
+        return out.hidden
+
+    def join(self, parts: Sequence[Floats]) -> Floats:
+        """Concatenate features to one new array (N, F)."""
+        return np.concatenate([np.empty((0, self.n_features), np.float32), *parts])
+
+    def extended(self, state: State, unread: Floats, features: Any, rows: slice | Sequence[int]) -> Floats:  # noqa: ARG002
+        """Return the unread features of a sequence with `rows` of `features` appended; valid until the next call."""
+        return self.join([unread, features[rows]])
+
+    def record_accepted(self, state: State, features: Any, n_rows: int) -> bool:  # noqa: ARG002
+        """Record that `n_rows` rows were accepted; return True if the head has read them already, never on the CPU."""
+        return False
+
+    def read(self, state: State, tokens: Ints, features: Floats) -> None:
+        """Read the next tokens (m,) of a sequence with the target's features (m, F) of the positions before them.
+
+        Only keys and values are computed: later tokens need nothing else. Raises PoolExhausted if there are not enough pages
+        for the tokens.
+        """
+        for start in range(0, len(tokens), self.rows):
+            part = slice(start, start + self.rows)
+            self._run([state], [tokens[part]], self._project(features[part]), drafts=False)
+
+    def propose(self, requests: Sequence[HeadRequest]) -> list[Candidates]:
+        """Read the unread tokens of some sequences and find candidates for the tokens after them.
+
+        Each further position is drafted from the first candidate of the position before.
+
+        requests: requests with different states.
+        Returns: `n_draft` positions of `n_candidates` for each request.
+        Raises PoolExhausted if there are not enough pages for the unread tokens or for the draft tokens.
+        """
+        requests = [self._shortened(request) for request in requests]
+        states = [request.state for request in requests]
+        features = np.concatenate([request.features for request in requests])
+        normed, h = self._run(states, [request.tokens for request in requests], self._project(features))
+        last = np.cumsum([len(request.tokens) for request in requests]) - 1
+        normed, h = normed[last], h[last]
+        read = [state.length for state in states]
+        found = [Candidates.nothing(request.n_draft, request.n_candidates) for request in requests]
+        going = list(range(len(requests)))
+        try:
+            for depth in range(max(request.n_draft for request in requests)):
+                self._fill([found[a] for a in going], [requests[a] for a in going], normed, depth)
+                stay = [i for i, a in enumerate(going) if requests[a].n_draft > depth + 1 and found[a].ids[depth, 0] >= 0]
+                if not stay:
+                    break
+                going, h = [going[i] for i in stay], h[stay]
+                normed, h = self._run([states[a] for a in going], [found[a].ids[depth, :1] for a in going], h)
+        finally:
+            for state, length in zip(states, read, strict=True):
+                state.cut(length)
+        return found
+
+    def compile(self) -> None:
+        """Run one proposal on dummy data, so that kernels are compiled; no other thread may use the head meanwhile."""
+        with closing(self.state()) as state:
+            tokens, features = np.zeros(2, np.int32), np.zeros((2, self.n_features), np.float32)
+            self.propose([HeadRequest(state, tokens, features, 2, SampleParams(), position=3, n_candidates=1)])
+
+    def _shortened(self, request: HeadRequest) -> HeadRequest:
+        """Read all unread tokens but the last if there are many."""
+        if len(request.tokens) <= _FEW:
+            return request
+        self.read(request.state, request.tokens[:-1], request.features[:-1])
+        return request._replace(tokens=request.tokens[-1:], features=request.features[-1:])
+
+    def _fill(self, found: list[Candidates], requests: list[HeadRequest], normed: Floats, depth: int) -> None:
+        """Find the candidates of position `depth` from the rows `normed` (n, D) of the position before."""
+        self._head.rows(len(requests))[:] = normed
+        row_params, first = [request.params for request in requests], [request.position for request in requests]
+        fill(found, depth, self._head(len(requests)), row_params, first, targets=self._targets)
+
+    def _project(self, features: Floats) -> Floats:
+        """Return the hidden states (N, D) that features (N, F) of the target stand for; valid until the next call."""
+        return features
+
+    def _run(
+        self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats, *, drafts: bool = True
+    ) -> tuple[Floats, Floats]:
+        """Read tokens of some sequences, N in all, with hidden states (N, D) of the positions before them.
+
+        Returns, valid until the next call and only with `drafts`: rows for the LM head (N, D), and the head's own hidden
+        states (N, D).
+        """
+        raise NotImplementedError
+
+
+def nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
+    """Do nothing: a block of full attention has no recurrent state."""
