@@ -2,10 +2,19 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import add_draft, add_template_file, check_draft, draft_settings, load_settings
+from dflash.cli.model_arguments import (
+    add_draft,
+    add_template_file,
+    add_verifier,
+    check_draft,
+    draft_settings,
+    load_settings,
+    named_verifier,
+)
 from dflash.errors import NotFound, RequestError, did_you_mean
 from dflash.json_types import JsonObject
 
@@ -53,9 +62,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
     """Add the decoding strategy and the recoveries."""
-    group = parser.add_argument_group("strategy (default: plain; no drafter changes the output)")
+    group = parser.add_argument_group("strategy (default: plain; no drafter changes the output, some verifiers do)")
     group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...; info lists all")
     add_draft(group)
+    add_verifier(group)
     group.add_argument("--recover", metavar="NAME,...", help="recoveries to turn on, as loop,min:20; info lists all")
 
 
@@ -147,11 +157,17 @@ def named_strategy(arguments: argparse.Namespace) -> "Strategy":
 
     Raises RequestError if the strategy is not known, or does not use a given draft option.
     """
-    from dflash.serve.strategy_choice import named
-
-    made = named(arguments.strategy, arguments.draft, **draft_settings(arguments))
+    made = strategy_of(arguments, arguments.strategy)
     check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain")])
     return made
+
+
+def strategy_of(arguments: argparse.Namespace, name: str | None) -> "Strategy":
+    """Make the strategy of a name with the draft options and the verifier of the arguments."""
+    from dflash.serve.strategy_choice import named
+
+    made = named(name, arguments.draft, **draft_settings(arguments))
+    return replace(made, verifier=named_verifier(arguments))
 
 
 def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:

@@ -5,10 +5,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash.errors import did_you_mean
 from dflash.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from dflash.decode.verifiers import Verifier
 
 KV_NAMES = "f32", "f16", "q8_0", "q4_0"
 """Names in `dflash.kernels.kv_types.KV_TYPES`, which is imported only once a command runs."""
@@ -146,14 +149,27 @@ def add_draft(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_synthetic_acceptance(parser: argparse._ActionsContainer) -> None:
-    """Add the acceptance of measurements."""
+def add_verifier(parser: argparse._ActionsContainer) -> None:
+    """Add how draft tokens are accepted; see `named_verifier`."""
+    text = "rule by which draft tokens are accepted: coupled, which never changes the output (default); rejection or block, "
+    text += "which keep its distribution; typical[:EPSILON[:DELTA]], which is lossy"
+    parser.add_argument("--verifier", metavar="NAME", help=text)
     parser.add_argument(
         "--synthetic-acceptance",
         metavar="LENGTH",
         help="for measurements: accept draft tokens by a mean acceptance length, not by what the model predicts; as 2.52, "
         "multinomial:2.52, shares by position 0.9,0.7 or golden:qwen3.8-27b:mtp:3:thinking; texts are meaningless",
     )
+
+
+def named_verifier(arguments: argparse.Namespace) -> "Verifier":
+    """Return the verifier that the arguments name.
+
+    Raises RequestError if it is not known, or both options are given.
+    """
+    from dflash.decode.verifiers import chosen
+
+    return chosen(arguments.verifier, arguments.synthetic_acceptance)
 
 
 def draft_settings(arguments: argparse.Namespace) -> dict[str, Any]:

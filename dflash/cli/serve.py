@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash.cli.arguments import strategy_of
 from dflash.cli.model_arguments import check_draft, draft_settings, load_settings
 from dflash.cli.serve_arguments import parse, parser, sampling_defaults
 from dflash.distribution import needed
@@ -20,6 +21,7 @@ from dflash.model.loading.hub import PACKAGED, repository_of
 if TYPE_CHECKING:
     import socket
 
+    from dflash.decode.verifiers import Verifier
     from dflash.serve.admin.debug_log import DebugLog
     from dflash.serve.endpoints import Backend
     from dflash.serve.strategy_choice import Defaults
@@ -86,20 +88,16 @@ def check_numbers(arguments: argparse.Namespace) -> None:
 
 def defaults_of(arguments: argparse.Namespace) -> "Defaults":
     """Return strategy, recoveries and sampling of requests that name none."""
-    from dflash.decode import verifiers
     from dflash.generation.recovery.names import settle
-    from dflash.serve.strategy_choice import Defaults, allowed, named
+    from dflash.serve.strategy_choice import Defaults, allowed
 
     recover = settle(arguments.recover)
-    settings = draft_settings(arguments)
-    strategy = named(arguments.strategy, arguments.draft, **settings)
+    settings, strategy = draft_settings(arguments), strategy_of(arguments, arguments.strategy)
     words = allowed(arguments.allow_strategies)
     if words is not None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
-    text = arguments.synthetic_acceptance
-    verifier = verifiers.COUPLED if text is None else verifiers.parse_length(text)
     sampling = sampling_defaults(arguments)
-    return Defaults(strategy, arguments.draft, settings, recover, words, sampling, verifier=verifier)
+    return Defaults(strategy, arguments.draft, settings, recover, words, sampling, verifier=strategy.verifier)
 
 
 def _load_and_run(
@@ -136,7 +134,7 @@ def _load_and_run(
             url_of(sockets),
             name=backend.names[0],
             context=backend.limits.context,
-            strategy=strategy if not defaults.verifier.warning else f"{strategy}, {defaults.verifier.warning.upper()}",
+            strategy=", ".join(filter(None, (strategy, _mark_of(defaults.verifier)))),
             has_key=key is not None,
             has_template=backend.template is not None,
         )
@@ -151,6 +149,13 @@ def _load_and_run(
         raise EngineFailed(
             f"the server has stopped because its engine failed: {engine_thread.error}"
         ) from engine_thread.error
+
+
+def _mark_of(verifier: "Verifier") -> str:
+    """Return the words for a verifier other than the default, in capitals if the output is not lossless."""
+    from dflash.decode.verifiers import COUPLED
+
+    return verifier.warning.upper() or (f"{verifier!r}" if verifier != COUPLED else "")
 
 
 def load_backend(

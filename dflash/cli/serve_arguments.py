@@ -10,8 +10,8 @@ from dflash.cli.model_arguments import (
     add_context,
     add_draft,
     add_model,
-    add_synthetic_acceptance,
     add_template_file,
+    add_verifier,
 )
 from dflash.cli.parsing.llama_options import add_llama_options
 from dflash.cli.parsing.parser import Parser, program
@@ -223,7 +223,7 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
 def _add_strategy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)
-    add_synthetic_acceptance(parser)
+    add_verifier(parser)
     parser.add_argument(
         "--fixed-drafts",
         action="store_true",

@@ -120,8 +120,10 @@ class API:
     async def health(self, _: Request) -> Response:
         """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
         status, body = health_of(self._backend.engine_thread)
-        if self._backend.defaults.verifier.warning:
-            body["warning"] = self._backend.defaults.verifier.warning
+        verifier = self._backend.defaults.verifier
+        body |= {"verifier": repr(verifier), "guarantee": verifier.guarantee}
+        if verifier.warning:
+            body["warning"] = verifier.warning
         return JSONResponse(body, status_code=status)
 
     async def _answer(self, request: Request, dialect: ServerDialect[Any]) -> Response:

@@ -99,7 +99,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     if wanted.strategy is not None:
         try:
             _check_allowed(wanted.strategy, defaults.allowed)
-            strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
+            strategy = replace(named(wanted.strategy, defaults.draft, **defaults.settings), verifier=defaults.verifier)
             await engine_thread.preparing(strategy).arrive()
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error

@@ -1,13 +1,18 @@
 """Strategies and recoveries that a request or a flag asks for; without them nothing is different."""
 
+from argparse import ArgumentParser
+
 import pytest
 from in_process import sent
 
+from dflash.cli.arguments import add_strategy, named_strategy
+from dflash.cli.serve import defaults_of
+from dflash.cli.serve_arguments import parse
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
-from dflash.decode.verifiers import SyntheticAcceptance
+from dflash.decode.verifiers import COUPLED, BlockVerification, RejectionSampling, SyntheticAcceptance, Typical
 from dflash.errors import RequestError, Unsupported
 from dflash.generation.messages.fields import FieldError, Fields
 from dflash.generation.recovery.think_budget import ThinkBudget
@@ -177,6 +182,57 @@ def test_a_server_with_synthetic_acceptance_says_so_everywhere(server):
             answer = sent(app, "POST", path, json={**asked, limit: 24})
             assert answer.status_code == 200, answer.text
             assert mark in " ".join(answer.json()["warnings"])
+
+
+def test_a_lossy_verifier_is_named_by_answers_that_it_may_change(server):
+    verifier = Typical()
+    defaults = Defaults(Strategy(PromptLookup(min_ngram=1), verifier=verifier), verifier=verifier)
+    app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
+    health = sent(app, "GET", "/health").json()
+    assert (health["verifier"], health["guarantee"]) == (repr(verifier), "lossy")
+    assert "is lossy" in health["warning"]
+    for strategy in ({}, {"strategy": "lookup"}):
+        sampled = sent(app, "POST", "/v1/completions", json={**LIST, "temperature": 1, "seed": 3, **strategy}).json()
+        assert "is lossy" in " ".join(sampled["warnings"])
+        assert "warnings" not in sent(app, "POST", "/v1/completions", json={**LIST, **strategy}).json()
+
+
+def test_a_lossless_verifier_is_used_and_no_answer_is_marked(server, lm):
+    verifier = RejectionSampling()
+    defaults = Defaults(verifier=verifier)
+    app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
+    health = sent(app, "GET", "/health").json()
+    assert (health["verifier"], health["guarantee"], "warning" in health) == (repr(verifier), "distribution", False)
+    body = {"prompt": LIST["prompt"], "max_tokens": 24, "temperature": 1.5, "seed": 5, "strategy": "mtp:2"}
+    sent_text = sent(app, "POST", "/v1/completions", json=body).json()["choices"][0]["text"]
+    texts = [
+        lm.generate(LIST["prompt"], max_tokens=24, temperature=1.5, seed=5, strategy=Strategy("mtp:2", verifier=each)).text
+        for each in (verifier, COUPLED)
+    ]
+    assert sent_text == texts[0] != texts[1]
+    refused = sent(app, "POST", "/v1/completions", json={**body, "strategy": "ddtree:8"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "strategy")
+    assert "needs a chain" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("options", [["--verifier", "block"], ["--synthetic-acceptance", "1.7"], []])
+def test_servers_and_runs_take_the_verifier_from_one_option(options):
+    verifiers = {"--verifier": BlockVerification(), "--synthetic-acceptance": SyntheticAcceptance(1.7)}
+    wanted = verifiers[options[0]] if options else COUPLED
+    served = defaults_of(parse(["demo", "--strategy", "mtp:2", *options]))
+    assert served.verifier == served.strategy.verifier == wanted
+    parser = ArgumentParser()
+    add_strategy(parser)
+    assert named_strategy(parser.parse_args(["--strategy", "mtp:2", *options])) == served.strategy
+
+
+def test_a_verifier_that_does_not_fit_is_refused_at_the_start():
+    with pytest.raises(RequestError, match="verifier: wanted coupled, rejection"):
+        defaults_of(parse(["demo", "--verifier", "greedy"]))
+    with pytest.raises(RequestError, match="needs a chain of draft tokens"):
+        defaults_of(parse(["demo", "--strategy", "ddtree:8", "--verifier", "rejection"]))
+    with pytest.raises(RequestError, match="give one of the two"):
+        defaults_of(parse(["demo", "--verifier", "block", "--synthetic-acceptance", "2"]))
 
 
 def test_strategies_that_are_allowed(server):

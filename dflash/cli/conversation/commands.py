@@ -8,7 +8,6 @@ from dflash.cli import arguments as common
 from dflash.cli.answer import show_tokens
 from dflash.cli.conversation.chat import Chat
 from dflash.cli.conversation.file import load_messages, save_messages
-from dflash.cli.model_arguments import draft_settings
 from dflash.cli.terminal import has_terminal, put, say, table, wrapped
 from dflash.decode.registry import name as name_of
 from dflash.decode.registry import parts
@@ -228,6 +227,4 @@ def _path(command: str, name: str) -> Path:
 
 
 def _named(chat: Chat, name: str) -> "Strategy":
-    from dflash.serve.strategy_choice import named
-
-    return named(name, chat.arguments.draft, **draft_settings(chat.arguments))
+    return common.strategy_of(chat.arguments, name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
-from dflash.cli.model_arguments import add_draft, add_synthetic_acceptance, check_draft, draft_settings
+from dflash.cli.model_arguments import add_draft, add_verifier, check_draft, draft_settings, named_verifier
 from dflash.cli.terminal import has_terminal, put
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", metavar="SET,...", help="bundled sets, or [LAYOUT:]FILE[:N] (agent,code,copy,prose)")
     add_draft(group)
     group.add_argument("--temperature", type=float, metavar="T", help="temperature in place of that of the prompt sets")
-    add_synthetic_acceptance(group)
-    group.add_argument("--verifier", metavar="NAME", help="rejection, block or typical[:EPSILON[:DELTA]] (coupled)")
+    add_verifier(group)
     group.add_argument("--seed", type=int, metavar="N", help="sampling seed (0)")
 
 
@@ -63,7 +62,6 @@ def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
 
     Raises RequestError if there is no such strategy, or none of them takes a given draft option.
     """
-    from dflash.decode import verifiers
     from dflash.decode.drafting.drafter import Nothing
     from dflash.decode.registry import parts
     from dflash.evaluation.compare import named
@@ -71,12 +69,5 @@ def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
     names = [name.strip() for name in parts("plain" if arguments.strategies is None else arguments.strategies)]
     check_draft(arguments, names)
     chosen = named(names, arguments.draft, draft_settings(arguments))
-    given = (
-        (verifiers.parse, getattr(arguments, "verifier", None)),
-        (verifiers.parse_length, arguments.synthetic_acceptance),
-    )
-    for parse, text in given:
-        if text is not None:
-            verifier = parse(text)
-            chosen |= {name: replace(one, verifier=verifier) for name, one in chosen.items() if one.drafter != Nothing()}
-    return chosen
+    verifier = named_verifier(arguments)
+    return chosen | {name: replace(one, verifier=verifier) for name, one in chosen.items() if one.drafter != Nothing()}

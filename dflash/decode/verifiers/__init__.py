@@ -3,7 +3,7 @@
 from dflash.decode.verifiers.base import COUPLED, Coupled, Verifier
 from dflash.decode.verifiers.block import BlockVerification
 from dflash.decode.verifiers.golden import GOLDEN, golden, parse_length
-from dflash.decode.verifiers.names import parse
+from dflash.decode.verifiers.names import chosen, parse
 from dflash.decode.verifiers.rejection import RejectionSampling
 from dflash.decode.verifiers.synthetic import AcceptanceSchedule, SyntheticAcceptance
 from dflash.decode.verifiers.typical import Typical
@@ -18,6 +18,7 @@ __all__ = [
     "SyntheticAcceptance",
     "Typical",
     "Verifier",
+    "chosen",
     "golden",
     "parse",
     "parse_length",

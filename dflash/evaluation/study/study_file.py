@@ -1,7 +1,7 @@
 """Studies as TOML files."""
 
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,10 +87,9 @@ def _strategy(given: Any, draft: str | None) -> tuple[str, Strategy]:
     _check_keys(table, _STRATEGY_KEYS, "strategies")
     text = table["strategy"]
     strategy = Strategy.named(text, draft)
-    parsers = {"verifier": verifiers.parse, "synthetic_acceptance": verifiers.parse_length}
-    for key in parsers.keys() & table.keys():
-        strategy = Strategy(strategy.drafter, strategy.shape, verifier=parsers[key](table[key]))
-    more = "".join(f", {table[key]}" for key in parsers if key in table)
+    keys = ("verifier", "synthetic_acceptance")
+    strategy = replace(strategy, verifier=verifiers.chosen(*map(table.get, keys)))
+    more = "".join(f", {table[key]}" for key in keys if key in table)
     return table.get("name", text + more), strategy
 
 
