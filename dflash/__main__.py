@@ -23,15 +23,8 @@ MODELS = ("demo", "demo-draft")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command-line arguments without the program's name; those of this process if None.
-
-    Returns
-    -------
-    int
-        0; 1 after an error of dflash, which is one line on stderr; 2 after a usage error; 130 after Ctrl-C.
+    arguments: command-line arguments without the program's name; those of this process if None.
+    Returns: 0; 1 after an error of dflash, which is one line on stderr; 2 after a usage error; 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda: _main(words))

@@ -20,14 +20,9 @@ def install(extra: str) -> str:
 def needed(purpose: str, extra: str, error: type[DFlashError] = DFlashError) -> Iterator[None]:
     """Turn the failure of an import into an error that names what to install.
 
-    Parameters
-    ----------
-    purpose : str
-        What needs the package; the message begins with it.
-    extra : str
-        Extra of ``pyproject.toml`` that holds the package.
-    error : type, optional
-        Class of the error.
+    purpose: what needs the package; the message begins with it.
+    extra: extra of ``pyproject.toml`` that holds the package.
+    error: class of the error.
     """
     try:
         yield

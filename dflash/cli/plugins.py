@@ -12,10 +12,7 @@ from dflash.errors import DFlashError
 
 
 def load_plugin(name: str) -> str:
-    """Import a module, or a file that ends in ``.py``, whose classes register themselves; return the name.
-
-    Raises DFlashError if it can't be imported; the message names the cause.
-    """
+    """Import a module, or a file that ends in ``.py``, whose classes register themselves; return the name."""
     _ = len(DRAFTERS), len(RECOVERIES)  # built-in names are taken first
     try:
         if name.endswith(".py"):

@@ -20,7 +20,6 @@ def has_terminal() -> bool:
 def visible(text: str) -> str:
     """Replace control characters, which a terminal would execute, by visible characters.
 
-    text: untrusted text: from a model, its file, or a message that quotes them.
     Returns: c0 and DEL in caret notation (ESC is ``^[``) and C1 as U+FFFD; newlines and tabs stay. Every escape sequence
         begins with one of these characters, so none remains, even if it is split over two calls.
     """

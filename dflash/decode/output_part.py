@@ -24,9 +24,7 @@ class OutputPart(Enum):
 def prompt_reasoning(prompt_ids: Sequence[int], think: tuple[int, int] | None, ends: Collection[int] = ()) -> bool | None:
     """Return True if a prompt leaves reasoning open, False if it has closed it, None if it does neither.
 
-    prompt_ids: the prompt. Only its last turn counts, which begins after the last end token.
     think: tokens that open and close reasoning; None if the model has none.
-    ends: end tokens.
 
     The last of all these tokens decides, so the cost is the distance to it.
     """
@@ -50,10 +48,7 @@ class OutputReader(Protocol):
 
 
 class SpecialTokenReader:
-    """Reader of an output that has no parser: special tokens open and close its parts.
-
-    is_open: the prompt has opened reasoning.
-    """
+    """Reader of an output that has no parser: special tokens open and close its parts."""
 
     def __init__(self, special_tokens: SpecialTokens, *, is_open: bool) -> None:
         nothing = None, None

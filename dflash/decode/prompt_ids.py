@@ -18,7 +18,6 @@ class PromptIds:
 
     array: int32 (N,); read-only array of the ids.
     token_ids: the same ids; must not be changed.
-    Raises RequestError if the prompt is empty, nested, or does not hold token ids.
     """
 
     __slots__ = ("array", "token_ids")

@@ -22,17 +22,8 @@ TOP = 8
 class Dump:
     """A trace file of several sessions. It is closed when the last session has ended.
 
-    Parameters
-    ----------
-    path : str or path
-        An existing file is overwritten.
-    top : int
-        Number of likeliest tokens in the trace of each pick.
-
-    Raises
-    ------
-    RequestError
-        If the file cannot be written.
+    path: an existing file is overwritten.
+    top: number of likeliest tokens in the trace of each pick.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, top: int = TOP) -> None:

@@ -21,10 +21,8 @@ class Accepted(NamedTuple):
 
     tokens: new ids, at least one as `verify` returns them: accepted draft tokens, then the bonus token.
     rows: for each token the row of the span that it was picked from, root first. These rows are committed.
-    n_accepted: number of accepted draft tokens; they come first.
     logprobs: one for each token, if the session wants them.
     finish: ``"stop"`` if the last token is an end token, ``"length"`` if the sequence may not grow further.
-    drafted: number of draft tokens.
     injected: number of tokens, from the first on, that a recovery injected.
     """
 
@@ -61,7 +59,6 @@ def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView,
     """Start sampling the tokens of a step for all sessions together, where no processor needs the path to a node.
 
     logits: float32 (R, V), or Logits; of the whole forward.
-    requests: draft, session and first row of each sequence.
     Returns: for `verify`, one for each session; None if its tokens must be picked row by row.
 
     On a GPU, all sessions need few launches and one copy back, including penalties, bias and the masks of grammars. The
@@ -104,8 +101,6 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     logits: float32 (1 + N, V), or Logits; the target's logits for the last token of the sequence and for each draft token.
     session: its processors and its grammar see at every node the history with that node's path. The history is restored
         afterwards. Ids of `forced_ids` are taken first, whatever the logits; the draft then holds only these.
-    samples: result of `sample_rows` for this session.
-    Raises DFlashError if a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
 
     Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
     long as the logits of a node are equal; the walk ends early where masks of a grammar take too long. A verifier other

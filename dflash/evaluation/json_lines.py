@@ -47,9 +47,6 @@ def read_lines(path: Path) -> list[Line]:
     A ``.parquet`` file gives its rows. A file whose first line is no whole object is read as JSON over several lines:
     objects one after the other, such as one that was printed with indentation, or an array. `Line.number` is the line
     where an object begins.
-
-    Raises OSError if there is no such file.
-    Raises RequestError if a line is not a JSON object; the message names the line.
     """
     if path.suffix == ".parquet":
         return [Line(path, 0, row, item) for item, row in enumerate(_table(path), 1)]

@@ -17,7 +17,6 @@ PARTS = ("draft", "forward", "verify", "host")
 class Row:
     """Measurements of one strategy.
 
-    generations: all results, round by round.
     rounds: for each round, summed over its prompts: output tokens after the first step, and seconds for them.
     differs: names of prompts whose output differs from the first strategy's, with the index of the first differing token.
     """

@@ -25,8 +25,6 @@ class EncodedRequest:
     """Prompts of a request as token ids, and what its completions have in common.
 
     prompts: token ids of each prompt, and True if the chat template made them.
-    language: tokenizer, chat template, offered tools and tool choice.
-    constraints: constraints on the output.
     reasoning_parser, tool_parser: names of formats; None is that of the chat template for messages, none for other prompts.
     offered_tools_only: calls of functions that the request does not offer are text.
     """
@@ -39,10 +37,7 @@ class EncodedRequest:
     offered_tools_only: bool = False
 
     def grammars(self) -> tuple[list[Grammar | None], list[str]]:
-        """Compile the grammar of each prompt's outputs; return these, and notes on what they do not enforce.
-
-        Raises RequestError if a constraint can't be compiled.
-        """
+        """Compile the grammar of each prompt's outputs; return these, and notes on what they do not enforce."""
         notes, language = Notes(), self.language
         found = build.grammars(
             self.constraints, self.prompts, language.tokenizer, language.template, language.tools, notes=notes
@@ -55,9 +50,6 @@ class EncodedRequest:
         """Return a completion of each prompt for each of `sampling`; completions of a prompt share its ids.
 
         With ``tool_choice="none"`` the tools stand in a prompt of messages, but no call is sampled or parsed.
-
-        grammars: from `grammars`.
-        **settings: further arguments of `Completion`.
         """
         is_barred = self.constraints.tool_choice == "none"
         of_messages = self._format(() if is_barred else self.language.tools, of_template=True)

@@ -29,18 +29,11 @@ _PROMPT_END = 8
 class Delta(NamedTuple):
     """Text and log-probabilities that one step added to a completion.
 
-    Parameters
-    ----------
-    text : str
-        New text, final; often empty.
-    logprobs : sequence of TokenLogprobs
-        Log-probabilities of the tokens that `text` completes, if requested; the end token has none.
-    step : Step
-        Record of the step.
-    events : sequence of Event
-        Reasoning, content and tool calls that the text completes; see `dflash.generation.parsers`.
-    scored_prompt : sequence of TokenLogprobs
-        Log-probabilities of prompt tokens that the step has prefilled, if requested; the first token has none.
+    text: new text, final; often empty.
+    logprobs: log-probabilities of the tokens that `text` completes, if requested; the end token has none.
+    step: record of the step.
+    events: reasoning, content and tool calls that the text completes; see `dflash.generation.parsers`.
+    scored_prompt: log-probabilities of prompt tokens that the step has prefilled, if requested; the first token has none.
     """
 
     text: str
@@ -63,55 +56,26 @@ class Delta(NamedTuple):
 class Completion:
     """A completion in progress.
 
-    Parameters
-    ----------
-    prompt : sequence of int or PromptIds
-        Prompt token ids; completions of the same prompt may share one `PromptIds`.
-    strategy : Strategy
-        Drafter, draft shape and recoveries.
-    max_tokens : int, optional
-        Maximum number of output tokens; None is the rest of the context.
-    stop : sequence of str
-        Stop strings: the text ends before the first one, also inside reasoning and tool calls. They are ignored until the
+    prompt: prompt token ids; completions of the same prompt may share one `PromptIds`.
+    strategy: drafter, draft shape and recoveries.
+    max_tokens: maximum number of output tokens; None is the rest of the context.
+    stop: stop strings: the text ends before the first one, also inside reasoning and tool calls. They are ignored until the
         strategy's `MinTokens` is reached.
-    output_format : OutputFormat, optional
-        Formats of reasoning and tool calls; if None, all text is content.
-    grammar : Grammar, optional
-        Grammar of the output, with its reasoning.
-    prefix_cache : bool
-        Use the engine's prefix cache, if it has one.
-    max_calls : int, optional
-        Number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
-    conversation : str, optional
-        Name of the conversation, a hint for the prefix cache.
-    warnings : sequence of str
-        Notes about the request for the caller, such as keywords of a schema that are not enforced.
-    priority : int
-        See `Session`.
-    ignore_eos : bool
-        Continue after end tokens, up to `max_tokens`.
-    stop_token_ids : sequence of int
-        Tokens that end the output beside the end tokens; the one that does has no text.
-    prompt_logprobs : int, optional
-        Number of likeliest tokens to report at each position of the prompt, beside the prompt's own token.
-    skip_special : bool
-        Leave control tokens out of the text.
-
-    Attributes
-    ----------
-    session : Session
-        Decoding session that produces the token ids.
-    text : str
-        Text so far.
-    pieces : list of str
-        Text that each step added.
-    events : list of Event
-        Events of all steps.
-
-    Raises
-    ------
-    RequestError
-        If the prompt is empty, an argument is out of range, or `ignore_eos` comes with a grammar, which ends the output.
+    output_format: formats of reasoning and tool calls; if None, all text is content.
+    grammar: grammar of the output, with its reasoning.
+    prefix_cache: use the engine's prefix cache, if it has one.
+    max_calls: number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
+    conversation: name of the conversation, a hint for the prefix cache.
+    warnings: notes about the request for the caller, such as keywords of a schema that are not enforced.
+    priority: see `Session`.
+    ignore_eos: continue after end tokens, up to `max_tokens`.
+    stop_token_ids: tokens that end the output beside the end tokens; the one that does has no text.
+    prompt_logprobs: number of likeliest tokens to report at each position of the prompt, beside the prompt's own token.
+    skip_special: leave control tokens out of the text.
+    session: decoding session that produces the token ids.
+    text: text so far.
+    pieces: text that each step added.
+    events: events of all steps.
     """
 
     def __init__(

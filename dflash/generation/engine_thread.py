@@ -55,7 +55,6 @@ class EngineThread:
     engine: engine to run. After this only the new thread may step it.
     at_end: called when the thread ends.
     gpu: CUDA device number of the model; that GPU is current in the thread.
-    error: failure that ended the engine.
     observers: observers of all steps. One that raises an exception is logged and removed.
     """
 
@@ -109,28 +108,19 @@ class EngineThread:
             )
 
     def preparing(self, strategy: Strategy) -> PreparationJob:
-        """Start loading the files and kernels of a strategy while decoding continues; return the job to wait for.
-
-        Raises Cancelled if the engine thread is closing.
-        Raises PoolExhausted if too many strategies are being prepared.
-        Raises DFlashError if a wait in this thread could never end; see `check_caller`.
-        """
+        """Start loading the files and kernels of a strategy while decoding continues; return the job to wait for."""
         self.check_caller()
         with self._lock:
             self._check_alive()
         return self._preparation.begin(strategy)
 
     def prepare(self, strategy: Strategy) -> None:
-        """Load the files and kernels of a strategy, so that its requests start without delay.
-
-        Raises DFlashError if the strategy can't be used with this model; the message says why.
-        """
+        """Load the files and kernels of a strategy, so that its requests start without delay."""
         self.preparing(strategy).wait()
 
     def submit(self, completion: Completion, sink: Sink) -> None:
         """Start a completion.
 
-        completion: completion to decode, batched with all others.
         sink: called with a `Delta` after each step, the last time with `step.finish` set; see `Sink`.
         Raises RequestError, ContextOverflow, PoolExhausted if the completion can never be decoded.
         Raises QueueFull if too many sequences wait to start.
@@ -140,10 +130,7 @@ class EngineThread:
         self.submit_all([(completion, sink)])
 
     def submit_all(self, work: Sequence[tuple[Completion, Sink]]) -> None:
-        """Start several completions with their sinks, or none of them; see `submit`.
-
-        Raises DFlashError as for `submit`; no completion was started then.
-        """
+        """Start several completions with their sinks, or none of them; see `submit`."""
         self.check_caller()
         sessions = [completion.session for completion, _ in work]
         with self._lock:
@@ -170,11 +157,7 @@ class EngineThread:
             self._calls.put(_nothing)
 
     def wait_for(self, items: "queue.SimpleQueue[T]", completions: Sequence[Completion]) -> T:
-        """Return the next item that the sinks of the given completions put into a queue.
-
-        Raises EngineFailed if the completions have ended without another item.
-        Raises DFlashError if a wait in this thread could never end; see `check_caller`.
-        """
+        """Return the next item that the sinks of the given completions put into a queue."""
         while True:
             self.check_caller()
             open_ = any(map(self.holds, completions))
@@ -192,12 +175,7 @@ class EngineThread:
             time.sleep(_PAUSE)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function in the engine thread, between two steps, and return its result.
-
-        Raises Cancelled if the engine thread is closing.
-        Raises EngineFailed if the engine has failed.
-        Raises DFlashError if a wait in this thread could never end; see `check_caller`.
-        """
+        """Run a function in the engine thread, between two steps, and return its result."""
         self.check_caller()
         future: Future[T] = Future()
         with self._lock:

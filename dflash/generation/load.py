@@ -28,12 +28,7 @@ MAX_STEP_MS = {"cuda": 280.0, "cpu": 400.0}
 def start(
     name: str | os.PathLike[str], settings: LoadSettings, *, progress: Callable[[str], None] | None = None
 ) -> tuple[Loaded, EngineThread]:
-    """Load a model, warm it up and start its engine thread.
-
-    progress: called with the name of each stage before it starts.
-    Raises RequestError if `prefix_cache_folder` is a file.
-    Raises DFlashError as for `load_model`.
-    """
+    """Load a model, warm it up and start its engine thread."""
     folder = settings.prefix_cache_folder
     if folder is not None and Path(folder).is_file():
         raise RequestError(f"prefix_cache_folder: {os.fspath(folder)} is a file, must be a folder")

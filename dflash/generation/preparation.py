@@ -30,10 +30,7 @@ T = TypeVar("T")
 
 
 class PreparationJob:
-    """A drafter in preparation; several threads and coroutines may wait for it.
-
-    crowd: bounds the number of coroutines that wait for any job.
-    """
+    """A drafter in preparation; several threads and coroutines may wait for it."""
 
     def __init__(self, crowd: threading.Semaphore | None = None) -> None:
         self._crowd = crowd
@@ -59,10 +56,7 @@ class PreparationJob:
         self._raise()
 
     async def arrive(self) -> None:
-        """Wait as `wait` does, in a coroutine that may be cancelled.
-
-        Raises PoolExhausted if too many coroutines wait; this leaves capacity for requests that are ready to start.
-        """
+        """Wait as `wait` does, in a coroutine that may be cancelled."""
         if self._crowd is not None and not self._ended.done():
             if not self._crowd.acquire(blocking=False):
                 raise PoolExhausted(f"{MAX_WAITING} requests already wait for drafts in preparation; try again later")
@@ -94,11 +88,7 @@ class Preparation:
         self._refused = Refused()
 
     def begin(self, strategy: Strategy) -> PreparationJob:
-        """Start preparing the drafter of a strategy, or return the job that already does.
-
-        Raises PoolExhausted if too many strategies are being prepared.
-        Raises RequestError if the model has no pending row for a draft token.
-        """
+        """Start preparing the drafter of a strategy, or return the job that already does."""
         drafter = strategy.drafter
         check_drafts(self._engine.model, strategy)
         if type(drafter) is Nothing or is_prepared(drafter, self._engine.model):

@@ -35,10 +35,8 @@ def progress_line(
 
     Elsewhere a line is written when a kernel is compiled first, and every ten seconds.
 
-    name: name of the model.
     shown: none shows the line on a terminal and in a notebook only.
     file: stream to write to; None is stderr.
-    Yields: value for the argument `progress` of `dflash.generation.load.start`: takes the name of the stage that begins.
     """
     file = sys.stderr if file is None else file
     redrawn = (file.isatty() and os.environ.get("TERM") != "dumb") or in_notebook()

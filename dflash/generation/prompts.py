@@ -20,11 +20,7 @@ _FORMS = "must be a text, a list of messages, a list of token ids, or a list of 
 
 
 def split(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
-    """Split an argument into single prompts.
-
-    Returns: the prompts, and True if the argument was a list of prompts.
-    Raises RequestError if it is neither a prompt nor a list of prompts.
-    """
+    """Split an argument into single prompts."""
     if isinstance(prompt, str):
         return [prompt], False
     parts = _parts(prompt)
@@ -46,13 +42,7 @@ def encode(
     continue_final_message: bool = False,
     max_tokens: int | None = None,
 ) -> list[int]:
-    """Convert one prompt to token ids; messages may take `max_tokens`.
-
-    Raises RequestError if the prompt has another form, a message is malformed or holds more than text, tools or settings are
-        given without messages, or the last message can't be continued.
-    Raises TemplateError if there is no template, or it refuses the messages.
-    Raises ContextOverflow if messages are longer.
-    """
+    """Convert one prompt to token ids; messages may take `max_tokens`."""
     parts = [] if isinstance(prompt, str) else _parts(prompt)
     if parts and is_messages(parts):
         if template is None:
@@ -79,10 +69,7 @@ def encode(
 
 
 def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:
-    """Return an argument that holds token ids.
-
-    Raises RequestError if it is no sequence of whole numbers below `n_vocab`.
-    """
+    """Return an argument that holds token ids."""
     found = tuple(ids) if isinstance(ids, Sequence) and not isinstance(ids, str) else (ids,)
     for token in found:
         check_whole(f"{name}: a token id", token, 0, n_vocab - 1)

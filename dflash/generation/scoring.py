@@ -24,11 +24,7 @@ Keep = Callable[[slice, Forward], None]
 
 
 def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """Return the logits after each token of a text, float32 (T, V); see `dflash.lm.LM.logits`.
-
-    Raises RequestError if there are no tokens or one is not in the vocabulary.
-    Raises PoolExhausted if there is no memory for the text now.
-    """
+    """Return the logits after each token of a text, float32 (T, V); see `dflash.lm.LM.logits`."""
     ids = _checked(model, tokens, 1)
     out = np.empty((len(ids), model.n_vocab), np.float32)
 
@@ -40,10 +36,7 @@ def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int
 
 
 def log_probabilities(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float64]:
-    """Return the natural log-probability of each token but the first, float64 (T - 1,), without holding a (T, V) array.
-
-    Raises the errors of `logits`, and `RequestError` if there are fewer than 2 tokens.
-    """
+    """Return the natural log-probability of each token but the first, float64 (T - 1,), without holding a (T, V) array."""
     ids = _checked(model, tokens, 2)
     following = ids[1:]
     out = np.empty(len(following), np.float64)
@@ -62,10 +55,7 @@ def log_probabilities(engine_thread: EngineThread, model: TargetModel, tokens: S
 def hidden_states(
     engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int], layers: int | Sequence[int]
 ) -> dict[int, NDArray[np.float32]]:
-    """Return the residual stream after some layers, float32 (T, D) each; see `dflash.lm.LM.hidden_states`.
-
-    Raises the errors of `logits`, and `RequestError` for a layer that the model does not have.
-    """
+    """Return the residual stream after some layers, float32 (T, D) each; see `dflash.lm.LM.hidden_states`."""
     n_layers = model.config.n_layers
     layers = layers if isinstance(layers, Iterable) else (layers,)
     for layer in layers:

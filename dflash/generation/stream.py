@@ -12,13 +12,7 @@ from dflash.generation.result import Generation
 
 
 class Stream:
-    """Iterator over the steps of one completion. Closing or dropping it cancels the request and frees its memory.
-
-    Raises
-    ------
-    RequestError, ContextOverflow, PoolExhausted
-        If the completion can never be decoded.
-    """
+    """Iterator over the steps of one completion. Closing or dropping it cancels the request and frees its memory."""
 
     def __init__(self, engine_thread: EngineThread, completion: Completion) -> None:
         self._engine_thread, self._completion = engine_thread, completion
@@ -67,13 +61,7 @@ class Stream:
 
 
 def finish_all(engine_thread: EngineThread, completions: Sequence[Completion]) -> list[Generation]:
-    """Decode several completions together and wait for all.
-
-    Raises
-    ------
-    DFlashError
-        Error of the first completion that failed; the others are cancelled.
-    """
+    """Decode several completions together and wait for all."""
     ended: queue.SimpleQueue[tuple[Completion, Delta]] = queue.SimpleQueue()
     group = object()
     for completion in completions:

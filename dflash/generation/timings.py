@@ -21,9 +21,7 @@ class Usage(NamedTuple):
 class Timings(NamedTuple):
     """Durations of a request in seconds, and token rates.
 
-    queued: time in the queue before the first forward.
     first_token: from the start of the first prompt chunk to the first token.
-    decode: from the first to the last token.
     prompt_rate: prompt tokens per second.
     decode_rate: output tokens per second after the first step that produced tokens.
     """

@@ -8,11 +8,7 @@ from dflash.model.text.tokenizer import Tokenizer
 
 
 class TokenText(NamedTuple):
-    """Text of one token id.
-
-    data: UTF-8, perhaps part of a character; the name of a control token.
-    control: true for a control token, which texts leave out.
-    """
+    """Text of one token id. data: UTF-8, perhaps part of a character; the name of a control token."""
 
     data: bytes
     control: bool = False

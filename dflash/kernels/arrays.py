@@ -28,10 +28,6 @@ def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) 
     """Check the shape, type and layout of an array before a kernel reads its memory.
 
     name: name of the array in the signature, for the message; or the op and the name, such as ``rotate: q``.
-    array: numPy or CuPy array.
-    shape: required shape.
-    dtype: required type, or types of which the array may have any.
-    Raises KernelError if the array is not C-contiguous, or has another shape or type.
     """
     kinds = dtype if isinstance(dtype, tuple) else (dtype,)
     if array.shape != shape or array.dtype not in kinds or not array.flags.c_contiguous:
@@ -42,11 +38,7 @@ def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) 
 
 
 def check_rows(batch: Ragged, n: int, n_pending: int) -> None:
-    """Check that a batch describes `n` rows, and that no sequence has more than `n_pending` pending rows.
-
-    Raises KernelError if the batch has another number of rows, or a sequence that is not `prefill` has more than `n_pending`
-        rows.
-    """
+    """Check that a batch describes `n` rows, and that no sequence has more than `n_pending` pending rows."""
     if batch.row_starts[-1] != n:
         raise KernelError(f"batch: describes {batch.row_starts[-1]} rows, but the arrays have {n}")
     if n > n_pending:

@@ -6,14 +6,9 @@ from typing import NamedTuple
 class Rows(NamedTuple):
     """The rows of one sequence.
 
-    Parameters
-    ----------
-    n : int
-        Number of rows.
-    form : str
-        ``chain`` or ``tree``: the rows become pending. ``prefill``: a chain that the same pass commits.
-    slot, accepted, buffer
-        As in `Ragged`.
+    n: number of rows.
+    form: ``chain`` or ``tree``: the rows become pending. ``prefill``: a chain that the same pass commits.
+    slot, accepted, buffer: as in `Ragged`.
     """
 
     n: int

@@ -44,10 +44,7 @@ class Clock:
 
 
 def last_use(folder: Path, empty: float | None = None) -> float:
-    """Return when a file of a folder was last used, in seconds since 1970; without files `empty`, or the folder's own stamp.
-
-    Returns: time of the last use; 0 if there is no such folder.
-    """
+    """Return when a file of a folder was last used, in seconds since 1970; without files `empty` or that of the folder."""
     try:
         stamps = [stamp for path, stamp in _stamps(folder) if not path.name.startswith(TEMPORARY)]
         if not stamps:

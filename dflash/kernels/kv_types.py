@@ -63,7 +63,6 @@ def kv_types(kv: str) -> tuple[KvType, KvType]:
     """Return the types of keys and of values.
 
     kv: a key of `KV_TYPES` for both, or two with a slash between them: ``"q8_0/f16"``.
-    Raises RequestError if there is no such type.
     """
     names = kv.split("/") if isinstance(kv, str) else []
     if len(names) not in (1, 2) or any(name not in KV_TYPES for name in names):

@@ -26,10 +26,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def read_key(option: str | None, file: str | None) -> str | None:
     """Find the API keys: an option, a file with a key in each line, or the environment variable `KEY`.
 
-    option, file: values of ``--api-key`` and ``--api-key-file``.
     Returns: the key, or several with commas between them; None if the server has none.
-    Raises RequestError if the key is empty (an unset shell variable would open the server), both options are given, or the
-        file can't be read.
     """
     if option is not None and file is not None:
         raise RequestError("--api-key and --api-key-file: give one of them")
@@ -51,7 +48,6 @@ def read_key(option: str | None, file: str | None) -> str | None:
 def check_key(headers: Mapping[str, str], key: str | None) -> str:
     """Refuse a request that carries no key of a list, neither as ``Authorization: Bearer KEY`` nor as ``x-api-key: KEY``.
 
-    headers: headers of the request by lower-case name.
     key: keys of the server with commas between them; None accepts every request.
     Returns: name of the user: a hash of the key, empty for a server without keys. Users share no stored responses, and no
         states of the prefix cache unless they ask for that with one ``cache_salt``.
@@ -70,9 +66,6 @@ def check_key(headers: Mapping[str, str], key: str | None) -> str:
 
 def local_hosts(host: str, key: str | None) -> frozenset[str] | None:
     """Return the values of ``Host`` that requests may have; None if any.
-
-    host: address that the server listens on.
-    key: API key; with a key any ``Host`` is accepted.
 
     A server on a loopback address without a key is only for this machine. A web page can reach it by pointing its own domain
     to 127.0.0.1 (DNS rebinding); such requests carry the domain in ``Host`` and are refused.

@@ -54,7 +54,6 @@ def build_app(
     backend: model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key: keys of which requests must carry one, see `check_key`; ``/health`` and the page need none.
     hosts: accepted values of ``Host``, without a port; any if None.
-    keep_billing_header: keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
     debug_log: receives the content of requests and responses. The caller closes it.
     origins: origins whose web pages may use the server from a browser, as ``https://chat.example``; ``*`` stands for any.
     Returns: serves OpenAI's ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/responses`` with stored items and

@@ -26,10 +26,8 @@ class ServerEvent(NamedTuple):
 class AnswerHead:
     """Facts about a response that are known before its first token.
 
-    id: unique hexadecimal number, without an API's prefix.
     created: unix time in seconds.
     model: name of the model as the client wrote it, or the server's name.
-    tokenizer: tokenizer of the model.
     completions: completions of all choices, grouped by prompt; not started yet.
     fingerprint: name of all that determines the output, see `dflash.serve.admin.model_facts.fingerprint`.
     warm_up: no completion of this strategy has ended on this server: its time is not the strategy's speed.

@@ -23,7 +23,6 @@ def prepare_draft(engine_thread: EngineThread, defaults: Defaults) -> None:
     """Load the draft model of a server, so that an unusable one is an error at start.
 
     defaults: defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
-    Raises DFlashError if the draft model is missing, damaged or for another model, or no allowed strategy uses its kind.
     """
     if defaults.draft is None or _uses(defaults.strategy.drafter, defaults.draft):
         return

@@ -45,10 +45,8 @@ class Backend:
     """Model, engine thread and settings of the endpoints.
 
     engine_thread: engine thread of the model.
-    tokenizer: tokenizer of the model.
     template: chat template of the model, if it has one.
     names: names of the model. Responses to requests that give none use the first.
-    defaults: strategy and recoveries of requests that name none.
     limits: limits of a request; the default is for a context of 262,144 tokens.
     strict_names: refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
     offered_tools_only: calls of functions that a request does not offer are text. Otherwise they reach the client as calls.
@@ -77,7 +75,6 @@ class API:
     Bodies are parsed, rendered and tokenized in separate threads, so that streams are not delayed. Grammars are compiled in
     one more thread, so that they delay no request without a grammar.
 
-    api_key: keys of the server, as `check_key` takes them.
     preparing: number of requests that are being read and have not reached the engine.
     """
 

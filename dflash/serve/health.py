@@ -17,7 +17,6 @@ MAX_CLOSING = 30.0
 def health_of(engine_thread: EngineThread) -> tuple[int, JsonObject]:
     """Return the HTTP status and the body of a response about the engine's health.
 
-    Returns: 200 while requests are accepted and steps finish, else 503.
     Returns: ``status`` is ``"ok"``, ``"stalled"`` (a step takes longer than `MAX_STEP_AGE`), ``"failed"`` or ``"closed"``;
         ``active`` and ``waiting`` count sequences. ``step_age`` is the time since the last step in seconds, None while the
         engine is idle.

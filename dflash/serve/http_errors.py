@@ -40,11 +40,6 @@ class Overflow(NamedTuple):
 class Problem(Exception):
     """A response with a status other than 200.
 
-    status: HTTP status.
-    message: one sentence for the client.
-    param: field of the body that caused the error.
-    code: openAI's short name of the error.
-    headers: headers of the response.
     overflow: length of a prompt that is too long. Clients know the words of each API for it.
     """
 

@@ -28,9 +28,6 @@ class Running:
     """The running completions of one request. Results wait in a queue, so that a slow client never delays the engine.
 
     seconds: maximum seconds until all have ended.
-    n_open: completions whose last delta was not returned yet.
-    Raises RequestError, ContextOverflow, PoolExhausted, QueueFull, Cancelled, EngineFailed if one of them can't be started;
-        then none is.
     """
 
     def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion], seconds: float = inf) -> None:
@@ -51,8 +48,6 @@ class Running:
         """Return the index of a completion and what a step added to it. Not called when `n_open` is 0.
 
         timeout: seconds to wait; then None is returned.
-        Raises DFlashError: error of a completion that failed.
-        Raises Problem if the server shuts down, or the request takes too long.
         """
         left = self._time_left()  # checked first: a slow reader finds deltas at once
         wait = left if timeout is None else min(left, timeout)
@@ -75,10 +70,7 @@ class Running:
         return self._deadline - self._loop.time()
 
     async def finish(self) -> None:
-        """Wait until all completions have ended.
-
-        Raises DFlashError, Problem as `next` does.
-        """
+        """Wait until all completions have ended."""
         while self.n_open:
             await self.next()
 
@@ -103,8 +95,6 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`; cancel it if the client disconnects first.
 
     If both happen at once, the result or error of `work` counts.
-
-    Raises ClientDisconnect if the client has disconnected.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))

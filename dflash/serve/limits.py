@@ -106,7 +106,6 @@ STORED_SECONDS = 3600.0
 class Limits:
     """Limits that grow with the context of the model, and the time of a request.
 
-    context: maximum tokens of a sequence.
     request_seconds: maximum seconds of a request from the end of its preparation; it ends with an error then.
     """
 

@@ -15,7 +15,6 @@ class Truncation(NamedTuple):
     """Tokens to which a prompt is shortened.
 
     n_tokens: most tokens; None for all that leave room for the output in the context.
-    keep_end: keep the end of the prompt, not its beginning.
     """
 
     n_tokens: int | None
@@ -26,26 +25,13 @@ class Truncation(NamedTuple):
 class Options:
     """Settings of a request. Sampling is greedy unless the request sets parameters.
 
-    model: name of the model in the request.
-    sampling: sampling parameters.
-    n: choices of each prompt.
     max_tokens: maximum output tokens; more than the context has left counts as None, the rest of the context.
-    stop: stop strings.
-    stream: send events instead of one body.
     include_usage: send token counts at the end of a stream, where the API makes that optional.
-    logprobs: number of likeliest tokens to report at each position.
-    decoding: strategy and recoveries.
-    ignore_eos: continue after end tokens.
-    stop_token_ids: tokens that end the output beside the end tokens.
-    skip_special: leave control tokens out of the text.
     truncation: how to shorten prompts; None refuses those beyond the context.
     cache_salt: text that separates the prefix cache from that of requests with another one.
     use_prefix_cache: begin with a prefix from the prefix cache, if it holds one.
     prompt_logprobs: number of likeliest tokens to report at each position of the prompt.
-    priority: requests of a lower number come first.
-    include_reasoning: send the reasoning.
     continuous_usage: send token counts with every event of a stream, where the API can.
-    token_ids: send the ids of prompt and output.
     tokens_as_ids: write tokens of log-probabilities as ``token_id:5``.
     """
 
@@ -76,17 +62,13 @@ class Options:
 class ChatRequest:
     """A request of any chat API.
 
-    options: settings.
     messages: messages in OpenAI's chat format, as the chat template takes them. Content is a string, None or a list of
         parts: ``{"type": "text", "text": ...}``, and ``{"type": "tool_reference", "tool_name": ...}`` in results of tools.
     tools: functions in OpenAI's chat format. Those with ``"defer_loading": true`` are written into the prompt where a
         ``tool_reference`` names them, instead of at its beginning.
-    grammar: constraints on the output, ``tool_choice`` included.
-    template_kwargs: variables of the chat template.
     parallel_tool_calls: false ends the output after its first tool call.
     steps: describe the steps of the engine in a stream, where the API can.
     step_tokens: describe the tokens and the draft of each of these steps.
-    ending: what follows the messages in the prompt.
     echo_message: send the message that is continued before the output.
     drop_oldest: drop the oldest turns of a conversation that is longer than the context.
     """

@@ -26,10 +26,8 @@ class Server(uvicorn.Server):
 
     A signal (SIGINT, SIGTERM) or a failure of the engine begins the shutdown. A second signal ends the process at once.
 
-    app: application from `build_app`.
     engine_thread: engine thread of the application.
     grace: seconds that open requests may take at shutdown.
-    ready: called once, when the server accepts connections.
     """
 
     def __init__(self, app: ASGIApp, engine_thread: EngineThread, *, grace: float, ready: Callable[[], object]) -> None:

@@ -36,10 +36,7 @@ UNSAID = Decoding()
 
 
 def parse_decoding(fields: Fields) -> Decoding:
-    """Read ``strategy``, ``recover``, and the fields of single recoveries.
-
-    Raises FieldError if one of them is not valid.
-    """
+    """Read ``strategy``, ``recover``, and the fields of single recoveries."""
     recover = fields.any("recover")
     _check_names(fields, recover)
     try:
@@ -66,14 +63,11 @@ def _check_names(fields: Fields, recover: Any) -> None:
 class Defaults:
     """Strategy and recoveries of requests that name none, and limits on those that do.
 
-    strategy: strategy of requests that name none.
     draft: draft model of strategies that requests name; a request can't name files.
-    settings: draft options for `dflash.decode.registry.strategy`.
     recover: names of recoveries; None reads the environment.
     allowed: strategy names that requests may use; None allows all, an empty tuple none.
     sampling: sampling parameters of requests that leave them out, by the name of their field.
     without_files: strategy names for which neither the model's file nor the table of published drafts has what they need.
-    verifier: verifier of all requests.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -91,10 +85,7 @@ PLAIN = Defaults()
 
 
 async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, engine_thread: EngineThread) -> Strategy:
-    """Return the strategy of a request after loading its files and kernels.
-
-    Raises FieldError if the request names a strategy that this server can't use.
-    """
+    """Return the strategy of a request after loading its files and kernels."""
     strategy = defaults.strategy
     if wanted.strategy is not None:
         try:
@@ -110,11 +101,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
 
 
 def allowed(text: str | None) -> tuple[str, ...] | None:
-    """Parse ``--allow-strategies``.
-
-    text: comma-separated names, or ``none``; None allows all.
-    Raises RequestError if a name is not known; the message lists all names.
-    """
+    """Parse ``--allow-strategies``. text: comma-separated names, or ``none``; None allows all."""
     if text is None:
         return None
     known = registry.words()

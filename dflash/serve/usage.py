@@ -12,12 +12,8 @@ from dflash.generation.completion import Completion
 class TokenCounts:
     """Token counts of all completions of a response.
 
-    prompt: prompt tokens; a prompt counts once for all its choices.
-    cached: prompt tokens that came from the prefix cache.
-    output: output tokens, reasoning and end tokens included.
     reasoning: output tokens of reasoning, with the one that closes it. The tokens of a call that ends reasoning do not
         count.
-    drafted, accepted: draft tokens, and those that became output.
     rows: mean rows of the forwards that gave output tokens, those of other requests included; None if no strategy drafts.
     """
 

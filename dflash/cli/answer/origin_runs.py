@@ -38,8 +38,6 @@ class OriginRuns:
 
     The text of the tokens is what the model wrote, tags included; events hold the parts of it that are shown. Their text is
     found again in that of the tokens, in order.
-
-    counts: number of tokens of each origin so far.
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:

@@ -23,10 +23,7 @@ DIM = "2"
 
 
 class Pen:
-    """Writes text to a stream. A run of one origin gets one pair of marks, however many pieces it comes in.
-
-    columns: columns of the terminal.
-    """
+    """Writes text to a stream. A run of one origin gets one pair of marks, however many pieces it comes in."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._colored = file, has_colors(file)

@@ -20,10 +20,6 @@ class AnswerWriter:
     """Writes the parts of an answer to a stream, without the tags of the model's format.
 
     Line breaks between the parts are this class's own; those inside a part are the model's.
-
-    file: a terminal, file or pipe.
-    reasoning: one of `dflash.cli.arguments.REASONING`.
-    tokenizer: show the origin of the tokens, and end with a legend.
     """
 
     def __init__(self, file: TextIO, reasoning: str, tokenizer: "Tokenizer | None" = None) -> None:

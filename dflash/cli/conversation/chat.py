@@ -21,11 +21,7 @@ Message = JsonObject
 class Chat:
     """A conversation with a model, and the settings of its next answer.
 
-    messages: messages in OpenAI's format.
     settings: keyword arguments of `LM.generate`: strategy, recoveries and sampling.
-    display: keyword arguments of `dflash.cli.answer.show`.
-    answers: answers since the start, also those that were removed.
-    deltas: steps of the last answer.
     """
 
     def __init__(self, lm: "LM", arguments: argparse.Namespace, strategy: JsonObject) -> None:

@@ -11,10 +11,7 @@ ROLES = {"system", "user", "assistant", "tool"}
 
 
 def save_messages(path: Path, messages: list[JsonObject]) -> None:
-    """Write messages to a file; only a conversation is replaced.
-
-    Raises RequestError if the file exists and holds something else, or can't be written.
-    """
+    """Write messages to a file; only a conversation is replaced."""
     if path.exists():
         try:
             load_messages(path)
@@ -27,11 +24,7 @@ def save_messages(path: Path, messages: list[JsonObject]) -> None:
 
 
 def load_messages(path: Path) -> list[JsonObject]:
-    """Read messages from a file: ``{"messages": [...]}``, or the array alone.
-
-    Raises NotFound if the file can't be read.
-    Raises RequestError if it holds no messages.
-    """
+    """Read messages from a file: ``{"messages": [...]}``, or the array alone."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -20,10 +20,7 @@ _CHOICE = re.compile(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)")
 class Parser(argparse.ArgumentParser):
     """A parser for one command.
 
-    prog: the words that start the command.
-    description: one sentence, with which the help begins.
     usage: arguments in the usage line, in place of the list of all options.
-    examples: arguments of a call, and what it does.
     allow_abbrev: whether the beginning of an option's name stands for it.
     """
 

@@ -33,11 +33,7 @@ SECONDS = 3.0
 
 
 class Bench:
-    """Measure one model on random tokens.
-
-    model: model with room for two sequences; no other thread uses it meanwhile.
-    repeat: maximum repetitions of each measurement.
-    """
+    """Measure one model on random tokens. model: model with room for two sequences; no other thread uses it meanwhile."""
 
     def __init__(self, model: "Model | DeviceModel", *, repeat: int) -> None:
         self.model, self.repeat = model, repeat
@@ -88,11 +84,7 @@ class Bench:
         return perf_counter() - start
 
     def forward_costs(self, sizes: Sequence[int] = FORWARDS) -> list[JsonObject]:
-        """Measure a forward of pending tokens with their logits, for those numbers of tokens that may be pending.
-
-        Returns: ``tokens``, ``ms``, ``relative`` to the first size, ``host_us`` until the call returns; on a GPU
-            ``launches``.
-        """
+        """Measure a forward of pending tokens with their logits, for those numbers of tokens that may be pending."""
         with closing(self.model.state()) as state:
             self._chunks(state, DEPTH)
             costs = [(n, *self._forward(state, n)) for n in sizes if n <= self.model.config.pending]

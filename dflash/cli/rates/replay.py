@@ -86,11 +86,7 @@ def save_plot(arguments: argparse.Namespace, plot: "Callable[[], Figure]") -> No
 
 
 def session(name: str) -> "list[Turn]":
-    """Return the turns of a file or of the built-in session.
-
-    Raises RequestError if the number of turns of the built-in session is no number, or a line of the file is not valid.
-    Raises NotFound if there is no such file.
-    """
+    """Return the turns of a file or of the built-in session."""
     from dflash.evaluation.replay import load_session, synthetic
 
     kind, _, n = name.partition(":")

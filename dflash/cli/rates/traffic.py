@@ -29,8 +29,6 @@ class Traffic(NamedTuple):
     def of(cls, file: GGUFFile, config: Config, *, kv: str, device: str) -> "Traffic":
         """Compute the traffic from the header of a file.
 
-        config: config of the same file.
-        kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
         device: ``"cpu"`` or ``"cuda"``. On ``"cuda"`` tensors of types without a kernel are stored as F16.
         """
         need = Need.of(config, kv)

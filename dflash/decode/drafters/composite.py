@@ -33,14 +33,9 @@ _log = logging.getLogger(__name__)
 class CompositeState:
     """States of several drafters. All observe; the first that has a draft provides it.
 
-    Attributes
-    ----------
-    parts : list of DrafterState
-        One for each drafter.
-    by : str
-        Class name of the drafter of the last draft; empty if there was none.
-    source : int
-        Index of that drafter.
+    parts: one for each drafter.
+    by: class name of the drafter of the last draft; empty if there was none.
+    source: index of that drafter.
     """
 
     by, source = "", 0

@@ -133,10 +133,8 @@ class _DFlashState(ModelDrafterState):
     On the CPU, features of accepted rows are collected, and the draft model reads those of all sessions together before it
     drafts. On a GPU it reads them at once, on the device.
 
-    Attributes
-    ----------
-    unread : list of dict of int to float32 (n, D)
-        Features by target layer that the draft model has not read, of at most `PENDING` rows.
+    unread: list of dict of int to float32 (n, D); Features by target layer that the draft model has not read, of at most
+        `PENDING` rows.
     """
 
     draft_model: BlockDraft | DeviceBlockDraft

@@ -58,23 +58,12 @@ class ModelDrafterState:
     Subclasses define `request`, `candidates` and `observe`. Those with memory of a sequence set `state` in `owned`, those
     that draft on a GPU define `device_request` and `device_drafts`, and those that continue from a saved prefix `snapshot`.
 
-    Parameters
-    ----------
-    draft_model : Any
-        Draft model, MTP head or small model.
-    draft_vocabs : sequence of Vocabulary
-        Draft vocabularies, the smallest first.
-    n_vocab : int
-        Size of the whole vocabulary.
-
-    Attributes
-    ----------
-    state : State or DraftState, optional
-        Memory of the draft model; released by `close`.
-    on_device : bool
-        True if drafts can be made on a GPU and stay there.
-    n_seen : int
-        Number of target rows that were observed or prefilled before.
+    draft_model: draft model, MTP head or small model.
+    draft_vocabs: draft vocabularies, the smallest first.
+    n_vocab: size of the whole vocabulary.
+    state: memory of the draft model; released by `close`.
+    on_device: True if drafts can be made on a GPU and stay there.
+    n_seen: number of target rows that were observed or prefilled before.
     """
 
     capture: tuple[int, ...] = ()

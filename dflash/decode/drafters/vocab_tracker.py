@@ -15,14 +15,10 @@ Each token outside the draft vocabulary ends a draft early, and a smaller vocabu
 class VocabTracker:
     """Counts the tokens of one sequence outside each draft vocabulary.
 
-    Parameters
-    ----------
-    draft_vocabs : sequence of Vocabulary
-        Draft vocabularies, the smallest first; empty if the draft model always uses the whole vocabulary.
-    n_vocab : int
-        Size of the whole vocabulary.
-    counts : Counter of int
-        Number of steps by size of the draft vocabulary, special tokens not counted. Not changed if `draft_vocabs` is empty.
+    draft_vocabs: draft vocabularies, the smallest first; empty if the draft model always uses the whole vocabulary.
+    n_vocab: size of the whole vocabulary.
+    counts: number of steps by size of the draft vocabulary, special tokens not counted. Not changed if `draft_vocabs` is
+        empty.
     """
 
     def __init__(self, draft_vocabs: Sequence[Vocabulary], n_vocab: int, counts: Counter[int]) -> None:

@@ -14,9 +14,7 @@ class DeferredDraft(Draft):
     """A draft of known size whose tokens are still being computed. Reading `tokens` or `parents` waits for them.
 
     drafts: drafts of one pass on the device: ``drafts.tree(i)`` returns tokens and parents (n,). None once they were read.
-    index: index of this draft in the pass.
-    n: number of tokens to take from it.
-    chain: true if the draft has no forks.
+    chain: True if the draft has no forks.
     """
 
     __slots__ = ("_chain", "_found", "_line", "_n", "drafts", "index")
@@ -80,8 +78,6 @@ def can_defer(session: SessionView, *, drafts: bool = True) -> bool:
 
     Processors, grammars, recoveries, forced tokens and log-probabilities need them on the host before; verifiers other than
     `Coupled` need draft tokens.
-
-    drafts: whether there are draft tokens.
     """
     sampler = session.sampler
     if session.grammar is not None or (drafts and session.verifier is not None):

@@ -29,12 +29,8 @@ Rows = slice | Sequence[int]
 class LaunchDraft(NamedTuple):
     """A draft that the device can begin to make while the token above it is still being sampled.
 
-    Parameters
-    ----------
-    drafter : DeviceDrafter
-        Makes the draft.
-    request : DeviceDraftRequest
-        Size and sampling of the draft, and a state of this drafter.
+    drafter: makes the draft.
+    request: size and sampling of the draft, and a state of this drafter.
     """
 
     drafter: DeviceDrafter
@@ -250,13 +246,7 @@ def _overrides_prepare(drafter: Drafter, name: str) -> bool:
 
 
 def reserve_draft(drafter_state: DrafterState, length: int) -> None:
-    """Call ``reserve(length)`` of a drafter's state, if it defines the method; see `DrafterState`.
-
-    Raises
-    ------
-    PoolExhausted
-        If there is not enough memory. The method is called again when others have released theirs.
-    """
+    """Call ``reserve(length)`` of a drafter's state, if it defines the method; see `DrafterState`."""
     function = getattr(drafter_state, "reserve", None)
     if function is not None:
         function(length)
@@ -395,13 +385,7 @@ class Strategy:
 
     @classmethod
     def of(cls, value: Strategy | Drafter | str | None) -> Strategy:
-        """Return the strategy for a strategy, a name, a drafter, or None for plain decoding.
-
-        Raises
-        ------
-        RequestError
-            If the value has another type, or there is no such name.
-        """
+        """Return the strategy for a strategy, a name, a drafter, or None for plain decoding."""
         if isinstance(value, Strategy):
             return value
         if value is None:

@@ -11,8 +11,6 @@ from dflash.model.candidates import Candidates
 def sampled_chain(candidates: Candidates, max_draft: int, params: SampleParams, first: int) -> Draft:
     """Return the chain of the best candidates with `Draft.probs`.
 
-    candidates: all that may be sampled at each position; scores include the noise of `params`.
-    params: sampling parameters of the draft; not greedy.
     first: position in the sequence to which candidate position 0 belongs.
 
     The best candidate is a sample, since scores are logits with Gumbel noise. Without the noise they are the logits again.

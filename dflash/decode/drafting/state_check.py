@@ -8,10 +8,7 @@ _MEMBERS = "capture", "observe", "close"
 
 
 def checked_state(drafter: Drafter, drafter_state: DrafterState) -> DrafterState:
-    """Return the result of `Drafter.start`.
-
-    Raises DFlashError if it lacks a member of `DrafterState`; the message names the drafter and the members.
-    """
+    """Return the result of `Drafter.start`."""
     proposes = getattr(type(drafter), "propose", None)
     asked = ("propose",) if proposes is Drafter.propose else ()  # a drafter may propose for all sessions itself
     missing = [name for name in (*_MEMBERS, *asked) if not hasattr(drafter_state, name)]

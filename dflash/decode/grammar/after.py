@@ -12,8 +12,6 @@ from dflash.decode.grammar.matcher import Grammar, Matcher, Words
 class AfterToken:
     """Free output up to a token, then a grammar.
 
-    grammar: grammar of the output after the token.
-    token: token that ends free output.
     opens: if given, the output begins in the grammar, and only this token, as its first one, opens free output.
     repeats: return to free output where the grammar is complete; the token then starts the grammar anew.
     enters: another token that ends free output; it is the first one of the grammar. So a tool call ends reasoning.

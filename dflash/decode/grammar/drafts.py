@@ -14,7 +14,6 @@ def walk(matcher: Matcher, draft: Draft) -> Iterator[int]:
 
     matcher: position after the tokens above the draft. It stands at each visited node in turn, and at the root again in the
         end.
-    Yields: -1 for the root, then indices of draft tokens. Nodes below an illegal one are not visited.
     """
     depth = 0
     try:

@@ -14,8 +14,6 @@ class GrammarState:
 
     `History` passes every token that it appends or removes. So the position is that of the node which `verify` visits, and
     that of the sequence between steps, also after a restart.
-
-    grammar: grammar of the output; the prompt is no part of it.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -71,10 +69,7 @@ class GrammarState:
         return found
 
     def mask(self, row: int = 0) -> Words | None:
-        """Return the tokens that may follow here, None for all.
-
-        row: row of the node, for a mask that `prepare` has computed.
-        """
+        """Return the tokens that may follow here, None for all."""
         known = self._masks.get(row)
         return known if known is not None else None if self._matcher.free else self._mask()
 

@@ -18,13 +18,7 @@ PROTECTED = 0.75
 
 
 class CacheEntry:
-    """A stored snapshot.
-
-    used: time of its last use.
-    conversation: name of the conversation that it belongs to.
-    turn: number of requests of the conversation at its last use by it.
-    salt: the `cache_salt` of its session.
-    """
+    """A stored snapshot. turn: number of requests of the conversation at its last use by it."""
 
     def __init__(self, snapshot: SessionSnapshot, n_bytes: int, conversation: str | None = None, salt: str = "") -> None:
         self.snapshot, self.n_bytes, self.conversation, self.salt = snapshot, n_bytes, conversation, salt
@@ -41,11 +35,6 @@ def victim(
 
     First go snapshots that a later one of the same sequence has replaced, last the longest one of each living conversation.
     Otherwise the least recently used one goes first; of those used together the longest.
-
-    nodes: all nodes with a snapshot.
-    turns: number of requests of each conversation.
-    spared: snapshot that stays.
-    capacity, page_bytes: see `PrefixCache`.
     """
     others = [(node, entry) for node in nodes if (entry := node.value) is not None and entry.snapshot is not spared]
     if not others:

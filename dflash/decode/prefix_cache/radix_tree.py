@@ -12,7 +12,6 @@ class Node(Generic[V]):
     """A prefix of one or more stored sequences.
 
     edge: int32 (n,); ids between the parent's prefix and this one; empty for the root.
-    length: number of ids from the root.
     value: value stored for exactly this prefix, or None.
     """
 

@@ -33,11 +33,7 @@ class SavedSessions:
         self._loaded, self._maybe_cache, self._call = loaded, cache, call
 
     def check(self, name: str | os.PathLike[str]) -> Path:
-        """Return the path of a name.
-
-        name: a `str` is a name in the folder of the prefix cache, a `Path` any file.
-        Raises RequestError if the model has no prefix cache, or the name is not valid or needs a folder.
-        """
+        """Return the path of a name."""
         disk = self._cache.disk
         if isinstance(name, os.PathLike):
             return Path(name)
@@ -56,8 +52,6 @@ class SavedSessions:
         """Write the longest entry of the prefix cache that is a prefix of ids; return the number of its tokens.
 
         The entry is written with the state of `drafter`, if it has one.
-
-        Raises RequestError if there is no entry, or the file can't be written.
         """
         saved = self._call(lambda: self._copy(np.array(ids[:-1], np.int32), drafter))
         if saved is None:
@@ -72,10 +66,7 @@ class SavedSessions:
         return len(saved.token_ids)
 
     def load(self, path: Path, drafter: Drafter) -> int:
-        """Add the state in a file to the prefix cache; return the number of its tokens.
-
-        Raises the errors that `dflash.lm.LM.load_session` names.
-        """
+        """Add the state in a file to the prefix cache; return the number of its tokens."""
         try:
             saved = SavedState.read(path, self._identity, self._cache.capacity + _EXTRA)
         except OSError as error:

@@ -20,13 +20,7 @@ class Decision(NamedTuple):
 
 
 def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
-    """Pass a step to the recoveries of a session, the innermost first; each sees the tokens that those before it left.
-
-    Raises
-    ------
-    DFlashError
-        If a recovery returns `Restart` after tokens were emitted, or what is no verdict.
-    """
+    """Pass a step to the recoveries of a session, the innermost first; each sees the tokens that those before it left."""
     if accepted.injected:
         session.forced_ids = session.forced_ids[accepted.injected :]
     hold = False

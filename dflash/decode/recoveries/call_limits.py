@@ -11,14 +11,9 @@ _CALL = OutputPart.OPENING, OutputPart.CALL
 class CallLimits:
     """Follows the tool calls of an output, in constant time for each token.
 
-    Parameters
-    ----------
-    body : int
-        Number of tokens to report in a call that is still open; 0 for no bound.
-    calls : int
-        Number of equal calls to report, whether or not others lie between; 0 for no bound.
-    prose : int
-        Number of tokens to report after a call and before the next, without reasoning; 0 for no bound.
+    body: number of tokens to report in a call that is still open; 0 for no bound.
+    calls: number of equal calls to report, whether or not others lie between; 0 for no bound.
+    prose: number of tokens to report after a call and before the next, without reasoning; 0 for no bound.
     """
 
     def __init__(self, body: int, calls: int, prose: int) -> None:

@@ -9,22 +9,9 @@ from dflash.errors import DFlashError
 def show(session: Session, decision: Decision) -> Accepted:
     """Pass the steps that were held back, then the present step, to the observer before its tokens are appended.
 
-    Parameters
-    ----------
-    session : Session
-        If the observer accepts only a part of the held tokens, the session ends there.
-    decision : Decision
-        Result of the recoveries.
-
-    Returns
-    -------
-    Accepted
-        The tokens of the step that the observer accepts.
-
-    Raises
-    ------
-    DFlashError
-        If the observer returns more tokens than it received. Its exceptions pass through.
+    session: if the observer accepts only a part of the held tokens, the session ends there.
+    decision: result of the recoveries.
+    Returns: The tokens of the step that the observer accepts.
     """
     accepted = decision.accepted
     if session.observer is None or decision.hold or decision.restart:

@@ -56,10 +56,7 @@ class MinTokens:
 class NoEnd:
     """Logits processor that masks end tokens at the first `n` positions, unless all other tokens are masked.
 
-    Attributes
-    ----------
-    held_off : set of int
-        Sequence lengths at which an end token was likeliest.
+    held_off: sequence lengths at which an end token was likeliest.
     """
 
     def __init__(self, n: int, ends: np.ndarray) -> None:

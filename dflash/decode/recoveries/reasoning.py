@@ -13,12 +13,8 @@ if TYPE_CHECKING:
 class ReasoningTracker:
     """Follows the parts of an output and counts its reasoning tokens. Made in `Recovery.start`.
 
-    Attributes
-    ----------
-    has_call : bool
-        True if the output holds a tool call.
-    n_tokens : int
-        Output tokens that were fed.
+    has_call: True if the output holds a tool call.
+    n_tokens: output tokens that were fed.
     """
 
     def __init__(self, session: RecoveryView) -> None:

@@ -17,14 +17,9 @@ class RepeatedLines:
 
     Lines are equal if their tokens are. Lines without a letter or a digit do not count: blank lines, brackets, rules.
 
-    Parameters
-    ----------
-    count : int
-        Number of equal lines to report.
-    window : int
-        Number of last lines that are compared; equal to `count`, the lines must follow each other.
-    detokenize : callable
-        Returns the text of token ids.
+    count: number of equal lines to report.
+    window: number of last lines that are compared; equal to `count`, the lines must follow each other.
+    detokenize: returns the text of token ids.
     """
 
     def __init__(self, count: int, window: int, detokenize: Detokenize) -> None:

@@ -6,14 +6,9 @@ import numpy as np
 class RepeatedTokens:
     """Finds repetitions token by token, in time and memory that depend on the largest period alone.
 
-    Parameters
-    ----------
-    same : int
-        Number of consecutive equal tokens to report; 0 for none.
-    min_period, max_period : int
-        Lengths of n-grams; a `max_period` of 0 turns them off.
-    count : int
-        Number of consecutive n-grams to report.
+    same: number of consecutive equal tokens to report; 0 for none.
+    min_period, max_period: lengths of n-grams; a `max_period` of 0 turns them off.
+    count: number of consecutive n-grams to report.
     """
 
     def __init__(self, same: int, min_period: int, max_period: int, count: int) -> None:

@@ -7,10 +7,7 @@ _MEMBERS = "name", "restarts", "check_step"
 
 
 def checked_state(recovery: object, recovery_state: RecoveryState) -> RecoveryState:
-    """Return a result of `Recovery.start` that is not None.
-
-    Raises DFlashError if it lacks a member of `RecoveryState`; the message names the recovery and the members.
-    """
+    """Return a result of `Recovery.start` that is not None."""
     missing = [name for name in _MEMBERS if not hasattr(recovery_state, name)]
     if missing:
         kind, got = type(recovery).__name__, type(recovery_state).__name__

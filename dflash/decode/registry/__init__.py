@@ -55,16 +55,10 @@ class DraftMethod(Protocol):
 class NameCall(NamedTuple):
     """One word of a name with everything given to it.
 
-    Parameters
-    ----------
-    text : str
-        The whole name that the user wrote, for messages.
-    number : int or None
-        The number after the colon.
-    inner : tuple of Named or None
-        Strategies between the brackets without repetitions, None if there are no brackets.
-    options : dict
-        Draft options (``draft``, ``draft_device``, ``draft_vocab``) that the word may use.
+    text: the whole name that the user wrote, for messages.
+    number: the number after the colon.
+    inner: strategies between the brackets without repetitions, None if there are no brackets.
+    options: draft options (``draft``, ``draft_device``, ``draft_vocab``) that the word may use.
     """
 
     text: str
@@ -208,20 +202,9 @@ def names() -> str:
 def parse(text: str, draft: str | None = None, **options: Any) -> Named:
     """Make the drafter and shape that a name stands for.
 
-    Parameters
-    ----------
-    text : str
-        A name such as ``"dflash:8"`` or ``"first(lookup, ddtree:22)"``; `names` lists the forms.
-    draft : str, optional
-        The draft model. ``mtp`` takes it as the file of its head if no other word of the name needs it.
-    **options
-        Further draft options, ``draft_device`` and ``draft_vocab``. Words that do not take an option ignore it.
-
-    Raises
-    ------
-    RequestError
-        If there is no such name, or the name exceeds `MAX_NAME`, `MAX_PARTS` or `MAX_NESTING`. The message lists the names,
-        or the correct form of the word.
+    text: a name such as ``"dflash:8"`` or ``"first(lookup, ddtree:22)"``; `names` lists the forms.
+    draft: the draft model. ``mtp`` takes it as the file of its head if no other word of the name needs it.
+    **options: further draft options, ``draft_device`` and ``draft_vocab``. Words that do not take an option ignore it.
     """
     _check_size(text)
     options = options if draft is None else {"draft": draft, **options}
@@ -258,19 +241,9 @@ def parts(text: str) -> list[str]:
 def check_draft_options(names: Sequence[str], spell: Callable[[str, Any], str] = "{}={!r}".format, **options: Any) -> None:
     """Check that each draft option is taken by at least one of the named strategies.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Names of strategies.
-    spell : callable
-        ``spell(option, value)`` returns the option as the user wrote it, for the message.
-    **options
-        ``draft``, ``draft_device`` and ``draft_vocab``; None if not given.
-
-    Raises
-    ------
-    RequestError
-        If no strategy takes an option; the message lists those that do.
+    names: names of strategies.
+    spell: ``spell(option, value)`` returns the option as the user wrote it, for the message.
+    **options: ``draft``, ``draft_device`` and ``draft_vocab``; None if not given.
     """
     entries = [entry for text in names for entry in _option_takers(text)]
     for option, value in options.items():

@@ -31,12 +31,8 @@ class RequestFields(Protocol):
 class RequestField(NamedTuple):
     """A field of a request that turns a recovery on.
 
-    Parameters
-    ----------
-    name : str
-        Name of the field.
-    read : callable
-        ``read(fields)`` returns the recovery, or None if the request does not want it.
+    name: name of the field.
+    read: ``read(fields)`` returns the recovery, or None if the request does not want it.
     """
 
     name: str
@@ -46,16 +42,10 @@ class RequestField(NamedTuple):
 class Option(NamedTuple):
     """Value after the colon of a name.
 
-    Parameters
-    ----------
-    label : str
-        Name of the value in messages, such as ``"N"`` in ``min:N``.
-    parameter : str
-        Parameter of the class that it sets.
-    kind : type
-        `int` for a whole number of at most nine digits, `str` for any text without a comma.
-    required : bool
-        Refuse the name without a value.
+    label: name of the value in messages, such as ``"N"`` in ``min:N``.
+    parameter: parameter of the class that it sets.
+    kind: `int` for a whole number of at most nine digits, `str` for any text without a comma.
+    required: refuse the name without a value.
     """
 
     label: str
@@ -161,13 +151,7 @@ def forms() -> str:
 
 
 def parse(text: str) -> Any:
-    """Make the recovery that a name stands for; None for ``""`` and ``"none"``.
-
-    Raises
-    ------
-    RequestError
-        If there is no such name, or its value is not valid.
-    """
+    """Make the recovery that a name stands for; None for ``""`` and ``"none"``."""
     word, colon, value = text.partition(":")
     if word in ("", "none") and not value:
         return None

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
-_WORD = re.compile(r"[a-z][a-z0-9-]*")
+_WORD = re.compile(r"[a-z-]+")
 
 
 class Registered(Protocol):
@@ -48,13 +48,7 @@ class WordTable(Mapping[str, E]):
         return load
 
     def add(self, entry: E) -> None:
-        """Add a class. It may be defined again, as in a notebook's cell.
-
-        Raises
-        ------
-        ValueError
-            If the word has other characters than lower-case letters, digits and hyphens, or belongs to another class.
-        """
+        """Add a class. It may be defined again, as in a notebook's cell."""
         word, kind, known = entry.word, entry.kind, self._entries.get(entry.word)
         if _WORD.fullmatch(word) is None:
             raise ValueError(f"register: {word!r} must consist of lower-case letters, digits and hyphens")

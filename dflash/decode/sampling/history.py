@@ -15,9 +15,7 @@ class History:
     truncated and grown again. A processor with a state of its own must account for that.
 
     token_ids: ids of prompt and output; the next token follows the last one.
-    n_prompt: number of prompt ids.
     counts: occurrences of each token; None unless `count` was called.
-    grammar: follows the ids after the prompt.
     """
 
     __slots__ = ("counts", "grammar", "n_prompt", "token_ids")

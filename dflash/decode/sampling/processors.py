@@ -32,8 +32,6 @@ class Penalties:
 
     repetition: for a token of prompt or output: a positive logit is divided by it, another multiplied (Keskar et al. 2019,
         arXiv 1909.05858).
-    presence: subtracted from the logit of a token of the output.
-    frequency: subtracted for each occurrence in the output.
     """
 
     repetition: float = 1.0

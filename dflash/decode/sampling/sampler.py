@@ -21,7 +21,6 @@ _WORD = 2**64
 class TokenLogprobs(NamedTuple):
     """Log-probabilities of a picked token and of the likeliest tokens.
 
-    token: the token that was picked.
     logprob: natural logarithm of its probability by the model's own logits.
     top: the likeliest tokens with their log-probabilities, the likeliest first.
     rank: place of the token among all by probability, 1 for the likeliest; known for tokens of a prompt only.
@@ -39,10 +38,6 @@ class Sampler:
     The result is that of all processors in turn followed by ``argmax(logits + noise)``. Some sums are float32, so top-p may
     keep another token if two sums agree to 7 digits. Parameters that need no history are combined in `SampleParams`.
 
-    seed: key of the noise.
-    processors: called in order, after penalties and bias.
-    processors: processors that need the history of each node.
-    params: parameters that are applied after them.
     draws: True if the verifier compares distributions: then drafts are sampled with noise that nothing else uses.
     """
 

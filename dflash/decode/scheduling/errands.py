@@ -26,10 +26,7 @@ class Errands:
         return len(self._waiting)
 
     def add(self, function: Callable[[], T]) -> Future[T]:
-        """Queue a function. The future receives its result or its exception.
-
-        Raises Cancelled if the engine is closed.
-        """
+        """Queue a function. The future receives its result or its exception. Raises Cancelled if the engine is closed."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:

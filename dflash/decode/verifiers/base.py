@@ -18,12 +18,8 @@ Guarantee = Literal["same", "distribution", "lossy", "synthetic"]
 class Taken(NamedTuple):
     """Decision of a verifier about a draft.
 
-    Parameters
-    ----------
-    tokens : list of int
-        Accepted draft tokens, a path from the root.
-    last : int or None
-        The token after them; None if the target samples it from its own distribution.
+    tokens: accepted draft tokens, a path from the root.
+    last: the token after them; None if the target samples it from its own distribution.
     """
 
     tokens: list[int]

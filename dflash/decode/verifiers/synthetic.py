@@ -100,12 +100,8 @@ class SyntheticAcceptance:
 class AcceptanceSchedule:
     """Numbers of draft tokens that the steps of one sequence accept.
 
-    Parameters
-    ----------
-    acceptance : SyntheticAcceptance
-        Their mean.
-    seed : int
-        Sequences of different seeds accept different numbers in their first step.
+    acceptance: their mean.
+    seed: sequences of different seeds accept different numbers in their first step.
     """
 
     draws = False

@@ -40,11 +40,6 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     """Decode a few tokens; at the first start of a kind of model on a machine, with each sampling that has own kernels.
 
     GPU kernels are compiled while a model is loaded; there, graphs are captured instead.
-
-    engine: idle.
-    kind: key of the kernels that the model uses.
-    tell: called with a description of each stage before it begins.
-    Raises Exception: the error of the first session that fails.
     """
     if not warm_marker.is_known(_DRAFTS):
         tell("compiling drafts")

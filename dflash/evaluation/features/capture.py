@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 class Captured(NamedTuple):
     """Result of `capture`.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files.
-    texts, tokens, n_bytes : int
-        Number of recorded texts, of their tokens, and bytes of their files.
-    complete : bool
-        False if the next text would have exceeded ``max_bytes``.
+    folder: folder of the files.
+    texts, tokens, n_bytes: number of recorded texts, of their tokens, and bytes of their files.
+    complete: false if the next text would have exceeded ``max_bytes``.
     """
 
     folder: Path
@@ -120,10 +115,7 @@ def capture(
 
 
 def read_layers(lm: "LM", strategy: Strategy) -> tuple[int, ...]:
-    """Return the layers that the draft of a strategy reads; L, the output of the last norm, for an MTP head.
-
-    Raises RequestError if it reads none.
-    """
+    """Return the layers that the draft of a strategy reads; L, the output of the last norm, for an MTP head."""
     if isinstance(strategy.drafter, MTP):
         return (lm.model.config.n_layers,)
     lm.prepare(strategy)

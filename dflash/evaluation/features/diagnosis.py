@@ -15,7 +15,6 @@ class LayerFinding:
     cosine: mean over tokens of the cosine between target and reference.
     norm_ratio: mean over tokens of the target's norm over the reference's.
     tokens_per_step: with the reference's features in this layer alone.
-    change: from the tokens per step with the target's own features.
     """
 
     layer: int
@@ -29,18 +28,11 @@ class LayerFinding:
 class Diagnosis:
     """Layers by what they cost a draft. `print` writes a table.
 
-    Parameters
-    ----------
-    layers : list of LayerFinding
-        The layer whose swap changes tokens per step most comes first.
-    tokens_per_step, all_swapped : float
-        With the target's own features, and with the reference's in all layers.
-    texts, tokens : int
-        Texts, and their tokens that target and reference share.
-    draft, model, reference : str
-        The strategy, and descriptions of target and reference.
-    environment : Environment
-        Of the measurement.
+    layers: the layer whose swap changes tokens per step most comes first.
+    tokens_per_step, all_swapped: with the target's own features, and with the reference's in all layers.
+    texts, tokens: texts, and their tokens that target and reference share.
+    draft, model, reference: the strategy, and descriptions of target and reference.
+    environment: of the measurement.
     """
 
     layers: list[LayerFinding]

@@ -27,18 +27,12 @@ _HEADER, _ENTRY = 512, 160
 class Recorded(NamedTuple):
     """A text with the features of a target.
 
-    Parameters
-    ----------
-    tokens : int32 (T,)
-        Prompt and output.
-    n_prompt : int
-        Tokens of the prompt.
-    features : dict of int to float32 or float16 (T, D)
-        Residual stream after a layer; layer L of a target with L layers is the output of its last norm. Read-only.
-    name, category : str
-        Those of the prompt.
-    settings : str
-        All that the record depends on beside the prompt, as JSON.
+    tokens: int32 (T,); Prompt and output.
+    n_prompt: tokens of the prompt.
+    features: dict of int to float32 or float16 (T, D); Residual stream after a layer; layer L of a target with L layers is
+        the output of its last norm. Read-only.
+    name, category: those of the prompt.
+    settings: all that the record depends on beside the prompt, as JSON.
     """
 
     tokens: NDArray[np.int32]
@@ -79,10 +73,7 @@ def write(path: Path, record: Recorded, kind: str) -> None:
 
 
 def read(path: Path) -> Recorded:
-    """Return the record in a file, memory-mapped.
-
-    Raises NotFound if there is no such file, and FormatError if it is damaged or holds something else.
-    """
+    """Return the record in a file, memory-mapped."""
     file = SafeTensors.open(path)
     about = file.metadata if isinstance(file.metadata, dict) else {}
     if about.get("format") != FORMAT or "tokens" not in file.tensors or not str(about.get("prompt")).isdecimal():

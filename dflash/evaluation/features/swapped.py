@@ -20,7 +20,6 @@ from dflash.model.protocols.target import TargetModel
 class Swapped(Drafter["_SwappedState"]):
     """Drafts as another drafter does, from features of which some layers are those of a recording.
 
-    drafter: drafter that reads hidden states.
     features: float32 (T, D) for each swapped layer, at the positions of the only sequence; layer L of a target with L layers
         is the output of its last norm.
     """

@@ -23,8 +23,6 @@ def chat_messages(message: JsonMapping) -> list[JsonObject]:
     Text blocks stay parts of the message. ``tool_use`` blocks become ``tool_calls``, each ``tool_result`` a message of the
     role ``tool``, ``thinking`` the field ``reasoning_content``, which a template drops or renders by its own rules. Blocks
     without text, as images, become their type in brackets, but for references to tools in results.
-
-    Raises RequestError if the message has no role or a block is not valid.
     """
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
@@ -84,10 +82,7 @@ def joined(first: JsonMapping, second: JsonMapping) -> JsonObject:
 
 
 def text(content: Any) -> str:
-    """Return the text of a string or of an array of blocks, put together as templates do.
-
-    Raises RequestError if the content is neither.
-    """
+    """Return the text of a string or of an array of blocks, put together as templates do."""
     return "".join(_part(part)["text"] for part in _list(content))
 
 

@@ -15,8 +15,6 @@ class Reply(NamedTuple):
     first_token: seconds from the request to its first token.
     seconds: seconds from the request to its end.
     processor: seconds of processor time of all threads of the process meanwhile.
-    tokens: output token ids.
-    tokens_per_step: output tokens per step that produced tokens.
     empty: the model has ended its answer without content or a tool call.
     """
 

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replay:
-    """Measurements of the turns of a session. `print` writes a table; its times are medians over the rounds.
-
-    strategy: drafter, draft shape and recoveries.
-    max_tokens: maximum number of output tokens of each request.
-    sampling: sampling settings given for all requests.
-    model: description of the model.
-    """
+    """Measurements of the turns of a session. `print` writes a table; its times are medians over the rounds."""
 
     turns: list[TurnReplies]
     strategy: Strategy

@@ -14,10 +14,7 @@ _SYSTEM = ("system", "instructions")
 
 
 def body_turn(name: str, body: JsonMapping) -> Turn:
-    """Convert a request body to a turn.
-
-    Raises RequestError if a field that the prompt consists of is of the wrong kind.
-    """
+    """Convert a request body to a turn."""
     found: list[tuple[str, Message]] = [
         ("", {"role": "system", "content": text(body[key])}) for key in _SYSTEM if body.get(key)
     ]

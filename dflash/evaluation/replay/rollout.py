@@ -41,8 +41,6 @@ def rollout_turns(lines: Sequence[Line]) -> Iterator[Turn]:
 
     The items of the model's input are its messages; the instructions of the session are the system message. A compaction
     begins a new conversation with the history that replaces the old one. A rollout has no tools.
-
-    Raises RequestError if a record is not valid; the message names the line.
     """
     system: list[tuple[str, Message]] = []
     conversation: list[tuple[str, Message]] = []

@@ -43,14 +43,7 @@ def replay(
         time distort the measurement.
     turns: from `load_session` or `synthetic`. The recorded answers stand in the prompts, those of the model do not.
     strategy: as for `LM.generate`; recoveries count only as a part of it.
-    max_tokens: maximum number of output tokens of each request.
-    repeat: number of rounds.
-    progress: draw a progress bar on stderr.
     **sampling: fields of `Sampling`. The default is greedy with seed 0.
-    Returns: measurements and failures. An error of one prompt, as one that is longer than the context, is a failure of its
-        turn.
-    Raises RequestError if the model has no prefix cache, there are no turns, or an argument is out of range.
-    Raises EngineFailed if the engine has stopped.
     """
     check_whole("max_tokens", max_tokens, 1)
     check_whole("repeat", repeat, 1)

@@ -24,8 +24,6 @@ def synthetic(n_turns: int = 10) -> list[Turn]:
 
     Each prompt is the one before it, the answer to that, which calls a tool, and the tool's result, about 130 tokens
     together.
-
-    Raises RequestError if the number of turns is below 1.
     """
     check_whole("turns", n_turns, 1)
     properties = {"path": {"type": "string"}, "first_line": {"type": "integer"}}

@@ -16,8 +16,6 @@ def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
     them. Consecutive records of one role are one message. A compaction begins a new conversation. Records that the model
     never sees are skipped: notes, progress, errors of the API, and those of subagents unless the file holds nothing else.
     A transcript has neither the system prompt nor the tools.
-
-    Raises RequestError if a record is not valid; the message names the line.
     """
     conversation: list[tuple[str, JsonObject]] = []
     answers: dict[str, int] = {}

@@ -13,8 +13,6 @@ class Turn(NamedTuple):
 
     name: name shown in tables, as ``line 12``.
     messages: messages in OpenAI's format, the last one before the answer included.
-    tools: tools in OpenAI's format.
-    settings: variables of the chat template.
     """
 
     name: str
@@ -24,11 +22,7 @@ class Turn(NamedTuple):
 
 
 def growing(messages: Iterable[tuple[str, Message]], whole: Turn | None = None) -> Iterator[Turn]:
-    """Yield a turn for each assistant message of a conversation, and one for the end if another role has the last word.
-
-    messages: names of turns, and messages in OpenAI's format.
-    whole: tools and settings of all turns, and the name of the last one.
-    """
+    """Yield a turn for each assistant message of a conversation, and one for the end if another role has the last word."""
     shared = whole or Turn("end", ())
     before: list[Message] = []
     for name, message in messages:

@@ -20,10 +20,7 @@ def vocabulary(encode: Callable[[str], Sequence[int]]) -> list[int]:
 
 
 class Filler:
-    """Makes token ids from names: equal names and seeds give equal ids, different ones give ids that share no beginning.
-
-    vocabulary: ids to draw from.
-    """
+    """Makes token ids from names: equal names and seeds give equal ids, different ones give ids that share no beginning."""
 
     def __init__(self, vocabulary: Sequence[int], seed: int) -> None:
         self._vocabulary, self._seed = vocabulary, seed

@@ -19,8 +19,6 @@ class Goodput:
 
     limits: milliseconds by name: ``ttft``, ``tpot`` and ``e2el``.
 
-    References
-    ----------
     Zhong et al. 2024, arXiv 2401.09670 (DistServe).
     """
 
@@ -28,10 +26,7 @@ class Goodput:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> "Goodput":
-        """Read pairs as ``ttft:500``.
-
-        Raises RequestError if a word is no such pair, or names no latency.
-        """
+        """Read pairs as ``ttft:500``."""
         found: dict[str, float] = {}
         for word in words:
             name, _, number = word.partition(":")

@@ -17,7 +17,6 @@ class InProcess:
     """A loaded model as a `Transport`: its engine batches the requests of all clients.
 
     lm: loaded with ``prefix_cache=True`` and at least as many sequences as there are clients.
-    strategy: as for `LM.generate`.
     """
 
     def __init__(self, lm: "LM", strategy: Strategy | Drafter | str | None = None, temperature: float = 0.0) -> None:

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TraceReport:
-    """Runs of the same traces with several numbers of clients. `print` writes tables; times are medians where not said.
-
-    traces: as they were read, before scaling.
-    target: the model or the address that answered.
-    about: further settings and the environment, as JSON values.
-    goodput: without limits there is no such column.
-    """
+    """Runs of the same traces with several numbers of clients. `print` writes tables; times are medians where not said."""
 
     runs: list[TraceRun]
     traces: Sequence[AgentTrace]

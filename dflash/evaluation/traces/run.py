@@ -27,14 +27,10 @@ _WARM_UP = 32, 4
 class TraceLimits:
     """Parts of the traces that a run leaves out or makes shorter.
 
-    turns: most requests of a session.
-    requests: most requests of a run.
     seconds: seconds after which no request begins. Sessions are replayed until then; without it each trace is replayed once,
         or as often as gives every client a session.
     max_context: most tokens of a prompt with its answer: a session ends before the first request that has more.
-    think_scale: factor of the pauses between requests.
     think_max: longest pause in seconds, after the factor.
-    scale: divisor of all lengths.
     """
 
     turns: int | None = None
@@ -69,7 +65,6 @@ class TraceRun:
     """Requests of a run in the order of their ends.
 
     seconds: time from the first request to the end of the last one.
-    is_exact: all answers came as token ids.
     n_left_out: sessions that ended early since a request did not fit the context.
     """
 
@@ -96,14 +91,7 @@ def replay_traces(
     Sessions share no text. Prompts depend on the traces, the seed, the number of clients and the answers alone, so that runs
     can be repeated; a second run against one server needs another seed, else it finds all of its prompts in the cache.
 
-    transport: `InProcess` or `ServerURL`.
-    traces: from `load_traces`.
-    n_clients: sessions at the same time.
-    clock: stands for the clock of this machine in tests.
     on_request: called in the thread of a client when a request has ended.
-    Raises RequestError if an argument is out of range, or no session begins within the limits.
-    Raises DFlashError if the server can't be reached, `MAX_FAILURES` requests in a row have failed, or the engine has
-        stopped.
     """
     check_whole("clients", n_clients, 1)
     if not traces:

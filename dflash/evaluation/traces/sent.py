@@ -12,16 +12,10 @@ class SentRequest:
     """A request and the times at which its tokens came, in seconds since the run began.
 
     client: number of the client, from 0.
-    session: name of the session.
-    turn: index of the request in its session.
-    n_prompt, n_output: tokens of the prompt, and those asked for.
     n_before, n_own: tokens of the earlier prompt that this one continues, and those of the model's own answer after it.
     n_answered: tokens of the answer to that earlier prompt; 0 if it is not known.
-    began: time at which the request was sent.
     arrivals: times at which tokens came; several tokens may come at once.
-    n_received: output tokens that came.
     n_cached: prompt tokens that came from the server's prefix cache; None if the server does not say.
-    error: message of the error that ended the request.
     """
 
     client: int

@@ -24,8 +24,6 @@ class ServerURL:
 
     url: address, as ``http://127.0.0.1:8000``; a path ``/v1`` is allowed.
     strategy: field ``strategy`` of requests, for servers of dflash; if None, theirs applies.
-    Raises RequestError if the address is no HTTP address.
-    Raises DFlashError if the server can't be reached.
     """
 
     def __init__(self, url: str, temperature: float = 0.0, strategy: str | None = None) -> None:
@@ -42,10 +40,7 @@ class ServerURL:
         self.context = most if isinstance(most, int) else None
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text as a part of a longer one, from ``/tokenize``.
-
-        Raises DFlashError if the server has no such route.
-        """
+        """Return the token ids of a text as a part of a longer one, from ``/tokenize``."""
         try:  # llama.cpp's form, which vLLM refuses
             found = self._json("POST", "/tokenize", {"content": text, "add_special": False, "parse_special": False})
         except DFlashError:
@@ -60,10 +55,7 @@ class ServerURL:
         """Do nothing: a server keeps its cache, and every run has other prompts."""
 
     def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens) -> Answered:
-        """Have a prompt continued by exactly `n_output` tokens.
-
-        Raises DFlashError if the request was refused, ended early, or the server broke off.
-        """
+        """Have a prompt continued by exactly `n_output` tokens."""
         body = {
             "model": self.model,
             "prompt": list(prompt_ids),

@@ -11,7 +11,6 @@ class SessionPrompt(NamedTuple):
     """A prompt, and what a server may know of it.
 
     n_before: tokens of the earlier prompt that it continues; 0 if there is none.
-    n_own: tokens after those that are the model's own answer.
     """
 
     token_ids: list[int]

@@ -18,7 +18,6 @@ ENDS = ".json", ".json.xz"
 class TracedRequest(NamedTuple):
     """Shape of one request.
 
-    n_prompt, n_output: tokens of the prompt and of the answer.
     blocks: ids of the prompt's whole blocks; equal ids stand for equal text.
     think: seconds that the client pauses before the request.
     extends: index of the earlier request whose prompt this one continues, the longest such; None if there is none.
@@ -34,8 +33,6 @@ class TracedRequest(NamedTuple):
 class AgentTrace(NamedTuple):
     """Shapes of the requests of one session, in order.
 
-    name: its id.
-    block_size: tokens of a block.
     is_shared: ids of blocks mean the same text in all traces, not in this one alone.
     """
 
@@ -45,10 +42,7 @@ class AgentTrace(NamedTuple):
     is_shared: bool = False
 
     def scaled(self, by: int) -> "AgentTrace":
-        """Return the trace with all lengths divided by a number, so that small models and machines can replay its shape.
-
-        Raises RequestError if the number does not divide the block size.
-        """
+        """Return the trace with all lengths divided by a number, so that small models and machines can replay its shape."""
         if by < 1 or self.block_size % by:
             fits = ", ".join(str(n) for n in range(1, self.block_size + 1) if self.block_size % n == 0)
             raise RequestError(f"scale: must divide the block size of {self.name}: {fits}; got {by}")
@@ -63,9 +57,6 @@ def load_traces(path: str | os.PathLike[str]) -> list[AgentTrace]:
     """Read traces in the layout of kv-cache-tester, which AIPerf calls ``weka_trace``.
 
     path: a file of one trace, ``.json`` or ``.json.xz``, or a folder of them, which are read in the order of their names.
-    Returns: requests of subagents stand where their agent was started, one after the other.
-    Raises NotFound if there is no such file, or no trace in the folder.
-    Raises RequestError if a file has another layout; the message names the file and the field.
     """
     path = Path(path)
     try:

@@ -14,7 +14,6 @@ class Answered(NamedTuple):
 
     token_ids: output tokens; those of its text encoded anew if the server sends text alone.
     n_cached: prompt tokens from the prefix cache; None if the server does not say.
-    is_exact: the ids are those that the model has sampled.
     """
 
     token_ids: list[int]

@@ -26,10 +26,7 @@ _LEGEND = {"ncols": 4, "fontsize": "small", "loc": "lower left", "bbox_to_anchor
 
 
 def plot(generation: GenerationRecord) -> "Figure":
-    """Plot the bonus tokens, accepted and rejected draft tokens of each step, above its milliseconds.
-
-    Returns: rejected draft tokens are drawn below zero.
-    """
+    """Plot the bonus tokens, accepted and rejected draft tokens of each step, above its milliseconds."""
     steps = [step for step in generation.steps if step.tokens] or [Step([])]
     numbers = range(1, len(steps) + 1)
     title = f"{len(generation.tokens)} tokens in {len(steps)} steps"

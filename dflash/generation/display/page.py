@@ -11,10 +11,7 @@ from dflash.generation.record import GenerationRecord
 
 
 def as_html(generation: GenerationRecord) -> str:
-    """Return the text with the origin of each token, the step chart and tables of statistics as HTML.
-
-    Returns: HTML without scripts, in which all model output is escaped.
-    """
+    """Return the text with the origin of each token, the step chart and tables of statistics as HTML."""
     text = shaded(generation.text, generation.steps, generation.vocabulary)
     chart = strip(generation.steps, generation.pieces)
     numbers = "".join(

@@ -30,9 +30,6 @@ _IN_TEXT |= {ord("\n"): '<s data-t="\u21b5"></s>\n', ord("\t"): "\t"}
 class _Shown(NamedTuple):
     """A token with its text.
 
-    kind: key of `MEANING`.
-    title: tooltip.
-    text: characters that the token completed.
     hidden: text of the token that the generation's text leaves out: a control token's name, or a stop string.
     """
 

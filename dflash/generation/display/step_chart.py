@@ -15,10 +15,7 @@ SIZE = 8
 
 
 def strip(steps: Sequence[Step], pieces: Sequence[str]) -> str:
-    """Draw one column for each step that produced or drafted tokens.
-
-    Returns: SVG as HTML; empty if there is nothing to draw.
-    """
+    """Draw one column for each step that produced or drafted tokens."""
     columns = [(_title(i, step, piece), kinds(step)) for i, (step, piece) in enumerate(zip(steps, pieces, strict=True))]
     columns = [column for column in columns if column[1]]
     shown = columns[:MAX_STEPS]

@@ -32,10 +32,7 @@ _RULES: Any = {
 
 @contextmanager
 def figure(title: str, width: float, height: float) -> "Iterator[Figure]":
-    """Make a figure with a title and a transparent background, in inches; its axes are added inside the ``with``.
-
-    Raises DFlashError if matplotlib is not installed.
-    """
+    """Make a figure with a title and a transparent background, in inches; its axes are added inside the ``with``."""
     with needed("plot()", "plots"):
         from matplotlib import pyplot
 

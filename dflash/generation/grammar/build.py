@@ -52,12 +52,7 @@ def grammars(
     """Compile the grammars of a request's outputs.
 
     prompts: token ids of each prompt, and True if the chat template made them.
-    template: chat template of the model; it shows the form of tool calls.
-    tools: the offered tools in OpenAI's format.
-    notes: receives what the grammars approximate.
     Returns: one for each prompt, with the reasoning that its output may begin with. None if nothing is constrained.
-    Raises RequestError if a schema, an expression or a tool is not valid, too large, or can't be enforced; one sentence says
-        why.
     """
     builder = _Builder(params, tokenizer, template, tools, Notes() if notes is None else notes)
     compiled: dict[bool, _Built | None] = {}
@@ -72,12 +67,7 @@ def grammars(
 
 
 class _Built(NamedTuple):
-    """A grammar after reasoning.
-
-    grammar: the grammar.
-    calls: it may begin with a tool call.
-    is_needed: the output may not be empty. Otherwise it is free up to the first call.
-    """
+    """A grammar after reasoning. is_needed: the output may not be empty. Otherwise it is free up to the first call."""
 
     grammar: Grammar
     calls: bool = False

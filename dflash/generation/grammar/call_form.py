@@ -24,7 +24,6 @@ class CallForm:
         unused if the arguments are tags.
     first, last: what stands before the first call, after its token, and after the last call.
     between: ``between(token_of)`` returns what stands between two calls; None if an output has one call only.
-    tags: arguments are parameters in tags.
     """
 
     opened: str
@@ -84,10 +83,7 @@ _FORMS = {"hermes": _TAGGED, "qwen2.5": _TAGGED, "qwen3-coder": _XML, "llama3": 
 
 
 def call_form(template: ChatTemplate | None, *, bound: bool = False) -> CallForm:
-    """Return the form that a chat template shows to the model, or that of outputs which a grammar binds from their start.
-
-    Raises RequestError if the template shows none of the known forms.
-    """
+    """Return the form that a chat template shows to the model, or that of outputs which a grammar binds from their start."""
     source = "" if template is None else template.source
     name = matching("tool", source) or ""
     form = _FENCED if bound and name == "qwen2.5" else _FORMS.get(name)
@@ -100,10 +96,7 @@ def call_form(template: ChatTemplate | None, *, bound: bool = False) -> CallForm
 
 
 def call_token(tokenizer: Tokenizer, text: str) -> int:
-    """Return the token of a form.
-
-    Raises RequestError if the vocabulary has no such token.
-    """
+    """Return the token of a form."""
     token = tokenizer.id_of(text)
     if token is None:
         raise RequestError(f"tool_choice: the vocabulary has no token {text}")

@@ -19,10 +19,7 @@ _stack = threading.Lock()
 
 
 def guidance() -> ModuleType:
-    """Return the library.
-
-    Raises RequestError if llguidance is not installed.
-    """
+    """Return the library."""
     with needed("an output with response_format, regex, lark, grammar or tool_choice", "grammar", RequestError):
         import llguidance
     return llguidance
@@ -36,10 +33,7 @@ def guidance_tokenizer(encoder: Callable[[str], list[int]], ends: Sequence[int])
 
 
 def compile_source(tokenizer: Any, source: str) -> Any:
-    """Compile a grammar and return llguidance's matcher before the first token.
-
-    Raises RequestError if the grammar is not valid, too large, or no output matches it.
-    """
+    """Compile a grammar and return llguidance's matcher before the first token."""
     library = guidance()
     limits = library.LLParserLimits(
         initial_lexer_fuel=COMPILE_FUEL,

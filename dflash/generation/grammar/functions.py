@@ -15,8 +15,7 @@ _FREE: JsonMapping = {"type": "object"}
 class Function:
     """A function that the model may call.
 
-    parameters: JSON schema of the arguments, an object.
-    strict: true if calls must fit the schema wholly: a schema that can't be enforced is refused.
+    strict: True if calls must fit the schema wholly: a schema that can't be enforced is refused.
     """
 
     name: str
@@ -25,10 +24,7 @@ class Function:
 
 
 def functions_of(tools: Sequence[JsonMapping]) -> list[Function]:
-    """Return the functions of tools in OpenAI's format.
-
-    Raises RequestError if a tool has no name, two have the same one, or parameters are no schema of an object.
-    """
+    """Return the functions of tools in OpenAI's format."""
     found: dict[str, Function] = {}
     for i, tool in enumerate(tools):
         where = f"tools[{i}]"

@@ -43,8 +43,6 @@ def is_gbnf(grammar: str) -> bool:
 def lark_of(grammar: str) -> str:
     """Return the conversion of a grammar in GBNF to Lark.
 
-    Raises RequestError if the grammar is not valid.
-
     The language is that of ``grammars/README.md`` in llama.cpp. Rules without recursion and tokens become terminals, which
     are matched as regular expressions. If all rules are such, the grammar matches what it matches in llama.cpp. Otherwise
     each terminal takes as much text as it can: in ``root ::= word "s" | "(" root ")"`` with ``word ::= [a-z]+`` the word

@@ -34,9 +34,6 @@ class GuidanceVocabulary:
 
     Added tokens (``<tool_call>``, ``<|im_end|>``) are legal only where a grammar names them, never as a part of text.
 
-    ends: tokens that end an output.
-    n_words: words of a mask.
-    mask_budget: CPU time of the masks of all requests.
     checker: compiles each grammar in a process of its own first; None without `isolate`.
 
     Made at its first use, which takes 0.1 s for 16,384 tokens and 1.5 s for 248,320.
@@ -61,10 +58,7 @@ class GuidanceVocabulary:
 
     @property
     def inner(self) -> Any:
-        """The vocabulary of llguidance.
-
-        Raises RequestError if llguidance is not installed.
-        """
+        """The vocabulary of llguidance."""
         with self._making:
             if self._inner is None:
                 self._inner = guidance_tokenizer(self._encoder, self._encoder.ends)
@@ -82,15 +76,7 @@ class GuidanceVocabulary:
 
 
 class GuidanceGrammar:
-    """A grammar that llguidance matches.
-
-    source: grammar in Lark or in llguidance's JSON form.
-    name: field of the request, for errors.
-    gbnf: the grammar is in llama.cpp's GBNF.
-    is_generated: the grammar was made from schemas, whose size is bounded.
-    Raises RequestError if the grammar is not valid, too large, or no output matches it.
-    Raises PoolExhausted, Cancelled, DFlashError as for `GrammarChecker.check`.
-    """
+    """A grammar that llguidance matches. is_generated: the grammar was made from schemas, whose size is bounded."""
 
     def __init__(
         self, vocabulary: GuidanceVocabulary, source: str, name: str, *, gbnf: bool = False, is_generated: bool = False

@@ -9,10 +9,7 @@ from dflash.generation.grammar.schema.plain import PlainSchemas, Schema
 
 
 class JSONRules:
-    """Collects the rules of JSON values of one grammar.
-
-    rules: the rules. Equal values share one.
-    """
+    """Collects the rules of JSON values of one grammar."""
 
     def __init__(self) -> None:
         self.rules: list[str] = []
@@ -21,12 +18,7 @@ class JSONRules:
         self._n_characters = 0
 
     def add(self, name: str, plain: PlainSchemas, schema: Schema) -> str:
-        """Return the name of the rule for values of a reduced schema.
-
-        name: field and tool, for errors.
-        plain: knows what the schema refers to.
-        Raises RequestError if all schemas together, with what they refer to, are too large.
-        """
+        """Return the name of the rule for values of a reduced schema."""
         key = id(plain), json.dumps(schema)
         if key in self._known:
             return self._known[key]

@@ -23,8 +23,6 @@ def without_forcing(source: str) -> str:
 
     Where a terminal takes all text that the next one needs, as ``A: "a"+`` in ``start: A A``, the only text that can follow
     has no end, and the library would not return.
-
-    source: grammar in Lark, or in llguidance's JSON form.
     """
     if not source.lstrip().startswith("{"):
         return source + _UNFORCED
@@ -44,10 +42,7 @@ def pattern_of(text: str) -> str:
 
 
 def json_rule(schema: Any, *, lenient: bool = False) -> str:
-    """Return an expression that matches JSON values of a schema.
-
-    lenient: ignore keywords that llguidance can't enforce; otherwise they are an error.
-    """
+    """Return an expression that matches JSON values of a schema."""
     if schema is True:
         schema = {}
     if isinstance(schema, Mapping):

@@ -46,7 +46,6 @@ class SharedMaskBudget:
 class MaskBudget:
     """CPU seconds of masks and moves beyond what each mask has free. The outputs of one request share it.
 
-    shared: that of all requests.
     mean: mean CPU seconds of the masks, the newest ones above all.
     """
 
@@ -61,11 +60,7 @@ class MaskBudget:
         self.charge(seconds - FREE_MASK_SECONDS)
 
     def charge(self, seconds: float) -> None:
-        """Count other work.
-
-        Raises RequestError if the budget is spent, now and ever after, or that of all requests while this one has its part
-            in it.
-        """
+        """Count other work."""
         before, self._spent = self._spent, max(0.0, self._spent + seconds)
         if before < inf:
             self._shared.charge(self._spent - before)

@@ -22,12 +22,10 @@ class GrammarParams:
         references.
     lark: grammar in llguidance's variant of Lark; its first rule is ``start``. A grammar in llama.cpp's GBNF, with the first
         rule ``root ::=``, is converted.
-    grammar: another name of `lark`.
     tool_choice: ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``. With
         ``"auto"``, calls of tools with ``"strict": true`` are constrained; with ``"none"`` tools stay in the prompt and none
         is called.
     names: what the request calls these fields, where it calls them otherwise; messages begin with that name.
-    Raises RequestError if a field is of the wrong kind or too large, or fields exclude each other.
     """
 
     response_format: JsonMapping | None = None

@@ -24,7 +24,6 @@ class Reasoning(NamedTuple):
     def before(self, grammar: Grammar, *, call: int | None = None, legal: Words | None = None) -> Grammar:
         """Return a grammar that begins after the reasoning.
 
-        call: token that opens a tool call, which ends reasoning; the grammar begins with it then.
         legal: uint32 (ceil(V / 32),), optional; tokens of reasoning; all if None.
         """
         return AfterToken(grammar, self.closes, opens=self.opens, enters=call, legal=legal)
@@ -33,7 +32,6 @@ class Reasoning(NamedTuple):
 def reasoning_after(prompt_ids: Sequence[int], tokenizer: Tokenizer, template: ChatTemplate | None) -> Reasoning | None:
     """Return the reasoning that an output may begin with; None if it has none.
 
-    prompt_ids: the prompt. Only its last turn counts, which begins after the last end token.
     template: chat template that made the prompt; None for a plain text.
 
     If the prompt opens reasoning, a grammar begins after ``</think>``, as in vLLM, or with a tool call before it. If the

@@ -38,10 +38,6 @@ def xml_body(
 ) -> list[str]:
     """Return the rules of ``body``: the text between ``<tool_call>`` and ``</tool_call>``.
 
-    functions: functions that may be called; at least one. Parameters come in the order of their schema.
-    notes: receives what is not enforced for functions that are not strict.
-    tags, call_end: tokens that free text may hold, see `TextRules`.
-
     Text is free up to the end of its parameter, as `dflash.generation.parsers.calls.value_end` describes it, without a quote
     or an escape. Values of other types are JSON.
     """

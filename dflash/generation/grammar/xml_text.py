@@ -19,7 +19,6 @@ class TextRules:
     tags: tokens of tags, such as ``<think>``, that free text may hold beside ordinary tokens.
     call_end: token that closes a call. Free text may hold it, but not at the start of a line, where models forget other
         tags.
-    rules: the terminals, each once.
     """
 
     def __init__(self, tags: Sequence[int] = (), call_end: int | None = None) -> None:
@@ -42,14 +41,9 @@ class TextRules:
     ) -> list[str]:
         """Return the alternatives of a value and of what follows it, up to the end of the function.
 
-        name: rule that goes on with the text after `known`.
-        text: terminal of all texts that the schema allows.
         open_keys: parameters of the function that may not have been given before: their tags end a value at the start of a
             line.
-        more: rules that follow the start of the next parameter's tag.
-        last: the function may end after the value.
         known: keys, with their bracket, that were given before. The value goes on after them, since none begins twice.
-        tagged: the value may hold the tokens of tags.
         """
         value = f"{text} & {self._unended(open_keys)}"
         options = []

@@ -24,8 +24,6 @@ def chat_messages(messages: Sequence[JsonMapping]) -> list[JsonMapping]:
 def chat_message(message: Fields) -> JsonMapping:
     """Check a message and return it: the client's object, unless a part or a call has a form that templates do not know.
 
-    Raises FieldError if a field is malformed, or a part can't be read where it stands.
-
     Older forms become today's: ``function_call`` and the role ``function`` a call and its result, a ``refusal`` without
     content the content. A call of a custom tool becomes one of a function with the text as its only parameter, and a call
     that holds name and arguments itself one with a function.

@@ -40,11 +40,7 @@ def chat_ids(
     ending: PromptEnding = PromptEnding.NEW_TURN,
     max_tokens: int | None = None,
 ) -> list[int]:
-    """Render messages with `chat_text` and tokenize the result, which may have `max_tokens` tokens.
-
-    Raises TemplateError if there is no template, or it refuses the messages.
-    Raises ContextOverflow if the prompt is longer than `max_tokens`.
-    """
+    """Render messages with `chat_text` and tokenize the result, which may have `max_tokens` tokens."""
     text = chat_text(template, messages, tools=tools, settings=settings, ending=ending)
     return tokenizer.encode(text, marked=True, max_tokens=max_tokens)
 
@@ -58,10 +54,6 @@ def chat_text(
     ending: PromptEnding = PromptEnding.NEW_TURN,
 ) -> str:
     """Render messages with the chat template, with a mark in control tokens that they spell out.
-
-    messages: from `dflash.generation.messages.chat_message.chat_message`, or of this form.
-    Raises TemplateError if there is no template, or it refuses the messages.
-    Raises RequestError if the tools that messages refer to are too long.
 
     A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
     model with the text as written in one parameter. Deferred tools stand where a message refers to them.

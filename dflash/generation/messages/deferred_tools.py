@@ -21,7 +21,6 @@ def write_references(messages: Sequence[Message], tools: Sequence[Tool]) -> list
 
     Returns: the same objects where a message has no reference. A definition is JSON as chat templates write it; a reference
         to an unknown tool is written as its name.
-    Raises FieldError if all definitions together have more than `REFERENCED_CHARACTERS`.
     """
     names = [part["tool_name"] for message in messages for part in _parts(message) if _is_reference(part)]
     if not names:

@@ -33,10 +33,8 @@ class Fields:
     A field that is absent or null has its default. Integers may be floats without a fraction, since some clients have no
     other number type. Booleans are never numbers.
 
-    value: parsed JSON; anything except an object is refused.
     path: path of the object in the body, for messages; empty at the top level.
     names: names under which the client sent fields that have another name here, for messages.
-    Raises FieldError from every method, if a field has the wrong type or is out of range.
     """
 
     def __init__(self, value: object, path: str = "", *, names: Mapping[str, str] | None = None) -> None:

@@ -24,15 +24,7 @@ class Treatment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """Treatment of one type of block or item.
-
-    kind: value of its field ``type``.
-    api: API of the conversation.
-    places: places where this row counts.
-    treatment: read, written as text, left out or refused.
-    text: its form in the prompt; the reason; or the words of the refusal.
-    example: its other fields, for tests.
-    """
+    """Treatment of one type of block or item. text: its form in the prompt; the reason; or the words of the refusal."""
 
     kind: str
     api: str

@@ -19,8 +19,6 @@ def treatment_of(block: Fields, api: str, place: str) -> Treatment:
     """Return the treatment of a block by its type and its place.
 
     An unknown type is left out among items and written as a note in answers and results, so that no conversation ends at it.
-
-    Raises FieldError if the block has no type, or one that is refused or unknown in this place.
     """
     kind = block.text("type", required=True)
     row = TABLE.get((api, place, kind))

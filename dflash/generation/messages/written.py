@@ -23,11 +23,7 @@ _NOTE_OF = {kind: f"[{note}]" for note, kinds in _NOTES.items() for kind in kind
 
 
 def written(block: Fields, *, strict: bool = False) -> str:
-    """Return the text of a block for the prompt.
-
-    strict: refuse a document whose content is no text; otherwise a note takes its place.
-    Raises FieldError if the block is malformed, or a document without text in a place that is strict.
-    """
+    """Return the text of a block for the prompt."""
     kind = block.text("type", required=True)
     if kind in _NOTE_OF:
         return _NOTE_OF[kind]

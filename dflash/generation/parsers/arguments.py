@@ -27,15 +27,10 @@ _CHECKS = 16
 def fitting(text: str, schema: Any, *, strict: bool = False) -> bool:
     """Return True if a text is a JSON object that a schema of parameters accepts.
 
-    Parameters
-    ----------
-    text : str
-        Arguments of a call.
-    schema : mapping
-        ``type``, ``enum``, ``const``, ``required``, ``properties``, ``additionalProperties``, ``items``, ``anyOf``,
+    text: arguments of a call.
+    schema: ``type``, ``enum``, ``const``, ``required``, ``properties``, ``additionalProperties``, ``items``, ``anyOf``,
         ``oneOf``, ``allOf`` and ``$ref`` are checked.
-    strict : bool
-        Schemas with other keywords accept nothing, and parameters must be declared. Otherwise the rest does not count.
+    strict: schemas with other keywords accept nothing, and parameters must be declared. Otherwise the rest does not count.
 
     A schema whose references multiply, so that it takes far more checks than the text has characters, accepts nothing.
     """

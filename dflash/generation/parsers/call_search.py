@@ -10,12 +10,8 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 class CallSearch:
     """Search for tags anywhere, and for texts that count at the start of a line or of the message only.
 
-    Parameters
-    ----------
-    tags, line_tags, first_tags : tuple of str
-        What is searched for; see `ToolFormat`.
-    newline : bool
-        A line break before one of `tags` belongs to it.
+    tags, line_tags, first_tags: what is searched for; see `ToolFormat`.
+    newline: a line break before one of `tags` belongs to it.
     """
 
     def __init__(

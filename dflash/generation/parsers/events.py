@@ -22,14 +22,9 @@ class ReasoningDelta:
 class CallStart:
     """Start of a tool call, sent when the name of an offered function is complete.
 
-    Parameters
-    ----------
-    index : int
-        Number of the call in the completion, from 0.
-    id : str
-        Identifier, unique among all completions.
-    name : str
-        Name of the function.
+    index: number of the call in the completion, from 0.
+    id: identifier, unique among all completions.
+    name: name of the function.
     """
 
     index: int
@@ -71,10 +66,7 @@ def _continues(last: Event, event: Event) -> bool:
 class EventSink:
     """Collects events and joins neighbouring deltas of one kind.
 
-    Parameters
-    ----------
-    id_prefix : str
-        Beginning of the identifiers of all calls; the number of the call follows.
+    id_prefix: beginning of the identifiers of all calls; the number of the call follows.
     """
 
     def __init__(self, id_prefix: str) -> None:

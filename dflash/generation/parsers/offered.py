@@ -10,12 +10,8 @@ from dflash.json_types import JsonMapping, JsonObject
 class OfferedTools:
     """Functions of a request by name.
 
-    Parameters
-    ----------
-    tools : iterable of mapping
-        Tools in OpenAI's format, with or without the outer ``function``. Others are ignored.
-    only : bool
-        Calls of other functions are text. Otherwise they are calls, so that the caller can tell the model its mistake.
+    tools: tools in OpenAI's format, with or without the outer ``function``. Others are ignored.
+    only: calls of other functions are text. Otherwise they are calls, so that the caller can tell the model its mistake.
     """
 
     def __init__(self, tools: Iterable[JsonMapping], *, only: bool = False) -> None:

@@ -34,28 +34,12 @@ class OutputFormat:
     ) -> "OutputFormat | None":
         """Choose the formats.
 
-        Parameters
-        ----------
-        template : ChatTemplate or None
-            Chat template of the model; chooses the formats that are not named.
-        tools : sequence of mapping, optional
-            Functions offered to the model. Without any, no calls are parsed.
-        reasoning, tool : str, optional
-            Names of registered formats, or ``"none"``.
-        offered_only : bool
-            Calls of functions that were not offered are text.
-        bound : bool
-            A grammar binds the output to calls or JSON.
-
-        Returns
-        -------
-        OutputFormat or None
-            None if there is nothing to parse.
-
-        Raises
-        ------
-        RequestError
-            If there is no such name.
+        template: chat template of the model; chooses the formats that are not named.
+        tools: functions offered to the model. Without any, no calls are parsed.
+        reasoning, tool: names of registered formats, or ``"none"``.
+        offered_only: calls of functions that were not offered are text.
+        bound: a grammar binds the output to calls or JSON.
+        Returns: None if there is nothing to parse.
         """
         source = "" if template is None else template.source
         thinks, calls = find("reasoning", reasoning, source), find("tool", tool, source)
@@ -85,10 +69,7 @@ class OutputFormat:
     def parser(self, prompt_end: str, *, thinking: bool | None = None) -> OutputParser:
         """Return a parser for one completion of a prompt that ends in the given text.
 
-        Parameters
-        ----------
-        thinking : bool, optional
-            True if the prompt leaves reasoning open, False if not; None if only the given text tells.
+        thinking: True if the prompt leaves reasoning open, False if not; None if only the given text tells.
         """
         prefix = f"call_{token_hex(8)}_"
         return OutputParser(self.reasoning, self.tools, prompt_end=prompt_end, thinking=thinking, id_prefix=prefix)

@@ -17,21 +17,12 @@ class OutputParser:
     become a tag. Nothing is closed or repaired. Tags are dropped, the line breaks that templates write around reasoning (one
     after the opening tag, one before the closing tag and two after it), and text in a call that is no argument.
 
-    Parameters
-    ----------
-    reasoning : ReasoningFormat or None
-        Tags around reasoning; None for completions without reasoning.
-    tools : ToolFormat or None
-        Format of calls to the offered functions; None if there are no functions. Calls are text then.
-    prompt_end : str
-        End of the prompt, which may have opened the reasoning.
-    thinking : bool, optional
-        True if the prompt has opened reasoning; None if that is so where `prompt_end` is an opening tag.
-    id_prefix : str
-        Beginning of the identifiers of tool calls.
+    reasoning: tags around reasoning; None for completions without reasoning.
+    tools: format of calls to the offered functions; None if there are no functions. Calls are text then.
+    prompt_end: end of the prompt, which may have opened the reasoning.
+    thinking: True if the prompt has opened reasoning; None if that is so where `prompt_end` is an opening tag.
+    id_prefix: beginning of the identifiers of tool calls.
 
-    Notes
-    -----
     Reasoning stands at the start of a completion. It ends at its closing tag, or where a call of an offered function begins.
     A ``<think>`` right after its end opens it again; any later one is content.
     Takes linear time and holds less than 800 characters back. A call whose name stands after its arguments is held whole.
@@ -87,10 +78,7 @@ class OutputParser:
     def finish(self, *, cut: bool = False) -> list[Event]:
         """Return the events of the text that was held back. Call it once, after the last text.
 
-        Parameters
-        ----------
-        cut : bool
-            The model has not ended the completion itself. Then the head of a call is no text, since more would have made it
+        cut: the model has not ended the completion itself. Then the head of a call is no text, since more would have made it
             one, nor is the beginning of what closes a call.
         """
         rest = self._text[self._at :]

@@ -51,24 +51,10 @@ def matching(role: Role, source: str) -> str | None:
 def find(role: Role, wanted: str | None, source: str) -> Any:
     """Return the class of a format.
 
-    Parameters
-    ----------
-    role : str
-        ``"reasoning"`` or ``"tool"``.
-    wanted : str or None
-        A name, or ``"none"``; None chooses by the chat template.
-    source : str
-        Source of the chat template.
-
-    Returns
-    -------
-    type or None
-        None for ``"none"``, and if no format matches the template.
-
-    Raises
-    ------
-    RequestError
-        If there is no such name; the message lists the names.
+    role: ``"reasoning"`` or ``"tool"``.
+    wanted: a name, or ``"none"``; None chooses by the chat template.
+    source: source of the chat template.
+    Returns: None for ``"none"``, and if no format matches the template.
     """
     if wanted is None:
         wanted = matching(role, source) or "none"

@@ -21,12 +21,8 @@ _MAX_CONSTANT = 400
 class Member(NamedTuple):
     """One alternative of a schema.
 
-    Parameters
-    ----------
-    kinds : frozenset of str
-        Names of JSON types.
-    constants : tuple or None
-        The accepted values, if the schema lists them.
+    kinds: names of JSON types.
+    constants: the accepted values, if the schema lists them.
     """
 
     kinds: frozenset[str]
@@ -51,17 +47,9 @@ STRING = (Member(frozenset(("string",))),)
 def members(schema: Any, root: Any) -> tuple[Member, ...]:
     """Return the alternatives of a schema.
 
-    Parameters
-    ----------
-    schema : mapping
-        JSON schema of a parameter. ``type``, ``enum``, ``const``, ``anyOf``, ``oneOf``, ``allOf`` and ``$ref`` are read.
-    root : mapping
-        Schema of all parameters, which references point into.
-
-    Returns
-    -------
-    tuple of Member
-        A schema without a type accepts every type. Takes linear time in the size of the schemas.
+    schema: JSON schema of a parameter. ``type``, ``enum``, ``const``, ``anyOf``, ``oneOf``, ``allOf`` and ``$ref`` are read.
+    root: schema of all parameters, which references point into.
+    Returns: A schema without a type accepts every type. Takes linear time in the size of the schemas.
     """
     found: list[Member] = []
     waiting, seen = [schema], set()
@@ -89,18 +77,10 @@ def only_strings(alternatives: Sequence[Member]) -> bool:
 def coerce(text: str, alternatives: Sequence[Member]) -> str:
     """Convert the text of a parameter to JSON.
 
-    Parameters
-    ----------
-    text : str
-        Value as the model wrote it.
-    alternatives : sequence of Member
-        Types that the schema accepts; those other than string are tried first.
-
-    Returns
-    -------
-    str
-        JSON text. Literals are kept as written, so that ``1.0`` stays ``1.0``; Python's ``True``, ``False`` and ``None``
-        become JSON. A value of a wrong type is passed on: as the literal that it is, else as a string.
+    text: value as the model wrote it.
+    alternatives: types that the schema accepts; those other than string are tried first.
+    Returns: JSON text. Literals are kept as written, so that ``1.0`` stays ``1.0``; Python's ``True``, ``False`` and
+        ``None`` become JSON. A value of a wrong type is passed on: as the literal that it is, else as a string.
     """
     kind, literal = _parsed(text)
     if kind not in ("", "string") and any(member.accepts(kind, literal) for member in alternatives):

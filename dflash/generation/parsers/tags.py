@@ -17,14 +17,9 @@ class TagSearch:
 
     A tag contains no ``<`` but its first, so that tags never overlap. Each method takes linear time.
 
-    Parameters
-    ----------
-    *tags : str
-        Tags such as ``"</think>"``. A tag that ends in ``=`` stands for the tag with any name, as ``<parameter=path>``.
-    newline : bool
-        A line break before a tag belongs to the tag.
-    line_tags : tuple of str
-        Further tags, of any characters, that count after a line break only.
+    *tags: tags such as ``"</think>"``. A tag that ends in ``=`` stands for the tag with any name, as ``<parameter=path>``.
+    newline: a line break before a tag belongs to the tag.
+    line_tags: further tags, of any characters, that count after a line break only.
     """
 
     def __init__(self, *tags: str, newline: bool = False, line_tags: tuple[str, ...] = ()) -> None:

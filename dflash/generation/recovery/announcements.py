@@ -53,14 +53,9 @@ _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 class Phrases:
     """Phrases that distinguish an announcement from other text that ends in a colon. Case is ignored.
 
-    Parameters
-    ----------
-    starts : tuple of str
-        An announcement contains one of these; default are those of all five languages.
-    skip : tuple of str
-        Text that contains one of these is no announcement: the task is done (`FINISHED`) or the user must act (`ASKED`).
-    colons : tuple of str
-        Characters that end an announcement.
+    starts: an announcement contains one of these; default are those of all five languages.
+    skip: text that contains one of these is no announcement: the task is done (`FINISHED`) or the user must act (`ASKED`).
+    colons: characters that end an announcement.
     """
 
     starts: tuple[str, ...] = (*ENGLISH, *GERMAN, *FRENCH, *SPANISH, *CHINESE)

@@ -37,17 +37,8 @@ Recover = str | Recovery | RecoveryBuilder | Sequence[str | Recovery | RecoveryB
 def recoveries(wanted: Recover, language: Language) -> tuple[Recovery, ...]:
     """Create the requested recoveries, in the given order.
 
-    Parameters
-    ----------
-    wanted : str, Recovery, sequence of these, or None
-        Names or objects; ``""`` and ``"none"`` mean no recovery.
-    language : Language
-        Passed to the ``build`` method of each that has one.
-
-    Raises
-    ------
-    RequestError
-        If a name is not known or its value is not valid; the message lists the names.
+    wanted: names or objects; ``""`` and ``"none"`` mean no recovery.
+    language: passed to the ``build`` method of each that has one.
     """
     found = (parse(part.strip()) if isinstance(part, str) else part for part in _parts(wanted))
     return tuple(_built((each for each in found if each is not None), language))

@@ -37,23 +37,13 @@ def opening(
 ) -> Opening | None:
     """Build the shortest token prefix of a tool call.
 
-    Parameters
-    ----------
-    template : ChatTemplate
-        Chat template of the model; renders an example call.
-    tools : sequence of mapping
-        Tools in OpenAI's format.
-    tool_choice : str or mapping, optional
-        Field of a request. The tool is the function that it names, else the only tool, else `default`. If none of these
-        determines a tool, the opening ends before the name.
-    default : str, optional
-        Name of a tool; ignored if it is not among `tools`.
-
-    Returns
-    -------
-    Opening or None
-        None if there are no tools or the template can't render calls. If the tool is known, the opening includes the start
-        of its first required parameter.
+    template: chat template of the model; renders an example call.
+    tools: tools in OpenAI's format.
+    tool_choice: field of a request. The tool is the function that it names, else the only tool, else `default`. If none of
+        these determines a tool, the opening ends before the name.
+    default: name of a tool; ignored if it is not among `tools`.
+    Returns: None if there are no tools or the template can't render calls. If the tool is known, the opening includes the
+        start of its first required parameter.
     """
     functions = {name: function for name, function in map(_function, tools) if name}
     if not functions or tool_choice == "none":

@@ -147,9 +147,6 @@ class Attend(_Attention):
     number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes, of a
     quantized cache ``length * KV`` times the bytes of a head of keys and one of values.
 
-
-    References
-    ----------
     Dao, Haziza, Massa, Sizov 2023, Flash-Decoding.
     """
 

@@ -15,7 +15,6 @@ class HeadGate:
 
     gate: float32 (T, G); gates before the softplus: one for each head or for each element.
     out: float16 (T, H * D); output of attention, a multiple of G elements a row; changed in place. May be given as uint16.
-    Raises KernelError if a shape or a type does not fit.
 
     ``out *= log(1 + exp(gate))``. Moves ``4 * H * D`` bytes a row.
     """

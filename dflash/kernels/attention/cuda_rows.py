@@ -28,7 +28,6 @@ class AttendRows:
     out: float16 (T, H * D); receives the result.
     gate: float32 (T, H * 2 * D), optional; query projection whose heads hold D gates after the D query values.
     window: tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
-    Raises KernelError if a shape or a type does not fit, or an array is strided; the message names the array.
 
     Everything is float32 but for the stored values and the result. The bits of a row depend only on what it sees and on its
     position: chains, single steps, paths of a tree and prompts agree bit for bit. One launch. Reads

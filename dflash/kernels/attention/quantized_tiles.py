@@ -74,8 +74,6 @@ def quantized_tiles(queries: int, group: int, *, hopper: bool, bits: tuple[int, 
     """Return the shape for at least `queries` queries of a sequence; the bits of a row do not depend on that number.
 
     `bits` are those of a key and of a value, 8 or 4.
-
-    Raises KernelError if the `group` heads that share a KV head do not fit in the largest tile.
     """
     shapes = _HOPPER if hopper else _BEFORE_HOPPER
     if group > shapes[-1].queries:

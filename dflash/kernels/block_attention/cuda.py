@@ -79,7 +79,6 @@ class BlockAttend:
     causal: a row sees only itself and earlier rows of its block.
     out: float16 (T, H * D); receives the result, clamped to 65504. Float16 arrays may be given as uint16.
     workspace: workspace of the stream.
-    Raises KernelError if a shape, a type or a number does not fit, or an array is strided; the message names it.
 
     Products are of float16, sums and softmax are float32; weights are rounded to float16. The bits of a row depend only on
     its own sequence. Two launches, memory-bound: ``4 * length * KV * D`` bytes of a sequence.

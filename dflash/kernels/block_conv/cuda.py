@@ -20,7 +20,6 @@ class BlockConv:
     each: rows of a block.
     side: 0 before the sublayer, 1 after it.
     out: float16 (T, D), or float32 to be added to; receives the result; float16 is clamped to 65504.
-    Raises KernelError if a shape does not fit.
     """
 
     def __init__(self, x: GpuArray, change: GpuArray, base: GpuArray, *, each: int, side: int, out: GpuArray) -> None:

@@ -15,7 +15,6 @@ class ConvMemory:
     tail: float32 (slots, K - 1, C); last inputs of the committed tokens, oldest first; zeros for an empty sequence.
     inputs: float32 (2, slots, P, C); inputs of the last pass, in the pending buffer that the pass wrote. P is the most
         pending rows of a sequence.
-    Raises KernelError if an array is strided or of another shape.
     """
 
     tail: Any

@@ -21,7 +21,6 @@ class Transfer:
 
         to, source: addresses, multiples of 16. The words must not overlap.
         stream: the current one if None.
-        Raises KernelError if an address is not a multiple of 16.
         """
         if (to | source) % (4 * _VECTOR):
             raise KernelError(f"transfer: addresses {to:#x} and {source:#x} are not multiples of {4 * _VECTOR}")

@@ -108,12 +108,7 @@ class _Key:
 
 
 def call_as_part(entry: Any, function: Callable[..., Any], **options: Any) -> None:
-    """Let compiled functions that call `entry` link a part instead of it.
-
-    entry: `function`, compiled for calls from Python.
-    function: Python function.
-    **options: arguments of `numba.njit`.
-    """
+    """Let compiled functions that call `entry` link a part instead of it."""
     part: Any = numba.njit(pipeline_class=_PartCompiler, **options)(function)
 
     def add_overload(result: Any) -> None:

@@ -48,7 +48,6 @@ class DeltaStep:
     read: float32 (T, H * V), optional; scratch memory for what is read before the norm, which layers may share; used if the
         norm is not part of the launch.
     read: float32 (T, H * V) or None; that memory, or a new array in its place; None with a fused norm.
-    Raises KernelError if an array is strided or of another shape or type.
 
     A row has the same bits in a chain, in a tree and alone, whatever else is in the launch. The kernel reads the states and
     the batch before the previous kernel has finished. That is safe because a pass begins with the upload of its batch and

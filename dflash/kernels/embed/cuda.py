@@ -22,7 +22,6 @@ class Embed:
     width: d.
     macros: macros of the kernel.
     arguments: arguments of the kernel.
-    Raises KernelError if an array is strided or has another type or shape.
 
     With a scale of 1 the values are exactly those of the table. Reads about twice their bytes, as a row spans many tiles.
     """

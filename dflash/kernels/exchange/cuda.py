@@ -74,7 +74,6 @@ class ColumnExchange:
     """Sends columns of some arrays to all GPUs, and waits for theirs.
 
     rank: number of this GPU, which is the current device.
-    Raises KernelError if ranges are of different sizes or do not have the columns of the source.
 
     All GPUs must make the same launches in the same order. A launch ends when the columns of all GPUs have arrived, or with
     an error 10 seconds after it began to wait.

@@ -56,7 +56,6 @@ class DataLinks:
     def link(self, *outs: Targets, reads: Sequence[Any] = ()) -> DataLink:
         """Return the link of the next op.
 
-        *outs: arrays that receive its results.
         reads: gathered arrays, C-contiguous, that the op reads. If there are any, it clears those that the op before it
             read.
         """

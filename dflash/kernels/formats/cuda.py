@@ -40,7 +40,6 @@ class PackedWeight:
     stack_bytes: bytes from one matrix of a stack to the next, in `data`.
     whole_rows: rows of the matrix of which this is a part, or its own; they determine the K slices of a multiply.
     type, shape, name: as in `matrix`.
-    Raises KernelError if the type is not native.
     """
 
     def __init__(self, matrix: Matrix) -> None:
@@ -77,7 +76,6 @@ class PackedWeight:
         rows: uint8 (n_rows * row_bytes,); rows as in the file.
         start: first row, a multiple of 16.
         n_rows: number of rows, a multiple of 16 unless they are the last ones.
-        expert: number of the matrix in a stack.
         """
         if start % TILE_ROWS or start + n_rows > self.shape[-2]:
             raise KernelError(f"{self.name}: can't fill rows {start} to {start + n_rows} of {self.shape[-2]}")

@@ -20,7 +20,6 @@ class Matrix:
     name: name in messages.
     shape: (R, K) or (E, R, K): matrices of the stack, rows, weights of a row.
     native: kernels read the type directly; other types are unpacked by the `gguf` package on use.
-    Raises KernelError if the rows are not whole blocks, not contiguous, or K is not a multiple of 16.
     """
 
     def __init__(self, data: Bytes, kind: str, name: str = "weight") -> None:

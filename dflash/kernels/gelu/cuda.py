@@ -19,7 +19,6 @@ class GeluGate:
     gate: float32 (T, P); gate before GELU, without the factor ``rms(x)``.
     values: float32 (T, V); of which elements `first` to ``first + P - 1`` are multiplied with the gate.
     out: float16 (T, P); receives the product times `INNER_SCALE`, clamped to 65504; may be given as uint16.
-    Raises KernelError if a shape or a type does not fit.
 
     ``out = gelu(rms(x) gate) * values[:, first : first + P] * INNER_SCALE``. Reads ``4 * D + 8 * P`` bytes a row and
     writes ``2 * P``.

@@ -75,9 +75,7 @@ class DeviceBatch:
         """Copy the description of the next pass to the device, asynchronously, with one launch.
 
         tokens: int32 (N,)
-        batch: batch of N rows.
         stream: stream of the pass; the current one if None.
-        Raises KernelError if the batch exceeds the capacity in rows, sequences or pages.
         """
         n, s = len(tokens), len(batch.slot)
         width = batch.pages.shape[1]

@@ -44,10 +44,7 @@ class Capabilities(NamedTuple):
 
 
 def capabilities(device: int | None = None) -> Capabilities:
-    """Return the capabilities of a CUDA device, by default the current one, under the rules of ``DFLASH_TARGET``.
-
-    Raises KernelError if the variable names no target, or the device can't run the target.
-    """
+    """Return the capabilities of a CUDA device, by default the current one, under the rules of ``DFLASH_TARGET``."""
     import cupy
 
     return _capabilities(cupy.cuda.Device().id if device is None else device, os.environ.get(VARIABLE, ""))
@@ -77,11 +74,8 @@ def rules(
     """Return the capabilities of a GPU.
 
     capability: compute capability of the GPU, such as 89 for 8.9.
-    processors: number of multiprocessors.
     shared: bytes of shared memory of a multiprocessor and of a block.
-    supported: compute capabilities that the compiler supports.
     wanted: target such as ``"sm_86"``; empty for the GPU itself.
-    Raises KernelError as `capabilities`, or if the compiler supports only newer GPUs.
     """
     follows = _parsed(wanted) if wanted else capability
     if follows > capability and capability < _HOPPER:
@@ -98,10 +92,7 @@ def rules(
 def code_for(capability: int, supported: tuple[int, ...], follows: int | None = None) -> str:
     """Return the architecture to compile for: ``sm_90a`` and the like, or ``compute_`` for PTX.
 
-    capability: compute capability of the GPU.
-    supported: compute capabilities that the compiler supports.
     follows: compute capability whose rules apply; by default that of the GPU.
-    Raises KernelError if the compiler supports only newer GPUs.
 
     PTX serves an older target, and a GPU newer than the compiler. Only Hopper has an architecture-specific target, for
     `wgmma` and `setmaxnreg`: code compiled for ``sm_90a`` defines ``__CUDA_ARCH_FEAT_SM90_ALL`` and runs on no other chip.

@@ -40,13 +40,7 @@ def pool() -> ThreadPoolExecutor:
 def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bool = False) -> bytes:
     """Return the machine code of a source, from the cache or newly compiled.
 
-    text: the source, with its includes pasted in.
-    name: name of the source, for messages.
-    options: compiler options that define constants.
-    arch: `code` of `Capabilities`.
     anew: compile even if the cache has an entry, because the driver could not load it.
-    Returns: a cubin, or PTX if `arch` begins with ``compute``.
-    Raises KernelError if the source does not compile; the message holds the compiler's log.
     """
     entry, options = _entry(text, options, arch)
     kept = code_cache(folder())

@@ -115,11 +115,7 @@ def bus_id() -> str:
 
 @contextmanager
 def device_errors(doing: str) -> Iterator[None]:
-    """Convert CUDA errors of the ``with`` block into dflash's errors, whose messages name the operation `doing`.
-
-    Raises OutOfMemory if the device does not have enough free memory.
-    Raises KernelError: for any other CUDA error.
-    """
+    """Convert CUDA errors of the ``with`` block into dflash's errors, whose messages name the operation `doing`."""
     import cupy
 
     try:
@@ -205,10 +201,7 @@ def new_stream() -> Any:
 
 
 def synchronize(stream: Any = None) -> None:
-    """Wait until the device, or one stream of it, has finished all launched work.
-
-    Raises KernelError if a kernel has failed.
-    """
+    """Wait until the device, or one stream of it, has finished all launched work."""
     import cupy
 
     with device_errors("waiting for the GPU"):
@@ -230,8 +223,6 @@ def captured(launch: Callable[[], None], stream: Any) -> Any:
     """Capture launches as a graph.
 
     launch: launches kernels on the current stream. It must have run once before, so that all kernels are compiled.
-    stream: a stream other than the null stream; current during the capture.
-    Returns: cuPy graph; its ``launch(stream)`` runs it.
     """
     import cupy
 

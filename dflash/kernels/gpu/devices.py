@@ -15,7 +15,6 @@ class Devices:
 
     numbers: CUDA device numbers, all different.
     direct: whether kernels of one GPU write to memory of the others.
-    Raises Unsupported if `direct` and two GPUs have no access to each other's memory.
     """
 
     def __init__(self, numbers: Sequence[int], *, direct: bool) -> None:

@@ -43,10 +43,7 @@ _DEPENDENT = _Attribute(id=_PROGRAMMATIC_SERIALIZATION, value=1)
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return the CUDA driver library.
-
-    Raises KernelError if no driver is installed.
-    """
+    """Return the CUDA driver library."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         return ctypes.CDLL(name)
@@ -106,7 +103,6 @@ def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
     array: float16 or uint32 (R, K); device array; rows contiguous, the row stride a multiple of 16 bytes.
     box: rows and columns of a copy; at most 64 columns of float16, or a multiple of 4 up to 256 of uint32. Rows beyond R and
         columns beyond K are filled with zeros.
-    Raises KernelError if the driver rejects the arguments.
     """
     room = (ctypes.c_char * (2 * ctypes.sizeof(TensorMap)))()
     made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)  # the driver requires an alignment of 64 bytes

@@ -30,9 +30,6 @@ class Kernel:
     device: CUDA device number.
     dependent: launch with the attribute of programmatic dependent launch.
     most_shared: bytes of shared memory that a block may use, if fewer than the device has.
-    Raises KernelError from a launch, if the arguments do not fit or the driver rejects the launch. A fault on the device is
-        reported by some later call. With ``DFLASH_DEBUG_SYNC=1`` each launch is synchronised, unless it is being captured,
-        so that the message names the faulty kernel.
     """
 
     def __init__(
@@ -52,11 +49,7 @@ class Kernel:
         self._function, self._shared = 0, _SHARED_FOR_ALL
 
     def bind(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0) -> "Bound":
-        """Check and pack the arguments for repeated launches.
-
-        args: arrays and numbers in the order of the C signature. The result keeps the arrays alive.
-        shared: bytes of dynamic shared memory.
-        """
+        """Check and pack the arguments for repeated launches. shared: bytes of dynamic shared memory."""
         return Bound(self, grid, block, args, shared)
 
     def __call__(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0, stream: Any = None) -> None:
@@ -106,11 +99,7 @@ class Bound:
         self._waits = each_is_waited_for()
 
     def __call__(self, stream: Any = None, *, grid: Size | None = None, **numbers: float) -> None:
-        """Launch on a CuPy stream, or the current one.
-
-        grid: new grid for this launch and later ones.
-        **numbers: new values of scalar parameters for this launch and later ones.
-        """
+        """Launch on a CuPy stream, or the current one."""
         if grid is not None:
             self._config.grid[:] = (*_size(grid), 1, 1)[:3]
         for name, value in numbers.items():

@@ -66,10 +66,7 @@ class Parameter:
 
 
 def parameters(text: str, entry: str) -> tuple[Parameter, ...]:
-    """Read the parameter list of an ``extern "C" __global__`` function.
-
-    Raises KernelError if there is no such function, or a parameter has an unsupported type.
-    """
+    """Read the parameter list of an ``extern "C" __global__`` function."""
     text = _COMMENT.sub(" ", text)
     match = re.search(rf'extern\s+"C"\s+__global__\s+void\s+(?:__\w+__\([^)]*\)\s+)*{entry}\s*\(([^)]*)\)', text)
     if not match:

@@ -46,7 +46,6 @@ class DecodeLinear:
     link: link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
     published: the launch before this one publishes `x` and the squares of `before` if there is one token
         (``published.cuh``).
-    Raises KernelError if a width, a number of rows or an array's type does not fit; the message names the weight.
 
     Products are summed in float32. Weights are exact, except for F32 and for BF16 below 2^-14, which are rounded to
     float16. A token has the same bits for any number of tokens, whichever weights share the launch.
@@ -98,8 +97,6 @@ class DecodeLinear:
 
         With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R). Its
         rows are as far apart as those of the output.
-
-        Raises KernelError if the rows of `kept` are not.
         """
         if kept is not None and kept.strides != self._strides:
             raise KernelError(f"kept: strides must be those of the output, {self._strides}, got {kept.strides}")

@@ -66,7 +66,6 @@ class PrefillLinear:
     gated: compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
     gelu: with `gated`, GELU in its tanh form in place of SiLU.
     scratch: scratch of the stream.
-    Raises KernelError if a width or number of rows does not fit; the message names the weight.
 
     Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
     A token has the same bits in every batch and at every place in it. Bits differ between Hopper, which has its own kernel,

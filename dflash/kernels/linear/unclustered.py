@@ -62,11 +62,8 @@ def launch(
 ) -> Launch | None:
     """Return the launch with the lowest estimated cost; None if none fits.
 
-    n: number of tokens, one of `TOKENS`.
     tiles: tiles of 16 rows of one weight.
     sides: 2 for gate and up, else 1.
-    slices: k slices.
-    processors: number of multiprocessors.
     room: bytes of shared memory of a block.
     row: bytes of a token in a stage of one slice.
     largest: bytes of a tile.

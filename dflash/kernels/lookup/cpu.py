@@ -3,8 +3,6 @@
 The hash of an n-gram is ``keys[0] + sum(keys[i] * token[-i])`` modulo 2**64, of which the upper 32 bits are used. With
 random keys, two n-grams collide only by chance, so an input that collides can't be crafted without knowing the keys.
 
-References
-----------
 Lemire, Kaser 2014, Strongly universal string hashing is fast (their "multilinear"), arXiv 1202.4961.
 """
 

@@ -114,7 +114,6 @@ class DecodeMoe:
         (``published.cuh``).
     kind: differences from `dflash.kernels.moe.Moe`.
     publishes: launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
-    Raises KernelError if a shape or the kind does not fit.
 
     ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the selection
     are float32; the experts' inputs are rounded to float16. Three launches up to `FEW` rows, else and with
@@ -190,11 +189,7 @@ class DecodeMoe:
 
 
 def upload(weights: Experts) -> Experts:
-    """Copy a layer's experts to the device.
-
-    weights: weights of native types.
-    Returns: weights in the form that `DecodeMoe` takes.
-    """
+    """Copy a layer's experts to the device."""
 
     def uploaded(name: str, weight: Any) -> Any:
         return cupy.asarray(weight.unpacked()) if name in ("router", "shared_router") else PackedWeight(weight)

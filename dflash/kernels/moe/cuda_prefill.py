@@ -74,7 +74,6 @@ class PrefillMoe:
     scratch: scratch of the stream.
     kind: differences from `dflash.kernels.moe.Moe`.
     hopper: use Hopper's warpgroup instructions; by default if device and types allow it.
-    Raises KernelError if a shape or the kind does not fit.
 
     Computes the formula of `Moe`; with warpgroup instructions, weights are rounded to float16. A row has the same bits
     whichever other rows are in the launch. Seven launches for every `AT_ONCE` rows. An expert's weights are read once for

@@ -21,10 +21,7 @@ class MoeKind(NamedTuple):
     out: Any = None
 
     def constants(self, weights: Experts) -> dict[str, dict[str, int]]:
-        """Return the macros of the routers, of the kernels that select experts, and of the gate and up projections.
-
-        Raises KernelError if the shares of experts that sigmoids select have factors.
-        """
+        """Return the macros of the routers, of the kernels that select experts, and of the gate and up projections."""
         if weights.routing is not None and self.factors is not None:
             raise KernelError(f"{weights.gate.name}: experts that sigmoids select can't have factors")
         routing = 2 if weights.routing is not None else 1 if self.factors is not None else 0

@@ -21,7 +21,6 @@ class RmsNorm:
     half: float16 (T, D), optional; receives the result for a matrix multiply, clamped to 65504; may be given as uint16.
     full: float32 (T, D), optional; receives the result as float32; may be `x`.
     arguments: arguments of the kernel.
-    Raises KernelError if neither `half` nor `full` is given, or an array is strided or has another type or shape.
 
     ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Reads ``4 * D`` bytes a row and writes ``2 * D`` or ``4 * D``. A row
     has the same bits whatever other rows are in the launch.
@@ -61,7 +60,6 @@ class AddNorm:
     out: float32 (T, D); rows that are added to.
     scale: factor of the sum.
     clear: leave zeros in `x`.
-    Raises KernelError if an array is strided or has another type or shape.
 
     ``out = (out + x / sqrt(mean(x ** 2) + eps) * weight) * scale``. Moves ``12 * D`` bytes a row, to clear ``16 * D``. A
     row has the same bits whatever other rows are in the launch.

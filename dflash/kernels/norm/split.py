@@ -20,7 +20,6 @@ class SplitNorm:
     eps: added to the mean of the squares.
     half: float16 (T, D); receives ``x * weight / 8``, clamped to 65504.
     squares: float32 (T, S); receives sums of squares, one for each 16 columns; S is D / 16, rounded up.
-    Raises KernelError if an array has another shape.
     """
 
     def __init__(self, x: GpuArray, weight: GpuArray, eps: float, *, half: GpuArray, squares: GpuArray) -> None:

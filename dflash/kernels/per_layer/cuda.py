@@ -16,7 +16,6 @@ class Halve:
 
     x: float32 (T, D); d is a multiple of 4.
     out: float16 (T, D); receives the values, clamped to 65504; may be given as uint16.
-    Raises KernelError if a shape or a type does not fit.
     """
 
     def __init__(self, x: GpuArray, out: GpuArray, *, scale: float) -> None:
@@ -38,7 +37,6 @@ class LayerEmbeddings:
     token_part: float32 (T, L * P); embeddings of the tokens for all layers.
     weight: float32 (P,); gain of the norm.
     eps: added to the mean square.
-    Raises KernelError if a shape or a type does not fit.
 
     ``projected = (rms(projected) * weight + token_part) / sqrt(2)``, with the norm over the P elements of a layer. Moves
     ``12 * L * P`` bytes a row.

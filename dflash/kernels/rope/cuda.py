@@ -28,7 +28,6 @@ class Angles:
     cos, sin: float32 (T, R); receive the tables.
     gain: factor of both tables (YaRN).
     arguments: arguments of the kernel.
-    Raises KernelError if a shape or a type does not fit.
 
     As `dflash.kernels.rope.angles` for one position a row: one float32 product, its cosine and sine exact to float32.
     """
@@ -68,7 +67,6 @@ class Rotate:
     value_norm: norm the values too, without a gain.
     bias: float32 ((H + 2 * KV) * D,), optional; added to the projections before the norm, see `dflash.kernels.rope.rotate`.
     of_heads: constants that say what is done to a head before its rotation.
-    Raises KernelError if a shape or a type does not fit, or an array is strided; the message names it.
 
     Computed in float32 and rounded once when written; float16 is clamped to 65504. The bits of a row depend only on the row.
     About 2 us for few rows, else memory-bound: reads ``4 * (H + 2 * KV) * D`` bytes a row (gates are skipped), and writes
@@ -175,10 +173,7 @@ class Append:
 
 
 def check_cache(name: str, k: GpuArray, v: GpuArray, q: GpuArray, *, most: int = 256) -> None:
-    """Check a cache of heads of up to `most` elements, and that queries fit it.
-
-    Raises KernelError if a shape or a type does not fit; the message begins with `name`.
-    """
+    """Check a cache of heads of up to `most` elements, and that queries fit it."""
     width, quantized = head_size(k), is_quantized(k)
     fits = k.ndim == 4 and k.dtype in (cupy.float32, *_QUANTIZED, *HALVES) and k.shape[1] == PAGE
     if not fits or width % (BLOCK if quantized else 16) or width > (256 if quantized else most):

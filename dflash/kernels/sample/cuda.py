@@ -37,7 +37,6 @@ class DeviceSampler:
     stream: stream of the forwards; the stream that is current in each call if None.
     position: int32 (R,), optional; device array with the position of each row in its sequence; the sampled token comes one
         position later. With it, the positions of a request may be a `LazyArray`.
-    Raises KernelError if `logits` is strided or of another type, or V is 2**19 or more.
 
     A greedy row reads ``4 * V`` bytes. A sampled row reads them twice, except for parts that top-k and top-p exclude. The
     noise has the same bits as on the CPU, so the same logits give the same token. The only exception is the limit of top-p,

@@ -117,10 +117,7 @@ class FindCandidates:
 
 
 class Proposing:
-    """Finds candidates of some rows for a call from the host.
-
-    logits: float32 (R, V)
-    """
+    """Finds candidates of some rows for a call from the host. logits: float32 (R, V)."""
 
     def __init__(self, logits: GpuArray) -> None:
         n = len(logits)

@@ -27,10 +27,7 @@ _ROOM = 1 << 14  # smallest capacity of the entries and of the saved logits
 
 
 class DeviceEdits:
-    """Applies the logit edits of a step's rows, and restores the logits.
-
-    logits: float32 (R, V); logits on the device.
-    """
+    """Applies the logit edits of a step's rows, and restores the logits. logits: float32 (R, V); logits on the device."""
 
     def __init__(self, logits: GpuArray) -> None:
         self._logits, self._edits = logits, Mirror(len(logits), EDIT)

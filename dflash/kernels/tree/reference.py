@@ -44,12 +44,8 @@ def _chain(ids, scores, edges, most):
 def walk(tokens, parents, drawn):
     """Follow the sampled tokens from the root; return the accepted rows, root first, and the bonus token after the last.
 
-    Parameters
-    ----------
-    tokens, parents : int (N,)
-        Rows of a sequence: its last committed token, then its draft tokens; parents are row numbers.
-    drawn : int (N,)
-        Token sampled from each row.
+    tokens, parents: int (N,); Rows of a sequence: its last committed token, then its draft tokens; parents are row numbers.
+    drawn: int (N,); Token sampled from each row.
     """
     path, below = [0], 0
     while below is not None:

@@ -74,8 +74,6 @@ class Admin:
     """Endpoints for operators and tools of one backend.
 
     Bodies are tokenized in a thread of their own, so that neither streams nor other requests are delayed.
-
-    requests: responses of the application, for `RequestLog`.
     """
 
     def __init__(self, backend: Served) -> None:
@@ -88,10 +86,7 @@ class Admin:
         self._metrics = ServerMetrics(backend.engine_thread, self._counters, self.requests, backend.names[0], backend.facts)
 
     def routes(self, guarded: Callable[[Endpoint], Endpoint]) -> list[Route]:
-        """Return the routes.
-
-        guarded: wraps an endpoint: checks host and key, and converts exceptions to responses.
-        """
+        """Return the routes."""
         return [
             Route("/v1/models", guarded(self.models)),
             Route("/models", guarded(self.models)),

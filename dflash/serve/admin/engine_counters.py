@@ -22,10 +22,7 @@ _BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class BucketCounts:
-    """Counts of values by bucket.
-
-    bounds: upper bounds of the buckets, rising; a last bucket holds all larger values.
-    """
+    """Counts of values by bucket. bounds: upper bounds of the buckets, rising; a last bucket holds all larger values."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -46,10 +43,7 @@ class EngineCounters:
 
     prompt_tokens, cached_tokens: prompt tokens of sequences that reached their first token, and those of them that came from
         the prefix cache.
-    output_tokens: emitted tokens.
     drafts, drafted: steps of a sequence that had draft tokens, and these tokens.
-    accepted: such steps by their number of accepted draft tokens.
-    finished: ended sequences by finish reason.
     recoveries: interventions by recovery and action, counted when the sequence ends.
     step_seconds, batch, rows: duration of a step, the number of sequences that emitted tokens in it, and the rows of its
         forward.

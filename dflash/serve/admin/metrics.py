@@ -41,10 +41,7 @@ class ServerMetrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics as text and its content type.
-
-        accept: header ``Accept`` of the request; Prometheus asks for OpenMetrics with it.
-        """
+        """Return the metrics as text and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 

@@ -10,11 +10,7 @@ from dflash.model.loading.target import Loaded
 
 
 def fingerprint(loaded: Loaded) -> str:
-    """Return a short name of all that determines the output: weights, KV type, device, compiler and version of dflash.
-
-    loaded: its file is open.
-    Returns: ``"fp_"`` and 16 hexadecimal digits, for ``system_fingerprint``. Equal for equal files, whatever their names.
-    """
+    """Return a short name of all that determines the output: weights, KV type, device, compiler and version of dflash."""
     return f"fp_{hashlib.sha256(identity_of(loaded).encode()).hexdigest()[:16]}"
 
 
@@ -22,13 +18,8 @@ def fingerprint(loaded: Loaded) -> str:
 class ModelFacts:
     """Facts about a model that endpoints return. No field holds a path.
 
-    file: name of the model's file, without its folder.
-    fingerprint: see `fingerprint`.
-    architecture: architecture in the file.
     quantization: type of the most bytes of weights, as ``"Q4_K"``.
     parameters, n_bytes: number of weights, and their bytes in the file.
-    width: size of the hidden state.
-    device, kv: device and type of the KV cache.
     """
 
     file: str

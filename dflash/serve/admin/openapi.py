@@ -178,11 +178,7 @@ _ERROR = _object(["error"], error=_object(["message", "type"], message=_TEXT, ty
 
 
 def openapi(routes: Iterable[BaseRoute]) -> JsonObject:
-    """Describe the routes of an application.
-
-    routes: routes of the application; those that are no `Route`, such as mounted folders, are left out.
-    Returns: openAPI 3.1. Every method but HEAD has an operation; a POST has the schema of `BODIES`.
-    """
+    """Describe the routes of an application."""
     paths: dict[str, JsonObject] = {}
     for route in routes:
         if isinstance(route, Route):

@@ -15,11 +15,7 @@ log = logging.getLogger("dflash.access")
 
 
 class RequestLog:
-    """Gives each request an id, counts its response, and writes a line to the logger ``dflash.access`` at its end.
-
-    counts: counts all responses.
-    debug_log: receives the bodies of requests and responses.
-    """
+    """Gives each request an id, counts its response, and writes a line to the logger ``dflash.access`` at its end."""
 
     def __init__(self, app: ASGIApp, counts: RequestCounts, debug_log: DebugLog | None = None) -> None:
         self._app, self._counts, self._debug_log = app, counts, debug_log

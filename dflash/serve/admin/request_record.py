@@ -23,7 +23,6 @@ class RequestRecord:
     request_id: the client's ``X-Request-Id`` if it is sane, else a new id.
     method, route: HTTP method, and the path of the route, such as ``/v1/models/{name:path}``.
     status: status of the response; 499 while there is none.
-    completions: completions that the request has started.
     """
 
     request_id: str

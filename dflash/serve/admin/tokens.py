@@ -17,8 +17,6 @@ def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, 
         TEXT}`` or ``{"messages": [...]}`` with ``add_special_tokens`` and ``return_token_strs``, as in vLLM.
     Returns: ``tokens``, ``count`` and ``max_model_len``. With pieces, a token is an object with ``id`` and ``piece``, a
         string or an array of bytes if the piece is part of a character.
-    Raises FieldError if a field is not valid, or the body has not exactly one of ``content``, ``prompt`` and ``messages``.
-    Raises ContextOverflow if there are more tokens than the prompts of one request may have.
     """
     fields = Fields(body)
     given = [name for name in ("content", "prompt", "messages") if fields.any(name) is not None]
@@ -46,10 +44,7 @@ def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, 
 
 
 def detokenize(body: object, tokenizer: Tokenizer) -> dict[str, str]:
-    """Convert ``{"tokens": [...]}`` to text, under llama.cpp's and vLLM's names.
-
-    Raises FieldError if ``tokens`` is missing, or holds anything except ids of the vocabulary.
-    """
+    """Convert ``{"tokens": [...]}`` to text, under llama.cpp's and vLLM's names."""
     fields = Fields(body)
     tokens = fields.list("tokens", required=True) or []
     for index, token in enumerate(tokens):
@@ -60,11 +55,7 @@ def detokenize(body: object, tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def apply_template(body: object, template: ChatTemplate | None) -> dict[str, str]:
-    """Render ``{"messages": [...], "tools": [...], "chat_template_kwargs": {...}}`` as the prompt of a chat request.
-
-    Raises FieldError if a field is not valid.
-    Raises TemplateError if the model has no chat template, or the template refuses the messages.
-    """
+    """Render ``{"messages": [...], "tools": [...], "chat_template_kwargs": {...}}`` as the prompt of a chat request."""
     return {"prompt": _rendered(body, template).replace(MARK, "")}
 
 

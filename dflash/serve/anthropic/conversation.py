@@ -30,10 +30,7 @@ class Conversation:
 
 
 def conversation(fields: Fields, *, keep_billing_header: bool = False) -> Conversation:
-    """Convert ``system`` and ``messages`` of a body by the table of blocks, see `dflash.generation.messages`.
-
-    Raises FieldError if a message is not valid, or a block can't be read where it stands.
-    """
+    """Convert ``system`` and ``messages`` of a body by the table of blocks, see `dflash.generation.messages`."""
     messages = list(fields.objects("messages", required=True))
     if not messages:
         raise fields.error("messages", "must hold at least one message")

@@ -18,7 +18,6 @@ class MessagesDialect:
 
     keep_billing_header: keep the billing line in Claude Code's system prompt. It differs between sessions, so that they
         share no prefix.
-    counting: the requests are for counting tokens.
     """
 
     keep_billing_header: bool = False

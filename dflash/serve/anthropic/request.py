@@ -20,10 +20,6 @@ _THINKING = ("enabled", "adaptive", "disabled")
 def parse_messages(body: object, *, keep_billing_header: bool = False, counting: bool = False) -> ChatRequest:
     """Read a body of the Messages API.
 
-    keep_billing_header: keep Claude Code's billing line in the system prompt.
-    counting: the body is for counting tokens: it needs no ``max_tokens``.
-    Raises FieldError if a field is missing, of the wrong kind or out of range.
-
     ``metadata``, ``cache_control``, ``output_config.effort`` and unknown fields are ignored. The fields of dflash have the
     names that they have in chat completions: ``strategy``, ``recover``, ``seed``, ``min_p``, ``chat_template_kwargs``.
     """

@@ -13,7 +13,6 @@ def function_tools(fields: Fields) -> tuple[JsonObject, ...]:
 
     Returns: functions in OpenAI's chat format. Tools of a type other than ``custom``, such as ``web_search_20250305``, are
         left out: they run on Anthropic's servers or have no schema. Tools with ``defer_loading`` keep that mark.
-    Raises FieldError if a tool has no name, or its schema is no object.
     """
     return tuple(_function(tool) for tool in fields.objects("tools") if tool.text("type", "custom") == "custom")
 
@@ -41,7 +40,6 @@ def tool_choice(fields: Fields, tools: Sequence[JsonMapping]) -> tuple[str | Jso
 
     Returns: tool choice in OpenAI's chat format; None if the body has none.
     Returns: true if several calls in one answer are allowed.
-    Raises FieldError if the choice is not valid, or asks for a tool that is not there.
     """
     choice = fields.object("tool_choice")
     if choice is None:

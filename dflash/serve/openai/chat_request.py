@@ -20,7 +20,6 @@ def parse_chat(body: object) -> ChatRequest:
 
     Returns: messages and tools are the client's objects, unchanged unless a template would not know their form, see
         `chat_message`; tools that are not functions are left out.
-    Raises FieldError if a field is missing, of the wrong kind or out of range.
     """
     fields = known_fields(body, CHAT)
     messages = list(fields.objects("messages", required=True))

@@ -21,7 +21,6 @@ DONE = ServerEvent("[DONE]")
 class ChunkFormat:
     """Base of the formats of one response: body, chunks, and the end of a stream.
 
-    prefix: beginning of the response's id.
     kind, chunk_kind: field ``object`` of a whole response, and of a chunk.
     """
 

@@ -16,10 +16,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 
 def parse_completion(body: object) -> CompletionRequest:
-    """Read a completion body.
-
-    Raises FieldError if a field is missing, of the wrong kind or out of range.
-    """
+    """Read a completion body."""
     fields = known_fields(body, COMPLETIONS)
     n = read(fields, COMPLETIONS, "n")
     if fields.integer("best_of", 1, MAX_CHOICES, n) != n:

@@ -7,10 +7,7 @@ from dflash.serve.http_errors import Problem
 
 
 class OpenAIErrors:
-    """Error responses that are the same in all of OpenAI's APIs.
-
-    prompt_field: field of a request that holds its prompt.
-    """
+    """Error responses that are the same in all of OpenAI's APIs."""
 
     prompt_field = "messages"
 

@@ -12,7 +12,6 @@ def read_reasoning(fields: Fields) -> tuple[bool | None, Fields, bool]:
     Returns: true if the model shall think, False if not, None if the body does not say.
     Returns: the same fields, with the budget of ``reasoning.max_tokens`` as ``thinking_token_budget``.
     Returns: true if the answer shall hold the reasoning.
-    Raises FieldError if a field is of the wrong kind.
     """
     thinks, included = None, read(fields, CHAT, "include_reasoning")
     reasoning, thinking = fields.object("reasoning"), fields.object("thinking")

@@ -29,7 +29,6 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises Problem: 415 if the type is not ``application/json`` or the body is compressed, 413 if the body is too long, 408
         if it does not arrive in time.
-    Raises ClientDisconnect if the client disconnects before the end.
 
     A web page of another origin can't send ``application/json`` without a preflight request, and this server answers those
     of allowed origins only. So no other web page can use a server on the same machine.
@@ -61,10 +60,7 @@ async def read_bytes(request: Request, limit: int) -> bytes:
 
 
 def parse_json(body: bytes, bounds: Limits = Limits()) -> Any:  # noqa: B008 - immutable
-    """Parse strict JSON within bounds: no NaN, no unpaired surrogates.
-
-    Raises Problem: 400; the message says why.
-    """
+    """Parse strict JSON within bounds: no NaN, no unpaired surrogates. Raises Problem: 400; the message says why."""
     _check_structure(body, bounds)
     try:
         value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse, parse_float=written_float)

@@ -25,10 +25,7 @@ _REFUSED = {
 
 
 def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarParams:
-    """Read the constraints of a request; messages name the fields that it has.
-
-    Raises FieldError if a field is of the wrong kind, or fields exclude each other.
-    """
+    """Read the constraints of a request; messages name the fields that it has."""
     found: JsonObject = {}
     names: dict[str, str] = {}
 

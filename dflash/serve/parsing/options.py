@@ -28,13 +28,7 @@ _SAMPLING = (
 def parse_options(
     fields: Fields, api: str, max_tokens: int | None, *, logprobs: int | None = None, stops: str = "stop"
 ) -> Options:
-    """Read the settings of a request; those whose names differ between APIs are parameters.
-
-    fields: of `known_fields`.
-    api: API of the body, see `dflash.serve.request_fields.row`.
-    stops: field of the stop strings.
-    Raises FieldError if a field is of the wrong kind or out of range.
-    """
+    """Read the settings of a request; those whose names differ between APIs are parameters."""
     least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
     if max_tokens is not None and least > max_tokens:
         raise fields.error("min_tokens", f"must be at most {fields.name('max_tokens')} ({max_tokens}), got {least}")

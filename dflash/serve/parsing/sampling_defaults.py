@@ -15,7 +15,6 @@ _NAMES = {*_LIMITS, *(row.name for row in ROWS if row.to in _LIMITS)}
 def filled(body: Any, sampling: Mapping[str, Any]) -> Any:
     """Return a body with the server's parameters in place of those that are absent or null.
 
-    body: parsed JSON of any API; anything except an object is returned unchanged.
     sampling: values by the name of their field, such as ``temperature``; `Sampling` has accepted them. ``max_tokens`` is set
         under the names of all APIs, unless the body has any of them.
     """

@@ -15,8 +15,6 @@ _HEADERS = ("x-session-id", "x-session-affinity")
 def session_id(body: object, headers: Mapping[str, str] | None = None) -> str | None:
     """Return the name that a client gives to a conversation: a hint, since requests with one name share their beginning.
 
-    body: parsed JSON of a request of any API.
-    headers: headers of the request by lower-case name.
     Returns: the first text that is neither empty nor longer than `MAX_SESSION_ID`, of: ``session_id``, ``prompt_cache_key``
         (Codex, Copilot), ``metadata.session_id``, ``metadata.user_id``, a header of opencode, ``user``. Claude Code writes a
         JSON object into ``metadata.user_id``; then its ``session_id`` counts. Values of other types are ignored: a hint is
@@ -29,7 +27,6 @@ def cache_salt(salt: str | None, user: str) -> str:
     """Return the text that separates states of the prefix cache: requests with different ones share none.
 
     salt: ``cache_salt`` of the request, as in vLLM: requests with the same one share states, whatever their keys.
-    user: name of the user, whose requests share states otherwise.
     """
     return (user and f"user {user}") if salt is None else f"salt {salt}"
 

@@ -13,13 +13,7 @@ _SPELLED = ("true", "false")
 
 
 def parse_template_kwargs(fields: Fields, defaults: JsonMapping) -> JsonMapping | None:
-    """Read ``chat_template_kwargs`` and the switches beside it.
-
-    defaults: variables that other fields of the API set; the fields read here take precedence.
-    Returns: none if there are none.
-    Raises FieldError if a field is of the wrong kind, or a variable spells true or false as text, which templates count as
-        true.
-    """
+    """Read ``chat_template_kwargs`` and the switches beside it."""
     kwargs = fields.object("chat_template_kwargs")
     if kwargs and "tools" in kwargs.values:
         raise kwargs.error("tools", "belongs at the top of the body")

@@ -25,12 +25,7 @@ from dflash.serve.requests import ChatRequest, CompletionRequest, Options
 class ReadRequest:
     """A request whose prompts are tokenized.
 
-    request: the request.
-    prompts: token ids of each prompt.
-    tokenizer, template: tokenizer and chat template of the model.
     conversation: name of the conversation, see `dflash.serve.parsing.session_id.session_id`.
-    grammars: grammar of each prompt's outputs, from `with_grammars`.
-    warnings: what these grammars do not enforce.
     offered_tools_only: calls of functions that the request does not offer are text.
     cache_salt: separates states of the prefix cache, see `dflash.serve.parsing.session_id.cache_salt`.
     """
@@ -49,10 +44,7 @@ class ReadRequest:
     def of(
         cls, request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
     ) -> "ReadRequest":
-        """Tokenize the prompts of a request.
-
-        Raises RequestError if the chat template refuses the messages, or a prompt or all of them together are too long.
-        """
+        """Tokenize the prompts of a request."""
         prompts = prompt_ids(request, tokenizer, template, limits.context, limits.prompt_tokens)
         options = request.options
         n, top = options.n, options.prompt_logprobs
@@ -89,19 +81,13 @@ class ReadRequest:
         )
 
     def with_grammars(self) -> "ReadRequest":
-        """Compile the grammars of the request.
-
-        Raises FieldError if a constraint can't be compiled.
-        """
+        """Compile the grammars of the request."""
         with _named():
             grammars, warnings = self._encoded.grammars()
             return replace(self, grammars=grammars, warnings=warnings)
 
     def completions(self, strategy: Strategy) -> list[Completion]:
-        """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
-
-        Raises FieldError if a constraint can't be compiled.
-        """
+        """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed."""
         options, encoded = self.request.options, self._encoded
         sampling = replace(options.sampling, logprobs=options.logprobs)
         is_single = isinstance(self.request, ChatRequest) and not self.request.parallel_tool_calls

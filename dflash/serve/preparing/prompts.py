@@ -21,11 +21,7 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Render, tokenize and shorten the prompts of a request.
 
-    context: most tokens of a prompt.
     longest: most tokens of a prompt that is shortened, before that; `context` by default.
-    Returns: one for a chat request.
-    Raises TemplateError if there is no template, or it refuses the messages.
-    Raises ContextOverflow if a prompt is too long and the request does not let it be shortened.
     """
     options = request.options
     most = context if options.truncation is None or longest is None else longest

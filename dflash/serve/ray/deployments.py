@@ -22,11 +22,7 @@ MAX_BALANCE = 64
 
 
 def app(arguments: dict[str, Any]) -> Application:
-    """Build the application, for ``serve run``, ``serve build``, a configuration file, or `serve.run`.
-
-    arguments: values of `RaySettings` by name. Environment variables give the others.
-    Raises RequestError if a setting is not valid.
-    """
+    """Build the application, for ``serve run``, ``serve build``, a configuration file, or `serve.run`."""
     settings = RaySettings.of(arguments, os.environ)
     sequences = settings.server.sequences
     model = serve.deployment(

@@ -19,7 +19,6 @@ log = logging.getLogger("dflash.serve")
 class Ingress:
     """Passes requests on to replicas, and their responses back.
 
-    model: handle of the replicas; its router is an `AffinityRouter`.
     accept_seconds: seconds for a replica to accept a request.
     """
 

@@ -34,10 +34,7 @@ class ModelReplica:
             yield Piece(self._name, messages, any(map(self._is_refusal, messages)))
 
     async def check_health(self) -> None:
-        """Raise an error unless ``/health`` would answer 200. Called by Ray, which replaces the replica after three errors.
-
-        Raises EngineFailed
-        """
+        """Raise an error unless ``/health`` would answer 200. Ray calls it, and replaces the replica after three errors."""
         status, body = health_of(self._backend.engine_thread)
         if status != 200:
             raise EngineFailed(f"replica {self._name}: the engine is {body['status']}")

@@ -27,12 +27,9 @@ _ELSEWHERE = {
 class RaySettings:
     """Settings of the deployments. Each is an argument of the application or an environment variable, see `PREFIX`.
 
-    model: the model, as on the command line.
     options: options of ``python -m dflash.serve``, as ``"--sequences 16 --strategy mtp:3"``.
-    replicas: replicas, and the fewest with autoscaling.
     max_replicas: the most replicas; with more than `replicas` their number follows the load.
     target_requests: open requests for each replica that autoscaling aims at; 0 is the number of ``--sequences``.
-    num_gpus, num_cpus: GPUs and CPU cores reserved for each replica.
     ingress_replicas: processes that read requests and choose replicas. Each knows only the prompts that it has routed
         itself.
     accept_seconds: seconds for a replica to accept a request; then the client gets 503.
@@ -60,10 +57,7 @@ class RaySettings:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Self:
-        """Read settings; an argument takes precedence over a variable.
-
-        Raises RequestError if a name is unknown, or a value is of the wrong kind or out of range.
-        """
+        """Read settings; an argument takes precedence over a variable."""
         kinds = {each.name: type(each.default) for each in fields(cls)}
         unknown = sorted(set(arguments) - set(kinds))
         if unknown:
@@ -81,10 +75,7 @@ class RaySettings:
 
     @property
     def server(self) -> argparse.Namespace:
-        """Options of the server, parsed.
-
-        Raises RequestError if one of them is not valid or has no meaning here.
-        """
+        """Options of the server, parsed."""
         try:
             arguments, plain = parse(self.words), parse([])
         except SystemExit:

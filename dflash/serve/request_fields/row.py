@@ -62,16 +62,9 @@ def unchanged(value: Any) -> Any:
 class FieldRow:
     """Treatment of a field of a request's body.
 
-    name: name of the field at the top of the body.
-    apis: APIs whose bodies this row is about.
-    outcome: done, mapped, ignored or refused.
     text: its effect; why it changes nothing; or the alternative. Begins in lower case, without a full stop.
-    example: a value that asks for something.
     kind: type, range and default of a field with a plain value; parsers read it by `FieldRow.read`.
-    to: field whose meaning a mapped one has.
-    convert: ``convert(value)`` returns the value of that field.
     is_off: ``is_off(value)`` returns True for values that ask for nothing, with which a refused field passes.
-    needs: other fields of a body in which the example is valid.
     """
 
     name: str

@@ -42,10 +42,7 @@ def known_fields(body: object, api: str) -> Fields:
 
 
 def read(fields: Fields, api: str, name: str) -> Any:
-    """Return the value of a plain field by the type, range and default of its row.
-
-    Raises FieldError if the value has another type or is out of range.
-    """
+    """Return the value of a plain field by the type, range and default of its row."""
     kind = TABLE[api][name].kind
     assert kind is not None, f"{name} has no plain value"
     return kind.read(fields, name)

@@ -22,7 +22,6 @@ class ResponsesDialect(OpenAIErrors):
 
     store: holds finished responses; by default a new one.
     api_key: keys of the server, as `check_key` takes them: responses are stored for the user of one key.
-    limits: limits of stored conversations.
     """
 
     prompt_field = "input"

@@ -22,11 +22,7 @@ _FAILED = {"context_length_exceeded", "rate_limit_exceeded", "server_error", "in
 
 
 class ResponsesFormat:
-    """Format of one response.
-
-    store: takes the response when it is finished, if the request allows.
-    errors: words of refusals.
-    """
+    """Format of one response. store: takes the response when it is finished, if the request allows."""
 
     def __init__(self, request: ResponsesRequest, head: AnswerHead, store: ResponseStore, errors: ErrorFormat) -> None:
         self._request, self._head, self._store, self._errors = request, head, store, errors

@@ -15,8 +15,6 @@ _ORDERS = ("desc", "asc")
 def listed(items: bytes, response_id: str, query: Mapping[str, str]) -> JsonObject:
     """Return a page of items in OpenAI's form. Takes time that grows with the items.
 
-    items: the input items of one request, as JSON.
-    response_id: id of its response; items that have no id get one that begins with it.
     query: ``limit`` (1 to 100, by default 20), ``order`` (``desc``, the newest first, or ``asc``), ``after`` (an item's id).
     Raises Problem: 400 if a parameter is not valid.
     """

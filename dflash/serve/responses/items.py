@@ -22,11 +22,6 @@ def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list
 
     Neighbouring items of the assistant are one message: reasoning, text and calls, as the model wrote them in one turn.
     `dflash.generation.messages` says what becomes of each type of item; those of unknown types are skipped.
-
-    items: parsed JSON of the items.
-    tools: tools of the request; past calls are shown under the names that these have for the model.
-    path: name of the field, for messages of errors.
-    Raises FieldError if an item is malformed, refers to a stored item, or holds anything but text.
     """
     conversation = _Conversation(tools)
     for index, value in enumerate(items):

@@ -22,11 +22,6 @@ class Output:
     """Items of one completion in the order in which the model wrote them.
 
     White space that stands alone, as between two calls, makes no item.
-
-    suffix: unique end of the identifiers.
-    tools: tools of the request by the names that the model sees.
-    encrypted: value of ``encrypted_content`` of reasoning.
-    items: items that are complete, or cut.
     """
 
     def __init__(self, suffix: str, tools: Mapping[str, Tool], encrypted: str | None = None) -> None:

@@ -30,11 +30,7 @@ _KEPT = {"all_turns": True, "current_turn": False}
 class ResponsesRequest(ChatRequest):
     """A request of the Responses API.
 
-    tools_by_name: tools by the names that the model sees.
-    echo: fields of the body that the response repeats.
     items: input items as JSON, for the store; without those of earlier responses.
-    store: keep the response.
-    user: owner of the stored response.
     wants_encrypted: the client sends reasoning back only if it has ``encrypted_content``.
     """
 
@@ -54,10 +50,7 @@ def parse_responses(
 ) -> ResponsesRequest:
     """Read a body.
 
-    store: holds the responses that ``previous_response_id`` may name.
     user: only responses of this user exist.
-    limits: hold for the whole conversation that ``previous_response_id`` brings back, as for a body.
-    Raises FieldError if a field is missing, of the wrong kind or out of range.
     Raises Problem: 400 if the previous response is not stored.
     """
     fields = known_fields(body, RESPONSES)

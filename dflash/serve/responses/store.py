@@ -53,12 +53,7 @@ class ResponseStore:
         self._n_bytes = 0
 
     def add(self, body: JsonMapping, items: bytes, previous: str | None, user: str = "") -> None:
-        """Store a response.
-
-        body: the response; it has an ``id`` and an ``output``.
-        items: input items of its request as JSON, without those of responses before it.
-        previous: id of the response that it continues.
-        """
+        """Store a response."""
         stored = _Stored(user, as_json(body), items, as_json(body["output"]), previous, self._clock())
         if stored.n_bytes > self._max_bytes:
             return

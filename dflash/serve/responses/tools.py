@@ -13,12 +13,7 @@ INPUT = "input"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that the model may call.
-
-    name: name in the client's request.
-    namespace: name of the namespace that holds the tool.
-    is_custom: the tool takes free text instead of JSON arguments.
-    """
+    """A tool that the model may call."""
 
     name: str
     namespace: str | None = None
@@ -27,12 +22,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Tools of a request.
-
-    functions: functions in OpenAI's chat format, for the chat template.
-    known: tools by the name under which the model sees them.
-    seen_as: that name by the tool's own name and its namespace.
-    """
+    """Tools of a request. functions: functions in OpenAI's chat format, for the chat template."""
 
     functions: tuple[JsonMapping, ...] = ()
     known: Mapping[str, Tool] = field(default_factory=dict)
@@ -49,8 +39,6 @@ def parse_tools(fields: Fields) -> Tools:
     Functions and custom tools are offered to the model, also those of a namespace. A tool of a namespace has its own name,
     or ``NAMESPACE.NAME`` if another tool has that one; the description of the first one ends with that of its namespace.
     Of two plain tools with one name, the last counts. Other kinds, such as ``web_search``, run at OpenAI and are skipped.
-
-    Raises FieldError if a tool has no type or no name, or its parameters are no JSON object.
     """
     functions: dict[str, JsonMapping] = {}
     known: dict[str, Tool] = {}
@@ -82,7 +70,6 @@ def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | JsonMapping |
 
     Returns: the choice in OpenAI's chat format.
     Returns: the tools to offer: ``allowed_tools`` leaves out the others.
-    Raises FieldError if the choice is of an unknown kind, or names a tool that is not offered.
     """
     choice = fields.any("tool_choice")
     if isinstance(choice, Mapping):

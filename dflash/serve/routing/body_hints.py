@@ -28,7 +28,6 @@ DIALECTS: dict[str, ServerDialect[Any]] = {
 def hints_of(path: str, body: bytes, headers: Mapping[str, str] | None = None, *, block: int = BLOCK) -> RouteHints:
     """Read the hints of a request. A body that the server would refuse, or another path, gives none.
 
-    headers: its headers by lower-case name.
     block: bytes of a block.
 
     The prompt is taken in the order in which chat templates render it: tools, then messages. The parser of the API drops
@@ -45,11 +44,7 @@ def hints_of(path: str, body: bytes, headers: Mapping[str, str] | None = None, *
 
 
 def prompt_of(path: str, fields: object) -> bytes:
-    """Return a text whose beginnings agree as far as those of the rendered prompt. A refused body gives an empty one.
-
-    path: path of the request, one of `DIALECTS`.
-    fields: its body, parsed.
-    """
+    """Return a text whose beginnings agree as far as those of the rendered prompt. A refused body gives an empty one."""
     try:
         request = DIALECTS[path].parse(fields, {})
     except (DFlashError, Problem):

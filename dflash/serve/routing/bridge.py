@@ -16,8 +16,6 @@ async def responses(app: ASGIApp, call: RoutedCall) -> AsyncIterator[tuple[JsonM
     """Yield the messages of a response of a started application as they come; those that are there at once come together.
 
     Closing the iterator is a disconnect of the client: the application ends the request.
-
-    Raises Exception if the application fails, after the messages that it has sent.
     """
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     gone = asyncio.Event()

@@ -22,8 +22,6 @@ class RoutedCall:
     """A request as a replica gets it.
 
     scope: the parts of the ASGI scope that an application may use, as plain values.
-    body: the whole body.
-    hints: facts that choose the replica.
     owner: tag of the replica that holds a response which the request needs.
     excluded: replicas that have refused the request. They are chosen only if there is no other.
     """
@@ -39,7 +37,6 @@ class RoutedCall:
 class Piece:
     """A part of a response. The first one comes when the replica has accepted the request; it has no messages.
 
-    replica: name of the replica.
     messages: ASGI messages in order, at least one, but in the first piece.
     refused: the response is a refusal that another replica may not share: too many requests wait, or the engine has ended.
     """

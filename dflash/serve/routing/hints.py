@@ -13,8 +13,6 @@ class RouteHints:
     blocks: one number for each full block of the prompt; it depends on the prompt up to the end of the block. Comparable
         within a process only.
     coverage: share of the prompt that the blocks cover, 0 to 1: the end of a prompt fills no block.
-    session: name of the conversation.
-    previous: id of a stored response that the request continues.
     """
 
     blocks: tuple[int, ...] = ()

@@ -30,9 +30,6 @@ class PrefixAffinity:
     A prompt is a sequence of blocks, each of which identifies the prompt up to its end (see `blocks_of`). A decision takes
     time proportional to the number of its blocks and does not depend on the number of remembered ones.
 
-
-    References
-    ----------
     The rule and its defaults are those of SGLang's router (Zheng et al. 2024, arXiv 2312.07104), with sessions added.
     """
 
@@ -57,10 +54,7 @@ class PrefixAffinity:
         self._sessions: OrderedDict[str, str] = OrderedDict()
 
     def rank(self, hints: RouteHints, loads: Mapping[str, float]) -> list[str]:
-        """Return all replicas, the best one first. Changes nothing.
-
-        loads: open requests of each replica that may be chosen.
-        """
+        """Return all replicas, the best one first. Changes nothing."""
         by_load = sorted(loads, key=lambda replica: (loads[replica], len(self._blocks.get(replica, ()))))
         if len(by_load) < 2 or self._is_unbalanced(loads.values()):
             return by_load

@@ -40,8 +40,6 @@ _LOST = Problem(503, "the replica that had this request has ended; send the requ
 async def relayed(request: Request, ask: Ask, accept_seconds: float) -> Response:
     """Read a request, and return the response that passes it on.
 
-    request: request of any path and method.
-    ask: sends calls to replicas.
     accept_seconds: seconds for a replica to accept the request; then the response is an error of the request's API with
         status 503.
     """
@@ -65,7 +63,6 @@ class Relay(Response):
     another one, up to `MAX_TRIES`. A stream that breaks later ends with the error events of its API.
 
     path: path of the request below the root of the application; it chooses the form of errors.
-    ask: sends it to a replica.
     accept_seconds: seconds for a replica to accept it.
     """
 

@@ -35,8 +35,6 @@ class LoadingServer:
     """Context manager: answers every request with 503 while its block loads the model; ``/`` with the page, which waits.
 
     Connections are closed after each response. Those that arrive when the block ends wait for the next server.
-
-    sockets: listening sockets; they stay open.
     """
 
     def __init__(self, sockets: list[socket.socket]) -> None:

@@ -7,11 +7,8 @@ import shlex
 def ready_line(url: str, *, name: str, context: int, strategy: str, has_key: bool, has_template: bool) -> str:
     """Return the line: URL, model, context, strategy, and a command that works as printed.
 
-    url: URL of the server, without a path.
-    context: maximum tokens of a sequence.
-    strategy: name of the strategy of requests that name none.
-    has_key: true if requests need a key. It is never printed: the command is then one that needs none.
-    has_template: true if the model has a chat template.
+    has_key: True if requests need a key. It is never printed: the command is then one that needs none.
+    has_template: True if the model has a chat template.
     """
     if has_key:
         command = f"curl {url}/health"

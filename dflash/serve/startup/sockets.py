@@ -18,9 +18,7 @@ _UNUSABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Open the sockets of a server, one for each address of the host; they are closed at the end.
 
-    host: address or name to listen on.
     port: port, 0 to 65535; 0 chooses a free one, the same for all addresses.
-    Raises RequestError if the host is not known, or the port is taken.
     """
     with ExitStack() as stack:
         opened: list[socket.socket] = []

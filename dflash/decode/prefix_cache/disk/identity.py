@@ -28,8 +28,7 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
     The compiler's version counts since functions such as `expf` come with it. Machine code does not: NVRTC makes other code
     now and then, but no other bits (`dflash.kernels.gpu.cubin.OPTIONS`).
 
-    loaded: its file is open.
-    exact: true if all states come from an exact prefix cache; others must not reach such a cache through files.
+    exact: True if all states come from an exact prefix cache; others must not reach such a cache through files.
     """
     model, place = loaded.model, describe(loaded.model.device)
     # what chooses among kernels and their shapes

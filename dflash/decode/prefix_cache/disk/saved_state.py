@@ -57,11 +57,7 @@ class SavedState:
 
     @classmethod
     def read(cls, path: Path, identity: str, max_bytes: int) -> Self:
-        """Read and check a file.
-
-        Raises NotFound, FormatError, OSError as `read_file` does.
-        Raises RequestError if the file is intact and of another model, KV type, device or version.
-        """
+        """Read and check a file."""
         metadata, arrays = read_file(path, max_bytes)
         ids, n_prompt = arrays.get("token_ids"), metadata.get("n_prompt", "")
         if metadata.get("identity") != identity:
@@ -85,8 +81,6 @@ class SavedState:
         """Return the snapshot, with the state of an equal drafter. Called in the thread that owns the model.
 
         drafter: prepared for the model. If its state was not saved or does not fit, it starts at the end of the prefix.
-        Raises FormatError if the arrays do not fit the model.
-        Raises PoolExhausted, OutOfMemory if there is no memory; nothing is taken then.
         """
         state = Snapshot.from_host(loaded_model(model).pools, self._part(_TARGET))
         try:

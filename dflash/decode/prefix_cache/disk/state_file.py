@@ -35,9 +35,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 
 def write_file(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> int:
     """Write a file with mode 0600 under a temporary name, then rename it; return its bytes.
 
-    path: a file there is replaced.
     arrays: arrays of float32, int32, int64, int8, uint8, or uint16, which holds the bits of float16.
-    Raises OSError if the file can't be written; an earlier file of the name is unchanged then.
     """
     ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # so that each array is aligned
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -67,13 +65,7 @@ def write_file(path: Path, metadata: Mapping[str, str], arrays: Mapping[str, NDA
 
 
 def read_file(path: Path, max_bytes: int) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-    """Read a file that `write_file` has written.
-
-    max_bytes: larger files are refused.
-    Raises NotFound if there is no such file.
-    Raises FormatError if the file is damaged, is too large or is no saved state.
-    Raises OSError if the file can't be opened, is a symbolic link, or others may have written it.
-    """
+    """Read a file that `write_file` has written."""
     try:
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError as error:

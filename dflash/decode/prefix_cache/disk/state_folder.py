@@ -29,8 +29,7 @@ _MAX_WRITING = 3600.0
 class StateName(NamedTuple):
     """Name of a state of the model.
 
-    length: tokens in the state.
-    in_prompt: true if no token in the state was generated.
+    in_prompt: True if no token in the state was generated.
     drafter: hash of the drafter whose state is in the file; empty if there is none.
     """
 
@@ -44,7 +43,6 @@ class StateFolder:
     """Files of states in one folder, which several models and processes may share.
 
     path: created with mode 0700 by `prepare`.
-    identity: identity of this model's states; see `SavedState`.
     """
 
     def __init__(self, path: Path, identity: str) -> None:

@@ -34,10 +34,8 @@ _QUEUE = 2
 class DiskStats(NamedTuple):
     """Size and counts of the tier on disk.
 
-    files: states of this model in the folder.
     n_bytes, capacity: bytes of the states of all models in the folder, and their maximum.
     hits, hit_tokens: states that were read for a session, and their tokens.
-    writes: states that were written.
     dropped: states that were not written because the writer was busy or has failed.
     """
 
@@ -57,9 +55,7 @@ class DiskTier:
     these logs one warning. Used in the engine's thread only, except for `stats`.
 
     capacity: most bytes of all files in the folder.
-    identity: identity of this model's states; see `SavedState`.
     min_gain: fewest tokens that a file must save.
-    Raises RequestError if the capacity is negative.
     """
 
     def __init__(self, folder: Path, capacity: int, identity: str, *, min_gain: int = MIN_GAIN) -> None:
@@ -98,7 +94,6 @@ class DiskTier:
         """Return the longest state that is a prefix of token_ids (T,).
 
         token_ids: int32 (T,)
-        above: tokens that memory holds; the state has at least `min_gain` more.
         alignment: if given, only states in a prompt, with a multiple of this number of tokens.
         needs_no_drafter: ``needs_no_drafter(length)``: True if a state of that length is of use without one of `drafter`.
         """
@@ -151,8 +146,6 @@ class DiskTier:
         """Copy a snapshot of about `n_bytes` to the host and let the thread write it, unless it has a file.
 
         snapshot: open; may be closed afterwards.
-        wait: wait while the writer is busy; else the snapshot is dropped then.
-        salt: the `cache_salt` of its session.
         """
         if snapshot.length < self.min_gain or n_bytes > self.capacity:
             return

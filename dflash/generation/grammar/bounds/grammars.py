@@ -36,11 +36,7 @@ class _Token(NamedTuple):
 
 
 def check_grammar(source: str, max_parts: int = MAX_GRAMMAR_PARTS) -> None:
-    """Check a grammar in Lark, or in llguidance's JSON form, without compiling it.
-
-    Raises RequestError if rules lead too far into each other, a pattern or a schema within is too large, or a rule matches
-        nothing.
-    """
+    """Check a grammar in Lark, or in llguidance's JSON form, without compiling it."""
     if not source.lstrip().startswith("{"):
         _Grammar(source, max_parts).check()
         return

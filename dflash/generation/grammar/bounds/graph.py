@@ -49,10 +49,7 @@ class RuleGraph:
         return found
 
     def dead(self, *, inner: bool) -> set[int]:
-        """Return the nodes that match nothing, since they lead only into themselves.
-
-        inner: count parts of `link_inner`: then nodes that match no finite text are dead, too.
-        """
+        """Return the nodes that match nothing, since they lead only into themselves."""
         needed, users, waiting = [], [list[int]() for _ in self.labels], []
         for node, any_of in enumerate(self._any):
             parts = self._parts[node] + (self._inner[node] if inner else [])

@@ -10,10 +10,7 @@ _MANY = 10**9
 
 
 def check_pattern(pattern: str) -> None:
-    """Check length, number of quantifiers, and the number of characters once counted repetitions are written out.
-
-    Raises RequestError if one of them is too large; the message has the value and the bound.
-    """
+    """Check length, number of quantifiers, and the number of characters once counted repetitions are written out."""
     if len(pattern) > MAX_PATTERN:
         raise RequestError(f"the pattern has {len(pattern)} characters, at most {MAX_PATTERN} are allowed")
     outer: list[int] = []

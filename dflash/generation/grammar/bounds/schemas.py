@@ -15,11 +15,7 @@ _SINGLE = ("additionalProperties", "items", "additionalItems", "contains", "prop
 
 
 def check_references(schema: Any) -> None:
-    """Check what a schema leads to by its references.
-
-    Raises RequestError if parts lead too far into each other, a pattern is too large, or a part that an output may reach
-        matches nothing. The message begins with the JSON pointer of the part.
-    """
+    """Check what a schema leads to by its references."""
     check_depth(schema)
     _Schema(schema).check()
 

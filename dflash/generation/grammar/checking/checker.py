@@ -33,7 +33,6 @@ class GrammarChecker:
 
     A grammar that crashes that process, or takes too much memory or time, is refused: the engine's process never sees it.
 
-    tokens: text of each token.
     added, ends: tokens that are no pieces of text; tokens that end an output.
 
     The process starts at once, and nobody waits for it but the first grammar. It takes 0.1 s, and 2 s and 200 MB with a
@@ -50,13 +49,7 @@ class GrammarChecker:
         threading.Thread(target=self._warm, name="dflash-check", daemon=True).start()
 
     def check(self, source: str, *, gbnf: bool = False) -> str:
-        """Return the grammar to compile here: the given one, or in Lark one that was in GBNF.
-
-        Raises RequestError if the grammar is not valid, or compiling it crashes or takes too much memory or time.
-        Raises PoolExhausted if the machine has no time for the check.
-        Raises Cancelled if `close` was called.
-        Raises DFlashError if the process can't be started; the message names the cause.
-        """
+        """Return the grammar to compile here: the given one, or in Lark one that was in GBNF."""
         key = sha256(f"{gbnf} {source}".encode("utf-8", "surrogatepass")).digest()
         with self._lock:
             if key not in self._verdicts:

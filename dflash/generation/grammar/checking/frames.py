@@ -12,11 +12,7 @@ def packed(data: bytes) -> bytes:
 
 
 def read_message(read: Callable[[int], bytes]) -> bytes:
-    """Read one message.
-
-    read: returns up to that many bytes, none at the end.
-    Raises EOFError if the other process has closed the connection, or has ended.
-    """
+    """Read one message. read: returns up to that many bytes, none at the end."""
     return _exactly(read, _LENGTH.unpack(_exactly(read, _LENGTH.size))[0])
 
 

@@ -22,9 +22,7 @@ _SHOWN = 400
 class CheckProcess:
     """A running `dflash.generation.grammar.checking.program`.
 
-    vocabulary: messages that describe the vocabulary.
     seconds: seconds for the process to start and to build the vocabulary.
-    Raises DFlashError if the process does not start; the message names the cause.
 
     Started by the interpreter of this process from the modules of this process, wherever they were imported from. `site`,
     the user's script and Python's environment variables play no part. A session of its own keeps interrupts typed at a
@@ -65,19 +63,12 @@ class CheckProcess:
         return self._process is not None and self._process.poll() is None
 
     def send(self, message: bytes, seconds: float) -> None:
-        """Send a message.
-
-        Raises OSError if the process has ended, or takes no message for `seconds` (TimeoutError).
-        """
+        """Send a message."""
         self._connection.settimeout(seconds)
         self._connection.sendall(packed(message))
 
     def receive(self, seconds: float) -> bytes:
-        """Wait for a message.
-
-        Raises EOFError if the process has ended, or `hang_up` was called.
-        Raises TimeoutError if there is none for `seconds`.
-        """
+        """Wait for a message."""
         self._connection.settimeout(seconds)
         return read_message(self._connection.recv)
 

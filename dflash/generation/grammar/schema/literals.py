@@ -39,10 +39,7 @@ class _Lost(Exception):
 
 
 class Literals:
-    """Makes expressions for the values of one schema and what it refers to.
-
-    rules: terminals that the expressions use.
-    """
+    """Makes expressions for the values of one schema and what it refers to."""
 
     def __init__(self, root: Any, policy: Policy, prefix: str) -> None:
         self._root, self._policy, self._prefix = root, policy, prefix

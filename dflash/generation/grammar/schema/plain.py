@@ -22,11 +22,7 @@ Schema = JsonObject | bool
 
 
 class PlainSchemas:
-    """Reduces schemas of one root. Parts that references name are shared: each is reduced once.
-
-    root: schema that references point into.
-    policy: decides about keywords that can't be enforced.
-    """
+    """Reduces schemas of one root. Parts that references name are shared: each is reduced once."""
 
     def __init__(self, root: Any, policy: Policy) -> None:
         self._root, self._policy = root, policy

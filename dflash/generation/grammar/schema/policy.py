@@ -32,8 +32,6 @@ class Policy:
     """Refuses what can't be enforced if the schema is strict, else notes it.
 
     name: field of the request and, for a tool, its name, for messages.
-    strict: the schema is enforced wholly or refused.
-    notes: receives the notes.
     """
 
     def __init__(self, name: str, *, strict: bool, notes: Notes) -> None:
@@ -45,10 +43,7 @@ class Policy:
         return self.name.startswith("tools")
 
     def give_up(self, pointer: str, keyword: str, reason: str = "") -> None:
-        """Give up a keyword at a JSON pointer.
-
-        Raises RequestError if the schema is strict.
-        """
+        """Give up a keyword at a JSON pointer."""
         where = f"{self.name}: #{pointer}/{escaped(keyword)}" if keyword else f"{self.name}: #{pointer}"
         why = f": {reason}" if reason else ""
         if self.strict:

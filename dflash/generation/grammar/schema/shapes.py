@@ -40,10 +40,7 @@ class ParameterSet:
 
 
 def shapes_of(parameters: Any, policy: Policy) -> list[ParameterSet]:
-    """Return the forms of a function's parameters: more than one if ``anyOf`` or ``oneOf`` stands at the top.
-
-    Raises RequestError if a keyword can't be enforced and the schema is strict.
-    """
+    """Return the forms of a function's parameters: more than one if ``anyOf`` or ``oneOf`` stands at the top."""
     return _Shapes(parameters, policy).of(parameters, "", ())
 
 

@@ -12,10 +12,7 @@ _OTHER |= {"none": "null", "any": ""}
 
 
 def types_of(schema: JsonMapping, pointer: str, policy: Policy) -> tuple[str, ...] | None:
-    """Return the names of the types that a schema allows; None for all.
-
-    Raises RequestError if a name is not known, or is not spelled as JSON Schema does and the schema is strict.
-    """
+    """Return the names of the types that a schema allows; None for all."""
     given = schema.get("type")
     names = list(given) if isinstance(given, list | tuple) else [given]
     if given is None or not names:

@@ -22,16 +22,10 @@ _MAX_KEYS = 16
 class ObjectForm:
     """Where the object of a call stands.
 
-    Parameters
-    ----------
-    *before : str
-        Text before the opening bracket: tags, and `SPACE` between them.
-    closing : str
-        Tag that ends the call even if its object is not closed; empty if there is none.
-    only : tuple of str
-        Keys that the object may have; empty if others are ignored.
-    is_block : bool
-        The head shows that a call is meant, so that functions which were not offered are called, too.
+    *before: text before the opening bracket: tags, and `SPACE` between them.
+    closing: tag that ends the call even if its object is not closed; empty if there is none.
+    only: keys that the object may have; empty if others are ignored.
+    is_block: the head shows that a call is meant, so that functions which were not offered are called, too.
     """
 
     def __init__(self, *before: str, closing: str = "", only: tuple[str, ...] = (), is_block: bool = True) -> None:

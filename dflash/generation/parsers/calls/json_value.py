@@ -13,17 +13,9 @@ _OPEN, _CLOSE = re.compile(r"[\[{]+"), re.compile(r"[\]}]+")
 class JSONValue:
     """Reader of one value. Brackets and quotes alone are read: what the model wrote is neither checked nor mended.
 
-    Parameters
-    ----------
-    closing : str
-        Tag that begins with ``<`` and ends the value outside strings; empty if there is none.
-
-    Attributes
-    ----------
-    ended : bool
-        The value is complete.
-    in_string : bool
-        The text that follows continues a string.
+    closing: tag that begins with ``<`` and ends the value outside strings; empty if there is none.
+    ended: the value is complete.
+    in_string: the text that follows continues a string.
     """
 
     def __init__(self, closing: str = "") -> None:

@@ -37,10 +37,7 @@ class End(NamedTuple):
 class ValueEnd:
     """Search for the end of a value in a text that arrives in parts. The text begins after the tag of the parameter.
 
-    Parameters
-    ----------
-    block : bool
-        The text begins with a line break, which is a part of the search.
+    block: the text begins with a line break, which is a part of the search.
     """
 
     def __init__(self, *, block: bool) -> None:
@@ -62,11 +59,8 @@ class ValueEnd:
     def find(self, text: str, start: int, is_next: Callable[[str, bool], bool]) -> End | None:
         """Return the first end at or after `start`; None if there is none yet.
 
-        Parameters
-        ----------
-        is_next : callable
-            ``is_next(key, closed)`` returns True if a parameter of this name may begin after the value, which was closed
-            by a tag of its own or not.
+        is_next: ``is_next(key, closed)`` returns True if a parameter of this name may begin after the value, which was
+            closed by a tag of its own or not.
         """
         while (found := self._whole.search(text, start)) is not None:
             key = found["next"] or found["after"] or found["open"]
