@@ -132,16 +132,20 @@ def limit_widths(format_spec: str) -> None:
 # costs in characters, with the parameters of the method or filter
 
 
-def _product(*args: Any, **kwargs: Any) -> int:
-    """Bound a cost that grows at most as the product of all sizes and numbers."""
-    return math.prod(map(_size, (*args, *kwargs.values())))
+def _product(value: Any, *args: Any, **kwargs: Any) -> int:
+    """Bound a cost that grows at most as the product of all sizes, and of the numbers that are arguments."""
+    return _length(value) * math.prod(map(_size, (*args, *kwargs.values())))
 
 
 def _size(value: Any) -> int:
     if isinstance(value, int | float):
         return int(min(max(abs(value), 1), _HUGE))
+    return _length(value) if isinstance(value, Sized) else 1
+
+
+def _length(value: Any) -> int:
     weight = current().weigh(value)
-    return max(weight.characters + weight.values * weight.depth, 1) if isinstance(value, Sized) else 1  # depth: indents
+    return max(weight.characters + weight.values * weight.depth, 1)  # depth: each value may be indented
 
 
 def _slow(*args: Any, **kwargs: Any) -> int:

@@ -203,6 +203,10 @@ def test_a_slow_machine_ends_at_the_deadline(monkeypatch):
         ("{% macro m(a) %}{{ a }}{{ caller() if caller }}{% endmacro %}{{ m(1) }}{% call m(2) %}x{% endcall %}", "12x"),
         ("{{ messages | map(attribute='role') | list }}{{ 1 in [1] }}{{ 'h' in messages[0].content }}", "['user']TrueTrue"),
         ("{{ {'a': {'b': 1}}['a'] }}{{ {'b': 1}.items() | list }}{{ {(1, 2): 3}[(1, 2)] }}", "{'b': 1}[('b', 1)]3"),
+        (
+            "{{ (10 ** 40) | trim }}{{ [10 ** 40] | join }}{{ 123456789012 | center(2) }}",
+            "1" + "0" * 40 + "1" + "0" * 40 + "123456789012",
+        ),
         ("{{ messages[0] | tojson(indent=1) }}", json.dumps(HELLO[0], indent=1)),
         ("{{ 'a' ~ 1 ~ none ~ [1] }}{{ 5 | round(1) }}{{ '11' | int(base=2) }}{{ 1 | string }}", "a1None[1]531"),
         (
