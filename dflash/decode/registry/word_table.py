@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
-_WORD = re.compile(r"[a-z-]+")
+_WORD = re.compile(r"[a-z][a-z0-9-]*")
 
 
 class Registered(Protocol):

@@ -189,8 +189,7 @@ def _groups(value: Any, n: Any, *_: Any, **__: Any) -> int:  # noqa: ARG001
 
 
 def _sum(value: Any, attribute: Any = None, start: Any = 0) -> int:  # noqa: ARG001
-    lists = isinstance(start, list | tuple)
-    return 4 * (len(start) + current().weigh(value).values) * (len(value) + 1) if lists else 0
+    return 4 * (len(start) + current().weigh(value).values) * (len(value) + 1) if isinstance(start, list | tuple) else 0
 
 
 def _refuse_bytes(*_: Any, **__: Any) -> NoReturn:
