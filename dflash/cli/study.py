@@ -1,17 +1,23 @@
 """`study`: a grid of strategies and settings, measured into records; or the differences of two."""
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dflash.cli.model_arguments import add_plugins
 from dflash.cli.terminal import has_terminal, put, say
 from dflash.errors import RequestError
+
+if TYPE_CHECKING:
+    from dflash.lm import LM
 
 HELP = "measure a grid of strategies and settings, or compare two such measurements"
 USAGE = "[options] FILE.toml | compare A B"
 EXAMPLES = (
     ("study.toml", "run the study of a file; an interrupted one continues"),
     ("study.toml --table latex --plot study.svg", "its table for a paper, and a plot"),
+    ("study.toml --url http://127.0.0.1:8000", "the same against a server"),
     ("compare before after", "differences of two folders of records, or of two records"),
 )
 
@@ -20,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("words", nargs="+", metavar="FILE.toml | compare A B", help="the study, or two folders or records")
     parser.add_argument("--table", choices=("markdown", "latex", "csv"), default="markdown", help="kind of table (markdown)")
+    text = "run on a server of dflash, as http://127.0.0.1:8000, in place of the model of the file"
+    parser.add_argument("--url", metavar="URL", help=text)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a plot, as study.svg")
     add_plugins(parser)
 
@@ -37,7 +45,11 @@ def main(arguments: argparse.Namespace) -> int:
     if len(words) != 1 or words[0] == "compare":
         raise RequestError(f"study: wanted FILE.toml, or compare with two records or folders, got {' '.join(words):.80}")
     file = StudyFile.read(Path(words[0]))
-    with dflash.load(file.model, **{"isolate": False, **file.load}, progress=True) as lm:
+    with ExitStack() as stack:
+        lm: LM | str = arguments.url
+        if lm is None:
+            loaded = dflash.load(file.model, **{"isolate": False, **file.load}, progress=True)
+            lm = stack.enter_context(loaded)
         try:
             found = dflash.study(lm, file.strategies, file.prompts, **file.arguments, progress=has_terminal())
         except KeyboardInterrupt:

@@ -4,7 +4,7 @@ Rows of requests and steps begin with ``strategy``, ``prompt``, ``round`` and ``
 
 Requests: ``prompt_tokens``, ``cached_tokens``, ``tokens``, ``steps``, ``tokens_per_step``, ``drafted``, ``accepted``,
 ``acceptance`` (None without drafts), ``first_token_seconds``, ``decode_seconds``, ``tokens_per_second``, ``finish_reason``,
-``seed``, ``same_text`` (as that of the first strategy), ``interventions``.
+``seed``, ``interventions``, ``same_text`` (as that of the first strategy).
 
 Steps: ``step``, ``tokens``, ``drafted``, ``accepted``, ``injected``, ``draft_depth``, ``rows`` (of the forward),
 ``propose_seconds``, ``forward_seconds``, ``verify_seconds``, ``commit_seconds``,
@@ -27,26 +27,30 @@ Values = JsonObject
 def requests(rows: Sequence[Row], prompts: Sequence[str], categories: Sequence[str] = ()) -> Iterator[Values]:
     """Yield one row for each request, in the order of strategies, rounds and prompts; `categories` are those of prompts."""
     for row, number, generation, wanted in _requests(rows, len(prompts)):
-        steps = [step for step in generation.steps if step.tokens]
-        drafted, accepted = (sum(getattr(step, name) for step in steps) for name in ("drafted", "accepted"))
-        yield {
-            **_place(row, number, prompts, categories),
-            "prompt_tokens": generation.usage.prompt_tokens,
-            "cached_tokens": generation.usage.cached_tokens,
-            "tokens": len(generation.tokens),
-            "steps": len(steps),
-            "tokens_per_step": generation.tokens_per_step,
-            "drafted": drafted,
-            "accepted": accepted,
-            "acceptance": generation.acceptance,
-            "first_token_seconds": generation.timings.first_token,
-            "decode_seconds": generation.timings.decode,
-            "tokens_per_second": generation.timings.decode_rate,
-            "finish_reason": generation.finish_reason,
-            "seed": generation.seed,
-            "same_text": generation.tokens == wanted.tokens,
-            "interventions": len(generation.interventions),
-        }
+        same = generation.tokens == wanted.tokens
+        yield {**_place(row, number, prompts, categories), **of_request(generation), "same_text": same}
+
+
+def of_request(generation: Generation) -> Values:
+    """Return the columns of a request that belong to it alone."""
+    steps = [step for step in generation.steps if step.tokens]
+    drafted, accepted = (sum(getattr(step, name) for step in steps) for name in ("drafted", "accepted"))
+    return {
+        "prompt_tokens": generation.usage.prompt_tokens,
+        "cached_tokens": generation.usage.cached_tokens,
+        "tokens": len(generation.tokens),
+        "steps": len(steps),
+        "tokens_per_step": generation.tokens_per_step,
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance": generation.acceptance,
+        "first_token_seconds": generation.timings.first_token,
+        "decode_seconds": generation.timings.decode,
+        "tokens_per_second": generation.timings.decode_rate,
+        "finish_reason": generation.finish_reason,
+        "seed": generation.seed,
+        "interventions": len(generation.interventions),
+    }
 
 
 def steps(rows: Sequence[Row], prompts: Sequence[str], categories: Sequence[str] = ()) -> Iterator[Values]:

@@ -33,6 +33,8 @@ class Options:
     prompt_logprobs: number of likeliest tokens to report at each position of the prompt.
     continuous_usage: send token counts with every event of a stream, where the API can.
     tokens_as_ids: write tokens of log-probabilities as ``token_id:5``.
+    steps: describe the steps of the engine in a stream, where the API can.
+    step_tokens: describe the tokens and the draft of each of these steps.
     """
 
     model: str | None
@@ -56,6 +58,8 @@ class Options:
     continuous_usage: bool = False
     token_ids: bool = False
     tokens_as_ids: bool = False
+    steps: bool = False
+    step_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,6 @@ class ChatRequest:
     tools: functions in OpenAI's chat format. Those with ``"defer_loading": true`` are written into the prompt where a
         ``tool_reference`` names them, instead of at its beginning.
     parallel_tool_calls: false ends the output after its first tool call.
-    steps: describe the steps of the engine in a stream, where the API can.
-    step_tokens: describe the tokens and the draft of each of these steps.
     echo_message: send the message that is continued before the output.
     drop_oldest: drop the oldest turns of a conversation that is longer than the context.
     """
@@ -79,8 +81,6 @@ class ChatRequest:
     grammar: GrammarParams = field(default_factory=GrammarParams)
     template_kwargs: Mapping[str, Any] | None = None
     parallel_tool_calls: bool = True
-    steps: bool = False
-    step_tokens: bool = False
     ending: PromptEnding = PromptEnding.NEW_TURN
     echo_message: bool = False
     drop_oldest: bool = False

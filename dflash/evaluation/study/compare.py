@@ -60,8 +60,8 @@ def _set_up(one: records.Record, other: records.Record) -> Iterator[str]:
     for name in dict.fromkeys((*mine, *others)):
         if mine.get(name) != others.get(name):
             yield f"{name}: {mine.get(name, 'none')!s:.60} | {others.get(name, 'none')!s:.60}"
-    copies = [record.get("machine", {}).get("copy_bytes_per_second") or 0.0 for record in (one, other)]
-    if max(copies) > _SAME_SPEED * min(copies):
+    copies = [(record.get("machine") or {}).get("copy_bytes_per_second") or 0.0 for record in (one, other)]
+    if all(copies) and max(copies) > _SAME_SPEED * min(copies):
         yield f"copy bandwidth: {copies[0] / 1e9:,.1f} | {copies[1] / 1e9:,.1f} GB/s"
 
 

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dflash.decode.sampling.params import check_whole
 from dflash.errors import RequestError
 from dflash.evaluation.compare import Strategies, cases_of, named
-from dflash.evaluation.measuring import bar, n_warm_up
+from dflash.evaluation.measuring import bar
 from dflash.evaluation.prompt_sets import Case
-from dflash.evaluation.row import Row, timed
 from dflash.evaluation.study import record as records
-from dflash.evaluation.study.context import with_context
 from dflash.evaluation.study.grid import Cell, fingerprint, grid
-from dflash.evaluation.study.machine import MachineState
 from dflash.evaluation.study.measures import measured
+from dflash.evaluation.study.runners import LocalRunner, Runner, ServerRunner
+from dflash.evaluation.study.runners.context import with_context
 from dflash.evaluation.study.study import Study
-from dflash.evaluation.tables import Values, requests
+from dflash.evaluation.tables import Values
 from dflash.generation.prompts import Prompt
-from dflash.generation.result import Generation
 from dflash.json_types import JsonMapping
 
 if TYPE_CHECKING:
@@ -30,15 +28,14 @@ if TYPE_CHECKING:
 class _Run(NamedTuple):
     """Settings that all cells share."""
 
-    lm: "LM"
+    runner: Runner
     cases: Sequence[Case]
     max_tokens: int
     sampling: JsonMapping
-    machine: MachineState
 
 
 def study(
-    lm: "LM",
+    lm: "LM | str",
     strategies: Strategies,
     prompts: Prompt | Sequence[Prompt | Case],
     *,
@@ -59,8 +56,10 @@ def study(
 
     Parameters
     ----------
-    lm : LM
-        Model to run. Other requests at the same time distort times, not acceptance.
+    lm : LM or str
+        Model to run, or the URL of a server of dflash that runs it. Other requests at the same time distort times, not
+        acceptance. A server is given strategies by name and has the verifier that it was started with; unless it was started
+        with ``--fixed-drafts``, it drafts fewer tokens where that is faster. What it does not say is None in the record.
     strategies : sequence or mapping
         As for `dflash.compare`; the first one, usually ``"plain"``, is the baseline of speed.
     prompts : prompt, or sequence of prompts and `Case`
@@ -100,24 +99,22 @@ def study(
     cells = list(grid(chosen, temperatures, seeds, batch, context))
     if not chosen or not cases or len({case.name for case in cases}) < len(cases):
         raise RequestError(f"study: needs strategies, and prompts of different names, got {len(chosen)} and {len(cases)}")
-    if max(batch) > lm.model.pools.slots:
-        raise RequestError(f"study: batch {max(batch)} exceeds the model's {lm.model.pools.slots} sequences; load with more")
+    runner: Runner = ServerRunner(lm) if isinstance(lm, str) else LocalRunner(lm)
+    if max(batch) > runner.sequences:
+        raise RequestError(f"study: batch {max(batch)} exceeds the model's {runner.sequences} sequences; load with more")
     shared = {
-        "setup": records.setup_of(lm),
+        "setup": runner.setup(),
         "prompts": {case.name: fingerprint([case.prompt, dict(case.options), dict(case.sampling)]) for case in cases},
         "max_tokens": max_tokens,
         "sampling": sampling,
         "prefix_cache": False,
-        "warm_up_tokens": n_warm_up(lm, max_tokens),
+        "warm_up_tokens": runner.n_warm_up(max_tokens),
     }
-    run = _Run(lm, cases, max_tokens, sampling, MachineState(lm))
+    run = _Run(runner, cases, max_tokens, sampling)
     at = None if folder is None else Path(folder)
     if at is not None:
         at.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Values] = {}
-    for name, strategy in chosen.items():
-        lm.prepare(strategy)
-        about[name] = records.strategy_setup(lm, strategy)
+    about = {name: runner.prepare(strategy) for name, strategy in chosen.items()}
     found: list[records.Record] = []
     with bar(progress, len(cells), "cells") as shown:
         for number, cell in enumerate(cells):
@@ -126,7 +123,7 @@ def study(
             if known is None:
                 rows = _measure(run, cell)
                 known = {"format": records.FORMAT, "number": number, "cell": key, **shared}
-                known |= {"machine": run.machine.as_dict(), "requests": rows, "measures": measured(rows)}
+                known |= {"machine": runner.machine(), "requests": rows, "measures": measured(rows)}
                 if at is not None:
                     records.write(records.path_of(at, key), known)
             found.append({**known, "number": number})
@@ -151,13 +148,12 @@ def _known(path: Path, shared: JsonMapping, code: Mapping[str, str]) -> records.
 
 def _measure(run: _Run, cell: Cell) -> list[Values]:
     """Return a row for each request of a cell."""
-    lm, max_tokens = run.lm, run.max_tokens
-    cases = [case._replace(prompt=with_context(lm, case.prompt, cell.context)) for case in run.cases]
+    filler = run.runner.filler(cell.context)
+    cases = [case._replace(prompt=with_context(case.prompt, filler)) for case in run.cases]
 
-    def write(group: Sequence[Case], n: int, seed: int) -> list[Generation]:
-        settings = {**group[0].sampling, **run.sampling, "temperature": cell.temperature, "seed": seed, **group[0].options}
-        prompts = [case.prompt for case in group]
-        return lm.generate(prompts, strategy=cell.strategy, recover=(), max_tokens=n, prefix_cache=False, **settings)
+    def answer(group: Sequence[Case], n: int, seed: int) -> list[Values]:
+        settings = {**group[0].sampling, **run.sampling, "temperature": cell.temperature, "seed": seed}
+        return run.runner.answer(group, cell.strategy, n, settings)
 
     groups = [
         alike[first : first + cell.batch]
@@ -165,30 +161,12 @@ def _measure(run: _Run, cell: Cell) -> list[Values]:
         for alike in [list(same)]
         for first in range(0, len(alike), cell.batch)
     ]
-    write(groups[0], n_warm_up(lm, max_tokens), 0)
-    row = Row(cell.name, cell.strategy)
-    for round_, seed in enumerate(cell.seeds):
+    answer(groups[0], run.runner.n_warm_up(run.max_tokens), 0)
+    rows = []
+    for seed in cell.seeds:
         for group in groups:
             full = list(islice(cycle(group), cell.batch))  # as many at a time in the last group as in others
-            generations = write(full, max_tokens, seed)[: len(group)]
-            run.machine.sample()
-            for generation in generations:
-                row.add(round_, generation)
-    found = requests([row], [case.name for case in cases], [case.category for case in cases])
-    rows = zip(found, row.generations, strict=True)
-    return [_of_cell(values) | _steps_of(generation) for values, generation in rows]
-
-
-def _of_cell(values: Values) -> Values:
-    """Return a row without what the cell has already, or what compares strategies, which are in other cells."""
-    return {name: value for name, value in values.items() if name not in ("strategy", "round", "same_text")}
-
-
-def _steps_of(generation: Generation) -> Values:
-    steps, parts = [step for step in generation.steps if step.tokens], ("propose", "forward", "verify")
-    return {
-        "step_tokens": [len(step.tokens) for step in steps],
-        "step_accepted": [step.accepted for step in steps],
-        "step_depths": [step.draft.depth for step in steps],
-        **{f"{part}_seconds": sum(getattr(step, part) for step in timed(generation)) for part in parts},
-    }
+            answers = answer(full, run.max_tokens, seed)[: len(group)]
+            names = ({"prompt": case.name, "category": case.category} for case in group)
+            rows += [{**name, **values} for name, values in zip(names, answers, strict=True)]
+    return rows

@@ -119,8 +119,10 @@ class Admin:
     async def props(self, _: Request) -> Response:
         """Answer ``/props``."""
         backend = self._backend
-        return JSONResponse(
-            props(
+        body = await asyncio.get_running_loop().run_in_executor(
+            self._thread,
+            partial(
+                props,
                 name=backend.names[0],
                 context=backend.limits.context,
                 engine_thread=backend.engine_thread,
@@ -129,8 +131,9 @@ class Admin:
                 strategy=backend.defaults.strategy,
                 sampling=backend.defaults.sampling,
                 facts=backend.facts,
-            )
+            ),
         )
+        return JSONResponse(body)
 
     async def slots(self, _: Request) -> Response:
         """Answer ``/slots``."""

@@ -1,6 +1,7 @@
 """Bodies of ``/props`` and ``/slots``: settings of the server, and its running sequences without their text."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
@@ -9,6 +10,7 @@ from dflash.decode.session import Session
 from dflash.distribution import release
 from dflash.generation.engine_thread import EngineThread
 from dflash.json_types import JsonObject
+from dflash.model.describe import describe
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.admin.model_facts import ModelFacts
@@ -49,9 +51,11 @@ def props(
         "eos_token": tokenizer.special_texts().get("eos_token", ""),
         "modalities": {"vision": False, "audio": False},
         "build_info": f"dflash {release()}",
+        "fixed_drafts": engine_thread.engine.draft_budget is None,
     }
     if facts is not None:
         body |= {"model_path": facts.file, "fingerprint": facts.fingerprint, "device": facts.device, "kv": facts.kv}
+        body |= {"model": asdict(facts), "processor": describe(facts.device)}
     return body
 
 

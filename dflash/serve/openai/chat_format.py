@@ -51,7 +51,11 @@ class ChatFormat(ChunkFormat):
 
     def heartbeat(self) -> ServerEvent:
         """Return a chunk that adds nothing."""
-        return self._chunk(self._choice(next(iter(self._open), 0), {"content": ""}))
+        return self.nothing(next(iter(self._open), 0))
+
+    def nothing(self, index: int) -> ServerEvent:
+        """Return a chunk of a choice that adds nothing."""
+        return self._chunk(self._choice(index, {"content": ""}))
 
     def _whole_choice(self, index: int, completion: Completion) -> JsonObject:
         output = completion.output or ParsedOutput(completion.text)

@@ -44,8 +44,6 @@ def parse_chat(body: object) -> ChatRequest:
         grammar=parse_grammar(fields, _tool_choice(fields, tools)),
         template_kwargs=parse_template_kwargs(fields, {} if thinks is None else {"enable_thinking": thinks}),
         parallel_tool_calls=read(fields, CHAT, "parallel_tool_calls"),
-        steps=_extension(fields, "steps"),
-        step_tokens=_extension(fields, "tokens"),
         ending=ending,
         echo_message=_echo(fields, ending),
     )
@@ -53,12 +51,6 @@ def parse_chat(body: object) -> ChatRequest:
 
 _PREFIX_MARKS = ("prefix", "partial")
 """Fields of a last message that ask for its continuation in the APIs of DeepSeek, Mistral and Moonshot."""
-
-
-def _extension(fields: Fields, name: str) -> bool:
-    """Return a flag of the field ``dflash``."""
-    extension = fields.object("dflash")
-    return extension is not None and extension.flag(name)
 
 
 def _ending(fields: Fields, last: JsonMapping) -> PromptEnding:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dflash.generation.completion import Completion
+from dflash.generation.completion import Completion, Delta
 from dflash.json_types import JsonMapping, JsonObject
 from dflash.serve.dialect import AnswerHead, ServerEvent
 from dflash.serve.http_errors import Problem
@@ -40,6 +40,14 @@ class ChunkFormat:
     def _chunk(self, choice: JsonMapping, **more: Any) -> ServerEvent:
         """Return a chunk with one choice."""
         return ServerEvent({**self._head, "object": self._chunk_kind, "choices": [choice], **self._usage(), **more})
+
+    def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
+        """Yield the chunks of a step of choice `index`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def nothing(self, index: int) -> ServerEvent:
+        """Return a chunk of choice `index` that adds nothing."""
 
     def _usage(self) -> JsonObject:
         """Return the token counts of a chunk: those so far, null, or none, as the request wants."""

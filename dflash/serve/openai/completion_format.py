@@ -53,6 +53,10 @@ class CompletionFormat(ChunkFormat):
             ending = self._choice(index, "", reason=delta.step.finish)
             yield self._chunk(ending, **remarks([self._completions[index]]))
 
+    def nothing(self, index: int) -> ServerEvent:
+        """Return a chunk of a choice that adds nothing."""
+        return self._chunk(self._choice(index, ""))
+
     def heartbeat(self) -> ServerEvent:
         """Return an empty line."""
         return ServerEvent(None)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dflash.serve.dialect import AnswerHead
 from dflash.serve.openai.chat_format import ChatFormat
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.openai.chat_steps import ChatSteps
 from dflash.serve.openai.completion_format import CompletionFormat
 from dflash.serve.openai.completion_request import parse_completion
 from dflash.serve.openai.errors import OpenAIErrors
+from dflash.serve.openai.step_records import ChatSteps, CompletionSteps
 from dflash.serve.requests import ChatRequest, CompletionRequest
 
 
@@ -21,7 +21,7 @@ class ChatCompletions(OpenAIErrors):
 
     def format(self, request: ChatRequest, head: AnswerHead) -> ChatFormat:
         """Return the format of the response."""
-        return (ChatSteps if request.steps else ChatFormat)(request, head)
+        return (ChatSteps if request.options.steps else ChatFormat)(request, head)
 
 
 class Completions(OpenAIErrors):
@@ -35,4 +35,4 @@ class Completions(OpenAIErrors):
 
     def format(self, request: CompletionRequest, head: AnswerHead) -> CompletionFormat:
         """Return the format of the response."""
-        return CompletionFormat(request, head)
+        return (CompletionSteps if request.options.steps else CompletionFormat)(request, head)

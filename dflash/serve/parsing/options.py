@@ -66,7 +66,10 @@ def _output_options(fields: Fields, api: str, *, stream: bool) -> JsonObject:
     prompt_logprobs = read(fields, api, "prompt_logprobs")
     if prompt_logprobs is not None and stream:
         raise fields.error("prompt_logprobs", "can't be combined with stream; send the request without stream")
+    extension = fields.object("dflash")
     return {
+        "steps": extension is not None and extension.flag("steps"),
+        "step_tokens": extension is not None and extension.flag("tokens"),
         "n": read(fields, api, "n"),
         "prompt_logprobs": prompt_logprobs,
         "token_ids": read(fields, api, "return_token_ids"),

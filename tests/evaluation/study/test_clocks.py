@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from dflash.evaluation.study import clocks as module
+from dflash.evaluation.study.runners import clocks as module
 
 BUS_ID = "0000:1B:00.0"
 ANSWERS = {("nvmlDeviceGetClockInfo", 1): 1965, ("nvmlDeviceGetClockInfo", 2): 3201, ("nvmlDeviceGetMaxClockInfo", 1): 1980}

@@ -5,7 +5,7 @@ import statistics
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from dflash.evaluation.study.clocks import cpu_clocks, gpu_clocks
+from dflash.evaluation.study.runners.clocks import cpu_clocks, gpu_clocks
 from dflash.evaluation.tables import Values
 from dflash.kernels import copy
 from dflash.kernels.gpu.device import bus_id
