@@ -7,30 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import conv, delta
+from dflash.kernels.arrays import empty
 from dflash.kernels.cpu.jit import use_threads
-from dflash.kernels.embed import embed
-from dflash.kernels.moe import MoeScratch
-from dflash.kernels.norm import rms_norm
+from dflash.kernels.joined import MAX_ROWS
+from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import profiling
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.soft_cap import soft_cap
 from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, ragged
 from dflash.model.config import Config
-from dflash.model.few_rows import FewRows
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
-from dflash.model.layered.attention import LayeredAttention
-from dflash.model.layered.block import NormedBlock
-from dflash.model.layered.per_layer import PerLayerEmbedding
-from dflash.model.layers import Block, FullAttention, LinearAttention
-from dflash.model.rope import RotaryTables
+from dflash.model.network.target import target
+from dflash.model.run.cpu import Batch, Host, Memory
+from dflash.model.run.joined import HostPass
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
-from dflash.model.workspace import ModelWorkspace
-
-Ints = NDArray[np.int32]
 
 CHUNK = 512
 """Default number of prompt tokens in one prefill forward."""
@@ -66,52 +60,16 @@ class Model:
         self.metadata, self.attachments = file.metadata, Attachments()
         self.weights = Weights(file, config)
         self.pools = Pools(config, pages=pages, slots=slots, kv=kv)
-        self._space = space = ModelWorkspace(config, rows)
-        self._blocks = self._build_blocks(space)
-        self._output_norm = self.weights.vector("output_norm.weight")
         self.embedding = self.weights.matrix("token_embd.weight")
         self.output = self.embedding if config.tied else self.weights.matrix("output.weight")
         self._head = Head(self.output, rows)
-        self._tables = RotaryTables(config, self.weights)
-        self._per_layer = PerLayerEmbedding(self.weights, config, space) if config.per_layer else None
-        inv_freq = self._tables.plain
-        self._is_plain = (
-            inv_freq is not None and self.embedding.native and not config.blocks.scaled_embedding and self._per_layer is None
-        )
-        self._few = FewRows(
-            self._blocks,
-            space,
-            self._output_norm,
-            config.norm_eps,
-            output=self.output,
-            embedding=self.embedding if self._is_plain else None,
-            inv_freq=inv_freq if self._is_plain else None,
-        )
-
-    def _build_blocks(self, space: ModelWorkspace) -> "list[Block | NormedBlock]":
-        config, linear = self.config, 0
-        blocks, scratch = list[Block | NormedBlock](), list[MoeScratch]()
-        for i, recurrent in enumerate(config.recurrent):
-            weights = self.weights.block(i)
-            if config.layers:
-                cache = self.pools.layer_cache(config.layers[i].source)
-                layered = LayeredAttention(weights, config, i, space, cache)
-                normed = config.blocks.normed_outputs
-                own = space.of_layer(config.layers[i])
-                blocks.append(
-                    NormedBlock(weights, config, space, layered, scratch)
-                    if normed
-                    else Block(weights, config, own, layered, scratch)
-                )
-                continue
-            if recurrent:
-                memory = self.pools.conv[linear], self.pools.delta[linear]
-                mixer: LinearAttention | FullAttention = LinearAttention(weights, config, space, *memory)
-                linear += 1
-            else:
-                mixer = FullAttention(weights, config, space, *self.pools.layer_cache(i))
-            blocks.append(Block(weights, config, space, mixer, scratch))
-        return blocks
+        network = target(config, self.weights)
+        memory = Memory.of(config, self.pools)
+        host = Host(network.program, self.weights, memory, rows, eps=config.norm_eps, experts=config)
+        self._hidden, self._few_rows = host[network.hidden], min(MAX_ROWS, rows)
+        self._few_logits = empty(self._few_rows, self.output.shape[0])
+        head = PackedLinear(self._hidden[: self._few_rows], [self.output], [self._few_logits], name="head")
+        self._run = HostPass(network.program, host, head)
 
     @property
     def n_vocab(self) -> int:
@@ -135,52 +93,28 @@ class Model:
         Results of a token have the same bits in every batch. Rows of decode spans stay pending: see `State.commit`.
         """
         check(spans, capture, self.config, self.max_rows)
-        tokens, positions, rows = ragged(spans)
-        n = len(tokens)
+        batch = Batch(*ragged(spans))
+        n = len(batch.tokens)
         use_threads(self.threads)
-        s = self._space.first(n)
-        few = n <= self._few.most and not profiling() and all(span.logits for span in spans)
-        if not few or not self._is_plain:
-            self._start(tokens, positions, n)
-        if few:
-            captured, logits = self._few(rows, n, tokens, positions, capture)
+        hidden = self._hidden[:n]
+        if n <= self._few_rows and not profiling() and all(span.logits for span in spans):
+            captured, logits = self._run.joined(batch, n, capture), self._few_logits[:n]
         else:
-            captured = self._run_blocks(rows, n, capture)
-            rms_norm(s.stream, self._output_norm, self.config.norm_eps, out=s.hidden)
-            logits = self._project(spans, rows, s.hidden)
+            captured = self._run(batch, n, capture)
+            logits = self._project(spans, batch.rows, hidden)
         if self.config.logit_cap:
             soft_cap(logits, self.config.logit_cap)
         if self.config.suppressed:
             logits[:, list(self.config.suppressed)] = -np.inf
         for span in spans:
             span.state.mark_read(span.parents, prefill=span.prefill)
-        return Forward(logits, s.hidden, captured, tuple(spans))
+        return Forward(logits, hidden, captured, tuple(spans))
 
     def finish(self) -> None:
         """Wait for launched work; on the CPU a forward has finished when it returns."""
 
     def warm(self) -> None:
         """Compile and capture what a forward needs; on the CPU kernels are compiled by their first forward."""
-
-    def _start(self, tokens: Ints, positions: Ints, n: int) -> None:
-        """Fill the residual stream and the rotary tables of all rows."""
-        s = self._space.first(n)
-        embed(tokens, self.embedding, s.stream)
-        if self.config.blocks.scaled_embedding:
-            s.stream *= np.float32(self.config.width**0.5)
-        if self._per_layer is not None:
-            self._per_layer(tokens, n)
-        if not all(self.config.recurrent):
-            self._tables(positions, s)
-
-    def _run_blocks(self, rows: Ragged, n: int, capture: tuple[int, ...]) -> dict[int, NDArray[np.float32]]:
-        """Run all layers op by op, and return copies of the residual stream after the layers `capture`."""
-        s, captured = self._space.first(n), {}
-        for i, block in enumerate(self._blocks):
-            block(rows, n)
-            if i in capture:
-                captured[i] = s.stream.copy()
-        return captured
 
     def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the logits of all spans with `logits`."""

@@ -7,18 +7,23 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.formats import Matrix
+from dflash.kernels.joined import MAX_ROWS
 from dflash.kernels.kv_types import drafter_kv
 from dflash.kernels.sample import SampleParams
+from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.head import Head
 from dflash.model.model import Model
-from dflash.model.rope import inverse_frequencies
+from dflash.model.network.heads import HeadNetwork
+from dflash.model.run.cpu import Batch, Host, Memory
+from dflash.model.run.joined import HostPass
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
-from dflash.model.workspace import ModelWorkspace
+from dflash.model.weights import HostTensors
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -59,7 +64,9 @@ class RecurrentHead:
 
     model: the target, whose threads the head shares.
     config: sizes of the block.
-    embedding, output: embedding and LM head.
+    tensors: weights of the networks.
+    output: LM head.
+    networks: network that drafts, and network that only appends keys and values.
     known: draft vocabulary.
     pools: keys and values of the block.
     n_features: elements of the features of a position.
@@ -72,15 +79,28 @@ class RecurrentHead:
     target_layer_ids: tuple[int, ...] = ()
 
     def __init__(
-        self, model: Model, config: Config, embedding: Matrix, output: Matrix, *, known: Vocabulary, n_features: int
+        self,
+        model: Model,
+        config: Config,
+        tensors: HostTensors,
+        output: Matrix,
+        networks: tuple[HeadNetwork, HeadNetwork],
+        *,
+        known: Vocabulary,
+        n_features: int,
     ) -> None:
         self.threads, self.rows, self.n_features = model.threads, model.max_rows, n_features
         slots = model.pools.slots
         # one more page per slot than the target: snapshots copy the last, partly filled page of a sequence
         self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=drafter_kv(model.pools.kv))
-        self._space, self._embedding = ModelWorkspace(config, self.rows), embedding
         self._head, self._targets = Head(output, slots, known.parts), known.targets
-        self._inv_freq, self._rope_gain = inverse_frequencies(config)
+        memory = Memory.of(config, self.pools)
+
+        def bound(network: HeadNetwork) -> tuple[HostPass, Floats, Floats, Floats]:
+            host = Host(network.program, tensors, memory, self.rows, eps=config.norm_eps, experts=config)
+            return HostPass(network.program, host), host[network.given], host[network.normed], host[network.hidden]
+
+        self._draft, self._append = map(bound, networks)
 
     def state(self) -> State:
         """Begin a sequence; see `TargetModel.state`."""
@@ -174,7 +194,17 @@ class RecurrentHead:
         Returns, valid until the next call and only with `drafts`: rows for the LM head (N, D), and the head's own hidden
         states (N, D).
         """
-        raise NotImplementedError
+        spans = [Span.chain(s, t, prefill=True) for s, t in zip(states, tokens, strict=True)]
+        for span in spans:
+            span.state.reserve(len(span.tokens))
+        batch, n = Batch(*ragged(spans)), len(hidden)
+        use_threads(self.threads)
+        run, given, normed, own = self._draft if drafts else self._append
+        given[:n] = hidden
+        (run.joined if drafts and n <= MAX_ROWS else run)(batch, n)
+        for span in spans:
+            span.state.mark_read(span.parents, prefill=True)
+        return normed[:n], own[:n]
 
 
 def nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:

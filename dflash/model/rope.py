@@ -1,14 +1,12 @@
 """Frequencies of a model's rotary embedding, scaled to a longer context if its file says so."""
 
 import math
-from types import SimpleNamespace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import FormatError
-from dflash.kernels.rope import angles
 from dflash.model.config import Config
 from dflash.model.config_sizes import RopeScaling
 from dflash.model.weights import TargetTensors
@@ -28,37 +26,6 @@ class Rotation(Protocol):
     @property
     def rope_scaling(self) -> RopeScaling | None:
         """Scaling to a longer context; None for none. Read once, when a model or a draft model is built."""
-
-
-def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: SimpleNamespace) -> None:
-    """Fill `cos` and `sin` (N, R) of a workspace for rows at the given positions (N,)."""
-    angles(positions, inv_freq, cos=s.cos, sin=s.sin)
-    if gain != 1:
-        s.cos *= gain
-        s.sin *= gain
-
-
-class RotaryTables:
-    """Cosine and sine tables of a model: of its layers, and of those with a window if it has such.
-
-    weights: read for ``rope_freqs.weight``, by which frequencies of layers without a window are divided where a file has it.
-    """
-
-    def __init__(self, config: Config, weights: TargetTensors) -> None:
-        self._inv_freq, self._gain = model_frequencies(config, weights)
-        window = config.window_rotation
-        self._window_inv_freq = None if window is None else inverse_frequencies(window)[0]
-
-    @property
-    def plain(self) -> NDArray[np.float32] | None:
-        """Frequencies (R,) if they alone determine the tables; None if there is a gain or a second pair of tables."""
-        return self._inv_freq if self._gain == 1 and self._window_inv_freq is None else None
-
-    def __call__(self, positions: NDArray[np.int32], s: SimpleNamespace) -> None:
-        """Fill `cos` and `sin`, and `window_cos` and `window_sin`, for rows at the given positions (N,)."""
-        tabulate(positions, self._inv_freq, self._gain, s)
-        if self._window_inv_freq is not None:
-            angles(positions, self._window_inv_freq, cos=s.window_cos, sin=s.window_sin)
 
 
 def model_frequencies(config: Config, weights: TargetTensors) -> tuple[NDArray[np.float32], float]:

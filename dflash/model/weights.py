@@ -1,5 +1,6 @@
 """Weights of a file by name, in the file's packed format."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from pathlib import Path
@@ -28,13 +29,6 @@ class HostTensors(Protocol):
         """Return a small tensor. Called once, when the model is built."""
 
 
-class LayerTensors(HostTensors, Protocol):
-    """Tensors of a layer with attention."""
-
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
-        """Return several matrices; where the file stores them fused in one, its row ranges. Called once, as `matrix`."""
-
-
 class TargetTensors(HostTensors, Protocol):
     """Tensors of a target model, or of one of its blocks, of which some are optional."""
 
@@ -55,11 +49,8 @@ class Weights:
     def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:
         known = match_tensors(config, file.tensors, trunk=trunk).known
         self._file, self._tensors, self._prefix = file, known, ""
-        self._gathered = {
-            name: (fused.name, rows)
-            for fused in config.blocks.fused
-            if fused.runs
-            for name, rows in rows_of_parts(config, fused).items()
+        self._parts = {
+            name: (fused.name, rows) for fused in config.blocks.fused for name, rows in rows_of_parts(config, fused).items()
         }
         self._row_order = row_order(config)
 
@@ -90,26 +81,39 @@ class Weights:
     def matrix(self, name: str) -> Matrix:
         """Return a matrix, or a stack of matrices, without unpacking it; a vector becomes one row.
 
-        A matrix whose rows the file holds in another order, or interleaved with another matrix, is a copy of its rows.
+        A matrix that the file holds fused with others is a view of its rows; if the file has them in another order, or
+        interleaved, a copy.
         """
-        if name not in self and name in self._gathered:
-            whole, rows = self._gathered[name]
-            return self.matrix(whole).gathered(rows, self._prefix + name)
-        tensor = self._tensors[self._prefix + name]
+        whole, short = self._prefix + name, re.sub(r"^blk\.\d+\.", "", name)
+        if name not in self and short in self._parts:
+            fused, rows = self._parts[short]
+            matrix = self.matrix(name.removesuffix(short) + fused)
+            return matrix.rows(rows) if isinstance(rows, slice) else matrix.gathered(rows, whole)
+        tensor = self._tensors[whole]
         data = self._file.data(tensor.name)
-        matrix = Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, self._prefix + name)
-        return matrix.gathered(self._row_order[name], matrix.name) if name in self._row_order else matrix
-
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
-        """Return several matrices; where the file stores them fused in one, the row ranges of that."""
-        if fused not in self or names[0] in self:
-            return tuple(self.matrix(name) for name in names)
-        whole, ends = self.matrix(fused), np.cumsum(rows)
-        return tuple(whole.rows(slice(end - n, end)) for end, n in zip(ends.tolist(), rows, strict=True))
+        matrix = Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, whole)
+        return matrix.gathered(self._row_order[short], whole) if short in self._row_order else matrix
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return a small tensor as float32."""
         return np.ascontiguousarray(self._file.array(self._tensors[self._prefix + name].name))
+
+
+class SharedTensors:
+    """Tensors of a file, but those of `matrices` and `vectors`, which it takes from elsewhere."""
+
+    def __init__(
+        self, own: HostTensors, matrices: Mapping[str, Matrix], vectors: Mapping[str, NDArray[np.float32]] | None = None
+    ) -> None:
+        self._own, self._matrices, self._vectors = own, matrices, vectors or {}
+
+    def matrix(self, name: str) -> Matrix:
+        """See `HostTensors.matrix`."""
+        return self._matrices[name] if name in self._matrices else self._own.matrix(name)
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """See `HostTensors.vector`."""
+        return self._vectors[name] if name in self._vectors else self._own.vector(name)
 
 
 def row_order(config: Config) -> dict[str, NDArray[np.intp]]:
@@ -139,21 +143,21 @@ def attention_bias(weights: HostTensors, config: Config) -> NDArray[np.float32] 
     return np.concatenate([weights.vector(name) for name in names]) if names else None
 
 
-def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) -> Experts:
-    """Return the experts of a block from the matrices of `weights`, and its routers from `router`, by name."""
-    names, shared = config.blocks.ffn, config.blocks.shared
-    gate, up = weights.matrices(
-        "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
-    )
+def experts_of(weights: Any, config: Config, prefix: str = "", *, router: Callable[[str], Any]) -> Experts:
+    """Return the experts of a block, whose tensors begin with `prefix`, and its routers from `router`, by name."""
+    blocks, matrix, parts = config.blocks, weights.matrix, ("gate", "up", "down")
+    shared_router, bias = "ffn_gate_inp_shexp.weight", f"{prefix}exp_probs_b.bias"
+    gate, up, down = (matrix(f"{prefix}ffn_{part}_exps.weight") for part in parts)
+    shared = [matrix(f"{prefix}ffn_{part}_shexp.weight") if blocks.shared else None for part in parts]
     return Experts(
-        router=router("ffn_gate_inp.weight"),
-        gate=gate,
-        up=up,
-        down=weights.matrix("ffn_down_exps.weight"),
-        shared_router=router("ffn_gate_inp_shexp.weight") if "ffn_gate_inp_shexp.weight" in names else None,
-        shared_gate=weights.matrix("ffn_gate_shexp.weight") if shared else None,
-        shared_up=weights.matrix("ffn_up_shexp.weight") if shared else None,
-        shared_down=weights.matrix("ffn_down_shexp.weight") if shared else None,
-        n_used=config.experts_used,
-        routing=SigmoidRouting(weights.vector("exp_probs_b.bias"), config.expert_scale) if config.blocks.sigmoid else None,
+        router(f"{prefix}ffn_gate_inp.weight"),
+        gate,
+        up,
+        down,
+        router(prefix + shared_router) if shared_router in blocks.ffn else None,
+        shared[0],
+        shared[1],
+        shared[2],
+        config.experts_used,
+        SigmoidRouting(weights.vector(bias), config.expert_scale) if blocks.sigmoid else None,
     )

@@ -9,9 +9,9 @@ from dflash.kernels.joined import MAX_ROWS
 from dflash.kernels.joined import cpu as joined_kernels
 from dflash.kernels.profile import profile
 from dflash.kernels.ragged import PAGE
-from dflash.model import few_rows
 from dflash.model.batch import Span
-from dflash.model.layers import Block, FullAttention
+from dflash.model.network.ops import AttendOp, ExpertsOp
+from dflash.model.run import joined as few_rows
 
 LAYER = 1  # captured
 
@@ -76,10 +76,10 @@ def test_joined_ops_change_no_bit(name, kv, threads, divided, launches, monkeypa
 @pytest.mark.parametrize("name", FILES)
 def test_a_dense_model_runs_in_one_launch(name, launches, monkeypatch):
     model = load(name)
-    mixers = [block.mixer for block in model._blocks if isinstance(block, Block)]
-    if len(mixers) < len(model._blocks) or model.config.experts or model.config.layers:
+    ops = [op for op, _ in model._run._steps]
+    if model.config.layers or any(isinstance(op, ExpertsOp) for op in ops):
         pytest.skip("its layers have parts that run between launches")
-    n_attention = sum(isinstance(mixer, FullAttention) for mixer in mixers)
+    n_attention = sum(isinstance(op, AttendOp) for op in ops)
     state = model.state()
     for limit, wanted in ((few_rows.DIVIDED, 1), (0, 1 + n_attention)):
         monkeypatch.setattr(few_rows, "DIVIDED", limit)

@@ -20,6 +20,7 @@ from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import expected_tensors
 from dflash.model.loading.settings import LoadSettings
+from dflash.model.network.ops import AttendOp
 from dflash.model.runnable import refuse_sizes
 from dflash.model.split.plan import plan_split
 
@@ -79,16 +80,16 @@ def test_the_window_matters(name):
     """The recorded text is longer than the window, so that a model without it has other logits."""
     model, want = load(name), recorded(name)
     got, truth = tail(model, want)
-    mixers = [block.mixer for block in model._blocks if block.mixer.sizes.window]
-    assert len(mixers) == (2 if name == NAME else 1)
-    for mixer in mixers:
-        mixer.sizes = mixer.sizes._replace(window=1 << 20)
+    windows = [op for op, _ in model._run._steps if isinstance(op, AttendOp) and op.window]
+    assert len(windows) == (2 if name == NAME else 1)
+    for op in windows:
+        object.__setattr__(op, "window", 1 << 20)
     try:
         # all tokens, but still the rotation of layers with a window
         other, _ = tail(model, want)
     finally:
-        for mixer in mixers:
-            mixer.sizes = mixer.sizes._replace(window=12)
+        for op in windows:
+            object.__setattr__(op, "window", 12)
     assert np.abs(got - truth).max() < 5e-4 < 0.1 < np.abs(other - truth).max()
 
 

@@ -1,7 +1,6 @@
 """Models on the CPU that are split over several devices which are only labels: the plans of a split, run without a GPU."""
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -13,14 +12,19 @@ from dflash.kernels.linear import gated_linear, linear
 from dflash.kernels.norm import gated_rms_norm, rms_norm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope import rotate
-from dflash.model.layers import Block, FullAttention, LinearAttention
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.model import Model
+from dflash.model.network.blocks import experts
+from dflash.model.network.buffers import lifetimes
+from dflash.model.network.ops import Buffer, CaptureOp, Op
+from dflash.model.network.program import Names, Program
+from dflash.model.network.target import blocks, last_norm, start
+from dflash.model.run.cpu import Host, Memory, bind
+from dflash.model.run.joined import HostPass
 from dflash.model.split.plan import plan_split
 from dflash.model.split.pools import SplitPools
 from dflash.model.split.shards import Shard, ShardWeights, value_groups
 from dflash.model.weights import Weights, attention_bias, head_norms
-from dflash.model.workspace import ModelWorkspace
 
 
 def plan_of(file, config, kind, n, *, free=1 << 40, pages=24, sequences=11):
@@ -45,11 +49,8 @@ class SplitModel(Model):
         self.plan = plan_of(file, config, kind, n, pages=pages)
         super().__init__(file, config, pages=1, slots=1, kv=kv, threads=threads)
         self.pools = SplitPools(self.plan, [nullcontext()] * n, slots=slots, kv=kv)
-        self._blocks = self._split_blocks(self._space)
-        self._few.most = 0  # these blocks run op by op
-
-    def _build_blocks(self, space):
-        return []
+        self._few_rows = 0  # these layers run op by op
+        self._run, self._hidden = self._split_run()
 
     def _flush(self, slot, accepted, buffer):
         one, rows = np.array([[slot], [len(accepted)], [buffer]], np.int32), np.zeros((1, PENDING), np.int32)
@@ -62,41 +63,47 @@ class SplitModel(Model):
 
 
 class LayerSplitModel(SplitModel):
-    """Consecutive layers on each label, with arrays of their own; the residual stream is copied between them."""
+    """Consecutive layers on each label, with arrays of their own; what they read is copied from the label before."""
 
     def __init__(self, file, config, n, **settings):
         super().__init__(file, config, "layer", n, **settings)
 
-    def _split_blocks(self, home):
-        blocks = []
+    def _split_run(self):
+        first, last = Program(), Program()
+        inputs = start(first, self.config, self.weights, kept=True)
+        hidden = last_norm(last, inputs, "output_norm.weight")
+        programs, memories = [first], [None]
         for part, pools in zip(self.plan.devices, self.pools.parts, strict=True):
-            space = ModelWorkspace(self.config, self.max_rows)
-            seen = SimpleNamespace(linear=0, full=0)
-            scratch = []
-            for i in part.layers:
-                weights = self.weights.block(i)
-                if self.config.recurrent[i]:
-                    mixer = LinearAttention(weights, self.config, space, pools.conv[seen.linear], pools.delta[seen.linear])
-                    seen.linear += 1
-                else:
-                    mixer = FullAttention(weights, self.config, space, pools.k[seen.full], pools.v[seen.full])
-                    seen.full += 1
-                blocks.append(_Moved(home, space, Block(weights, self.config, space, mixer, scratch)))
-        return blocks
+            programs.append(Program())
+            blocks(programs[-1], self.config, self.weights, inputs, part.layers)
+            memories.append(memory_of(self.config, pools, part.layers))
+        about = {"n_rows": self.max_rows, "eps": self.config.norm_eps, "experts": self.config}
+        programs, memories = [*programs, last], [*memories, None]
+        hosts = [Host(net, self.weights, memory, **about) for net, memory in zip(programs, memories, strict=True)]
+        shared = {inputs.stream, *(inputs.angles or ())}
+        parts = [
+            (host, HostPass(net, host), shared & lifetimes(net.ops).keys())
+            for net, host in zip(programs, hosts, strict=True)
+        ]
+
+        def run(batch, n, capture):
+            seen, captured = {}, {}
+            for host, run_part, buffers in parts:
+                for buffer in buffers & seen.keys():
+                    host[buffer][:n] = seen[buffer][:n]
+                captured |= run_part(batch, n, capture)
+                seen |= {buffer: host[buffer] for buffer in buffers}
+            return captured
+
+        return run, hosts[-1][hidden]
 
 
-class _Moved:
-    """A block that runs in the arrays of its label."""
-
-    def __init__(self, home, space, block):
-        self.home, self.space, self.block = home, space, block
-
-    def __call__(self, rows, n):
-        home, space = self.home.first(n), self.space.first(n)
-        for name in ("stream", "cos", "sin"):
-            getattr(space, name)[:] = getattr(home, name)
-        self.block(rows, n)
-        home.stream[:] = space.stream
+def memory_of(config, pools, layers):
+    """Memory of some layers in the pools of their label."""
+    recurrent = [i for i in layers if config.recurrent[i]]
+    full = [i for i in layers if not config.recurrent[i]]
+    caches = {layer: (pools.k[number], pools.v[number]) for number, layer in enumerate(full)}
+    return Memory(caches, *(dict(zip(recurrent, each, strict=True)) for each in (pools.conv, pools.delta)))
 
 
 class TensorSplitModel(SplitModel):
@@ -105,53 +112,63 @@ class TensorSplitModel(SplitModel):
     def __init__(self, file, config, n, **settings):
         super().__init__(file, config, "tensor", n, **settings)
 
-    def _split_blocks(self, home):
-        shards = [Shard(rank, self.plan.devices.__len__()) for rank in range(len(self.plan.devices))]
-        weights = [ShardWeights(self.weights, self.config, shard) for shard in shards]
-        blocks, linear_layers, full_layers = [], 0, 0
-        for i, recurrent in enumerate(self.config.recurrent):
+    def _split_run(self):
+        config, n = self.config, len(self.plan.devices)
+        shards = [Shard(rank, n) for rank in range(n)]
+        weights = [ShardWeights(self.weights, config, shard) for shard in shards]
+        memories = [memory_of(config, part, range(config.n_layers)) for part in self.pools.parts]
+        net = Program()
+        inputs = start(net, config, self.weights)
+        for i, recurrent in enumerate(config.recurrent):
             own = [each.block(i) for each in weights]
-            if recurrent:
-                memories = [(part.conv[linear_layers], part.delta[linear_layers]) for part in self.pools.parts]
-                linear_layers += 1
-            else:
-                memories = [(part.k[full_layers], part.v[full_layers]) for part in self.pools.parts]
-                full_layers += 1
-            config = self.plan.devices[0].config
-            blocks.append(_Gathered(self.config, config, home, own, shards, memories, self.weights.block(i), recurrent))
-        return blocks
+            of_layer = [(each.conv[i], each.delta[i]) if recurrent else each.caches[i] for each in memories]
+            part = self.plan.devices[0].config
+            gathered = _Gathered(config, part, own, shards, of_layer, self.weights.block(i), recurrent)
+            net.do(GatheredBlock(gathered, inputs.angles, inputs.stream))
+            if config.experts:  # every label has all experts
+                names = Names(i, f"blk.{i}.", self.weights)
+                net.add(inputs.stream, experts(net, names, config, net.norm(inputs.stream, names(config.blocks.ffn_norm))))
+            net.do(CaptureOp(i, inputs.stream))
+        hidden = last_norm(net, inputs, "output_norm.weight")
+        host = Host(net, self.weights, None, self.max_rows, eps=config.norm_eps, experts=config)
+        return HostPass(net, host), host[hidden]
+
+
+class GatheredBlock(Op):
+    """A `_Gathered` block: an op that the package does not know."""
+
+    block: object
+    angles: tuple
+    out: Buffer
+
+
+@bind.register
+def _(op: GatheredBlock, host):
+    arrays = [host[each] for each in (op.out, *op.angles)]
+    return lambda batch, n: op.block(batch.rows, n, *(array[:n] for array in arrays))
 
 
 class _Gathered:
     """A block whose parts are computed one label after the other, from gathered inputs."""
 
-    def __init__(self, config, part, home, weights, shards, memories, whole, recurrent):
-        self.config, self.part, self.home, self.weights, self.shards = config, part, home, weights, shards
+    def __init__(self, config, part, weights, shards, memories, whole, recurrent):
+        self.config, self.part, self.weights, self.shards = config, part, weights, shards
         self.memories, self.whole, self.recurrent = memories, whole, recurrent
-        self.experts = None
-        if config.experts:  # every label has all experts: the block of one device
-            space = ModelWorkspace(config, home.n_rows)
-            mixer = lambda rows, n: None  # noqa: E731
-            self.experts = space, Block(whole, config, space, mixer, [])
 
-    def __call__(self, rows, n):
-        s, config = self.home.first(n), self.config
-        normed = np.empty_like(s.normed)
-        rms_norm(s.stream, self.whole.vector("attn_norm.weight"), config.norm_eps, out=normed)
-        heads = self._gather(n, [self._mix(*each, normed, rows) for each in self._each()], self._of_heads())
-        self._add("ssm_out.weight" if self.recurrent else "attn_output.weight", heads, s.stream)
-        if self.experts:
-            space, block = self.experts
-            space.first(n).stream[:] = s.stream
-            block(rows, n)
-            s.stream[:] = space.first(n).stream
+    def __call__(self, rows, n, stream, *angles):
+        config = self.config
+        normed = np.empty_like(stream)
+        rms_norm(stream, self.whole.vector("attn_norm.weight"), config.norm_eps, out=normed)
+        heads = self._gather(n, [self._mix(*each, normed, rows, angles) for each in self._each()], self._of_heads())
+        self._add("ssm_out.weight" if self.recurrent else "attn_output.weight", heads, stream)
+        if config.experts:
             return
-        rms_norm(s.stream, self.whole.vector(config.blocks.ffn_norm), config.norm_eps, out=normed)
+        rms_norm(stream, self.whole.vector(config.blocks.ffn_norm), config.norm_eps, out=normed)
         inner = []
         for weights, _, _ in self._each():
             inner.append(np.empty((n, self.part.ffn), np.float32))
             gated_linear(normed, weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight"), inner[-1])
-        self._add("ffn_down.weight", self._gather(n, inner, {"n": config.ffn}), s.stream)
+        self._add("ffn_down.weight", self._gather(n, inner, {"n": config.ffn}), stream)
 
     def _each(self):
         return zip(self.weights, self.shards, self.memories, strict=True)
@@ -177,19 +194,17 @@ class _Gathered:
             for columns in shard.columns(stream.shape[1]).ranges:
                 linear(x, [weights.matrix(name)], [stream[:, columns]], add=True)
 
-    def _mix(self, weights, shard, memory, normed, rows):
+    def _mix(self, weights, shard, memory, normed, rows, angles):
         n, part = len(normed), self.part
         if not self.recurrent:
-            s = self.home.first(n)
             gated = 2 if part.blocks.gated else 1
             sizes = gated * part.heads * part.head_size, *(part.kv_heads * part.head_size,) * 2
             query, key, value = outs = [np.empty((n, size), np.float32) for size in sizes]
-            names = "attn_q.weight", "attn_k.weight", "attn_v.weight"
-            linear(normed, weights.matrices(*names, fused="attn_qkv.weight", rows=sizes), outs)
+            linear(normed, [weights.matrix(f"attn_{each}.weight") for each in "qkv"], outs)
             q, out = np.empty((n, part.heads, part.head_size), np.float32), np.empty((n, sizes[0] // gated), np.float32)
             gains, bias = head_norms(weights, part), attention_bias(weights, part)
             k, v = memory
-            rotate(query, key, value, *gains, s.cos, s.sin, rows, eps=part.norm_eps, q=q, k=k, v=v, bias=bias)
+            rotate(query, key, value, *gains, *angles, rows, eps=part.norm_eps, q=q, k=k, v=v, bias=bias)
             attend(q, k, v, rows, out=out, gate=query if gated == 2 else None)
             return out
         size, heads = part.delta_size, part.delta_value_heads

@@ -1,6 +1,5 @@
-"""Ops on few rows, joined to few parallel launches: for one token, a launch takes longer than a small op."""
+"""Ops on few rows, joined to one parallel launch: for one token, a launch takes longer than a small op."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,16 +24,13 @@ __all__ = ["MAX_ROWS", "Joined"]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
-Call = Callable[[Ragged, int], None]
-
-_NOTHING = np.empty(0, np.int32)
 
 MAX_ROWS = DOT_TOKENS
 """Most rows of a launch: those of one call of a dot function."""
 
 
 class Joined:
-    """A sequence of ops on fixed arrays, for up to `MAX_ROWS` rows, with the bits of the separate ops.
+    """Ops on fixed arrays in one launch, for up to `MAX_ROWS` rows, with the bits of the separate ops.
 
     Ops are added once, in order, and run by a call; arrays are those of the separate ops, with at least `MAX_ROWS` rows.
 
@@ -46,12 +42,15 @@ class Joined:
 
     def __init__(self, eps: float) -> None:
         self._eps = float(eps)
-        self._parts: list[Call | _Stages] = []
+        self._stages: list[NDArray[np.int64]] = []
+        self._plans = [np.empty((0, COLUMNS), np.int64)]
+        self._tables: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._kept: list[Any] = []
 
-    def call(self, function: Call) -> None:
-        """Add a function of the rows and their number, which runs between launches."""
-        self._parts.append(function)
+    @property
+    def multiplies(self) -> bool:
+        """True if a multiply is among the ops."""
+        return len(self._plans) > 1
 
     def embed(self, weight: Matrix, out: Floats) -> None:
         """Add `dflash.kernels.embed.embed` of the tokens of a call, from a native matrix."""
@@ -72,15 +71,11 @@ class Joined:
         self._add(table.GATED_NORM, x, out, len(weight), weight, x.shape[1], z)
 
     def linear(self, product: PackedLinear) -> None:
-        """Add a multiply with packed weights."""
-        if not product.native:
-            self.call(lambda _, n: product(n))
-            return
-        plans = self._stages().plans
-        first = sum(map(len, plans))
-        plans.append(product.plan(1).copy())
+        """Add a multiply with packed weights, which must be native."""
+        first, plan = sum(map(len, self._plans)), product.plan(1).copy()
+        self._plans.append(plan)
         self._kept.append(product)
-        self._add(table.MULTIPLY, 0, 0, 0, first, first + len(plans[-1]))
+        self._add(table.MULTIPLY, 0, 0, 0, first, first + len(plan))
 
     def causal_conv(self, x: Floats, taps: Floats, memory: ConvMemory, out: Floats) -> None:
         """Add `dflash.kernels.conv.causal_conv`."""
@@ -114,22 +109,15 @@ class Joined:
         gates = (0, 0) if gate is None else (gate, 1)
         self._add(table.ATTEND, q, out, q.shape[2], function, *_caches(q, k, v), *gates)
 
-    def __call__(self, rows: Ragged, n: int, tokens: Ints = _NOTHING, positions: Ints = _NOTHING) -> None:
+    def __call__(self, rows: Ragged, n: int, tokens: Ints, positions: Ints) -> None:
         """Run all ops for the first `n` rows of their arrays, which have `tokens` and `positions`, int32 (n,)."""
         assert n <= MAX_ROWS, "`MAX_ROWS` bounds the caller's rows"
-        for part in self._parts:
-            if isinstance(part, _Stages):
-                cpu.run(*part.tables(n), get_num_threads(), self._eps, tokens, positions, *rows)
-            else:
-                part(rows, n)
-
-    def _stages(self) -> "_Stages":
-        """Return the stages of the launch that an added op belongs to."""
-        if not self._parts or not isinstance(self._parts[-1], _Stages):
-            self._parts.append(_Stages())
-        part = self._parts[-1]
-        assert isinstance(part, _Stages)
-        return part
+        if self._tables is None:
+            self._tables = np.stack(self._stages), np.concatenate(self._plans)
+        plans = self._tables[1]
+        if len(plans) and plans[0, TOKENS] != n:
+            plans[:, TOKENS] = n
+        cpu.run(*self._tables, get_num_threads(), self._eps, tokens, positions, *rows)
 
     def _add(self, kind: int, *columns: Any) -> None:
         row = np.zeros(table.COLUMNS, np.int64)
@@ -141,27 +129,9 @@ class Joined:
             else:
                 row[1 + i] = 0 if value is None else value
         self._kept.append(columns)
-        self._stages().rows.append(row)
+        self._stages.append(row)
 
 
 def _caches(q: Floats, k: Cache, v: Cache) -> tuple[Any, ...]:
     """Return the columns of rotation and attention that describe the caches and the query heads."""
     return k, v, len(k), k.shape[2], k.shape[3], v.shape[3], q.shape[1]
-
-
-class _Stages:
-    """The stages of one launch."""
-
-    def __init__(self) -> None:
-        self.rows: list[NDArray[np.int64]] = []
-        self.plans: list[NDArray[np.int64]] = []
-        self._tables: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-
-    def tables(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the tables of stages and of plans for `n` rows."""
-        if self._tables is None:
-            self._tables = np.stack(self.rows), np.concatenate([np.empty((0, COLUMNS), np.int64), *self.plans])
-        plans = self._tables[1]
-        if len(plans) and plans[0, TOKENS] != n:
-            plans[:, TOKENS] = n
-        return self._tables

@@ -72,9 +72,7 @@ class FullAttention:
 
     def __init__(self, parts: LayerContext, cache: tuple[GpuArray, GpuArray], norms: LayerNorms) -> None:
         weights, config, s, ops = parts
-        sizes = tuple(array.shape[1] for array in (s.query, s.key, s.value))
-        names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
-        projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
+        projections = [weights.matrix(f"attn_{part}.weight") for part in "qkv"]
         self.project = ops.linear(s.normed, projections, [s.query, s.key, s.value], before=norms.mixer)
         k, v = cache
         gains, bias = head_norms(weights, config), weights.attention_bias(config)

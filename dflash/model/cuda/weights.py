@@ -82,11 +82,6 @@ class DeviceWeights(Generic[H]):
         """Return a matrix, converted from float32 to float16; only for multiplies, which round it anyway."""
         return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
 
-    def matrices(self: "DeviceWeights[Any]", *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
-        """Return several matrices; where the file stores them fused in one, the row ranges of that."""
-        key = f"{fused} in parts"
-        return self._once(key, lambda: self._parts(names, fused, rows))
-
     def sides(self, name: str) -> tuple[PackedWeight, PackedWeight]:
         """Return the left and the right half of a matrix."""
         return self._once(f"{name} in sides", lambda: tuple(map(self._packed, _sides(self.host.matrix(name)))))
@@ -130,11 +125,6 @@ class DeviceWeights(Generic[H]):
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
-
-    def _parts(
-        self: "DeviceWeights[Any]", names: tuple[str, ...], fused: str, rows: tuple[int, ...]
-    ) -> tuple[PackedWeight, ...]:
-        return tuple(map(self._packed, self.host.matrices(*names, fused=fused, rows=rows)))
 
     def _packed(self, matrix: Matrix) -> PackedWeight:
         kind = matrix.type

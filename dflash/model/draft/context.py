@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import block_attention
-from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.files.source import DraftLayerWeights, Source
-from dflash.model.draft.layers import rms_norm, turn
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.state import DraftState, Rings
-from dflash.model.draft.workspace import context_space
-from dflash.model.rope import inverse_frequencies, tabulate
+from dflash.model.network.draft import context
+from dflash.model.run.cpu import NO_MEMORY, Batch, Host
+from dflash.model.run.joined import HostPass
 
 CHUNK = 256
 """Rows that are read at a time, which bounds the workspace."""
@@ -26,27 +25,20 @@ Features = Mapping[int, Any]
 
 
 class Context:
-    """Appends positions to the rings.
-
-    ``c = norm(fc [features])``; for every layer ``k = rope(norm(Wk c))`` at the position, ``v = Wv c``.
-    """
+    """Appends positions to the rings: keys and values that `dflash.model.network.draft.context` makes of features."""
 
     def __init__(self, source: Source, config: DraftConfig, rings: Rings) -> None:
-        self._config, self._rings = config, rings
-        self._space = space = context_space(config, min(CHUNK, rings.size))
-        a, blocks = space.all, [DraftLayerWeights(source, i) for i in range(config.n_layers)]
-        self._fuse = PackedLinear(a.features, [source.matrix("fc.weight")], [a.fused], name="fc")
-        self._norm = source.vector("enc.output_norm.weight")
-        matrices = [block.matrix(name) for block in blocks for name in ("attn_k.weight", "attn_v.weight")]
-        outs = [getattr(a, f"{part}{i}") for i in range(config.n_layers) for part in ("key", "value")]
-        self._project = PackedLinear(a.fused, matrices, outs, name="context projections")
-        self._k_norms = [block.vector("attn_k_norm.weight") for block in blocks]
-        self._inv_freq, self._gain = inverse_frequencies(config)
-        self._slots, self._positions = np.empty((2, space.n_rows), np.int32)
+        self._config, self._rings, n_rows = config, rings, min(CHUNK, rings.size)
+        network = context(config)
+        host = Host(network.program, source, NO_MEMORY, n_rows, eps=config.norm_eps)
+        self._run, self._features = HostPass(network.program, host), host[network.features]
+        shape = n_rows, config.kv_heads, config.head_size
+        self._made = [tuple(host[each].reshape(shape) for each in pair) for pair in network.made]
+        self._slots, self._positions = np.empty((2, n_rows), np.int32)
 
     def read(self, items: Sequence[tuple[DraftState, Rows]], features: Features) -> None:
         """Read rows of several sequences; see `BlockDraft.read_many`."""
-        room, at = self._space.n_rows, 0
+        room, at = len(self._slots), 0
         for state, rows in items:
             part = self._wanted(state, rows, features)
             while len(part):
@@ -71,22 +63,15 @@ class Context:
         """Copy features of all target layers side by side, and count the rows as read by the state."""
         n, width = len(rows), self._config.width
         index = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
-        target = self._space.all.features
         for i, tap in enumerate(self._config.target_layer_ids):
             part = features[tap][index]
-            target[at : at + n, i * width : (i + 1) * width] = part.get() if hasattr(part, "get") else part
+            self._features[at : at + n, i * width : (i + 1) * width] = part.get() if hasattr(part, "get") else part
         self._slots[at : at + n] = state.slot
         self._positions[at : at + n] = np.arange(state.length, state.length + n)
         state.length += n
 
     def _append(self, n: int) -> None:
-        s, config = self._space.first(n), self._config
         slots, positions = self._slots[:n], self._positions[:n]
-        self._fuse(n)
-        rms_norm(s.fused, self._norm, config.norm_eps, out=s.fused)
-        self._project(n)
-        tabulate(positions, self._inv_freq, self._gain, s)
-        for i, k_norm in enumerate(self._k_norms):
-            k, v = (getattr(s, f"{part}{i}").reshape(n, config.kv_heads, config.head_size) for part in ("key", "value"))
-            turn(k, k_norm, s.cos, s.sin, eps=config.norm_eps)
-            append(k, v, self._rings.k[i], self._rings.v[i], slots=slots, positions=positions)
+        self._run(Batch(slots, positions), n)
+        for i, (k, v) in enumerate(self._made):
+            append(k[:n], v[:n], self._rings.k[i], self._rings.v[i], slots=slots, positions=positions)

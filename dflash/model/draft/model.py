@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dflash.kernels.block_attention import Blocks
 from dflash.kernels.cpu.jit import use_threads
-from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.sample import SampleParams
 from dflash.kernels.soft_cap import soft_cap
@@ -17,14 +16,15 @@ from dflash.model.candidates import Candidates
 from dflash.model.draft.candidates import chooser
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
-from dflash.model.draft.files.source import DraftLayerWeights, Source
-from dflash.model.draft.layers import Layer, rms_norm
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DraftRequest, check_requests, draft_rows
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
-from dflash.model.draft.workspace import block_space
 from dflash.model.head import Head
-from dflash.model.rope import inverse_frequencies, tabulate
+from dflash.model.network.draft import draft
+from dflash.model.run.cpu import Batch, Host, Memory, rms_norm
+from dflash.model.run.joined import HostPass
+from dflash.model.weights import SharedTensors
 
 
 class Tables(NamedTuple):
@@ -72,15 +72,21 @@ class BlockDraft:
         min_confidence: float = 0.0,
     ) -> None:
         self.config, self.threads, self.trim_block = config, threads, trim_block
-        self._source, self._n_vocab, self._embedding = source, tables.n_vocab, tables.embedding
+        self._source, self._n_vocab = source, tables.n_vocab
         self._rings = rings = Rings(config, slots, size, kv)
-        self._space = block_space(config, slots * config.block)
+        program, stream = draft(config)
+        host = Host(
+            program,
+            SharedTensors(source, {"token_embd.weight": tables.embedding}),
+            Memory.of_rings(rings.k, rings.v),
+            slots * config.block,
+            eps=config.norm_eps,
+        )
+        self._run, self._stream = HostPass(program, host), host[stream]
         self._context = Context(source, config, rings)
-        self._layers = [Layer(DraftLayerWeights(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
         self._norm = source.vector("output_norm.weight")
         self._head = Head(tables.output, slots * config.max_draft, tables.vocabulary.parts)
         self._choose = chooser(config, source, tables.vocabulary, slots, min_confidence)
-        self._inv_freq, self._gain = inverse_frequencies(config)
         self._whole = not all(config.causal)
 
     @property
@@ -132,16 +138,10 @@ class BlockDraft:
         config, sizes = self.config, [self._n_rows(request) for request in requests]
         blocks = _blocks(requests, sizes)
         n = int(blocks.row_starts[-1])
-        s = self._space.first(n)
         tokens = np.full(n, config.mask, np.int32)
         tokens[blocks.row_starts[:-1]] = [request.anchor for request in requests]
-        embed(tokens, self._embedding, s.stream)
-        if config.embed_scale != 1:
-            s.stream *= np.float32(config.embed_scale)
-        tabulate(positions(blocks, n), self._inv_freq, self._gain, s)
-        for layer in self._layers:
-            layer(s, blocks, n)
-        hidden, logits = self._project(s.stream, requests, blocks)
+        self._run(Batch(tokens, positions(blocks, n), blocks=blocks), n)
+        hidden, logits = self._project(self._stream[:n], requests, blocks)
         return self._choose(requests, hidden, logits)
 
     def compile(self) -> None:

@@ -1,6 +1,7 @@
 """Match the tensors that a model needs with those of a file."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -89,9 +90,13 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     return Matched({name: named[name] for name in expected}, unknown)
 
 
-def rows_of_parts(config: Config, fused: Fused) -> dict[str, NDArray[np.intp]]:
-    """Return for each part of a tensor with `runs` the rows of the tensor that it consists of, in its own order."""
-    axes = _axes(config)
+def rows_of_parts(config: Config, fused: Fused) -> dict[str, NDArray[np.intp] | slice]:
+    """Return for each part of a fused tensor the rows of the tensor that it consists of, in its own order."""
+    axes, blocks = _axes(config), config.blocks
+    if not fused.runs:
+        shapes = blocks.full | blocks.ffn | blocks.beside
+        stops = np.cumsum([0, *(axes[shapes[name].split()[-2]] for name in fused.parts if name in shapes)]).tolist()
+        return {name: slice(*ends) for name, ends in zip(fused.parts, pairwise(stops), strict=False)}
     ends = np.cumsum([axes[axis] for axis, _ in fused.runs])
     heads = np.arange(config.delta_key_heads)[:, None] * ends[-1]
     rows: dict[str, list[NDArray[np.intp]]] = {name: [] for name in fused.parts}

@@ -1,1 +1,1 @@
-"""Parts of models whose layers differ: sizes of each layer, attention with a window, blocks with normed outputs."""
+"""Models whose layers differ: sizes of each layer."""

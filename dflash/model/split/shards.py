@@ -161,12 +161,6 @@ class ShardWeights:
             return matrix.rows(self._shard.rows(matrix.shape[0]))
         return _some(matrix, self._rows(name))
 
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
-        """Return the device's rows of several matrices, of which `rows` are the numbers; see `Weights.matrices`."""
-        whole_rows = tuple(n * self.n_parts(name) for n, name in zip(rows, names, strict=True))
-        wholes = self._whole.matrices(*names, fused=fused, rows=whole_rows)
-        return tuple(_some(whole, self._rows(name)) for whole, name in zip(wholes, names, strict=True))
-
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return the device's part of a small tensor; norms are whole."""
         values, rows = self._whole.vector(name), self._rows(name)

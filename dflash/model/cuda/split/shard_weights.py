@@ -16,11 +16,6 @@ class ShardDeviceWeights(DeviceWeights[ShardWeights]):
         """See `DeviceWeights.halves`."""
         return self._of_whole(name, super().halves(name))
 
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
-        """See `DeviceWeights.matrices`."""
-        made = super().matrices(*names, fused=fused, rows=rows)
-        return tuple(self._of_whole(name, weight) for name, weight in zip(names, made, strict=True))
-
     def _of_whole(self, name: str, weight: PackedWeight) -> PackedWeight:
         weight.whole_rows = weight.shape[-2] * self.host.n_parts(name)
         return weight

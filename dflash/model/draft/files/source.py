@@ -100,25 +100,6 @@ class Source:
         return Unsupported(f"tensor {quoted(name)} is {self.types[name]}, must be one of {', '.join(FLOATS)}")
 
 
-class DraftLayerWeights:
-    """The tensors of one layer, named without ``blk.i.``."""
-
-    def __init__(self, source: Source, i: int) -> None:
-        self._source, self._prefix = source, f"blk.{i}."
-
-    def matrix(self, name: str) -> Matrix:
-        """Return a matrix of the layer; see `Source.matrix`."""
-        return self._source.matrix(self._prefix + name)
-
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:  # noqa: ARG002
-        """Return several matrices of the layer, which are never fused."""
-        return tuple(self.matrix(name) for name in names)
-
-    def vector(self, name: str) -> NDArray[np.float32]:
-        """Return a vector of the layer; see `Source.vector`."""
-        return self._source.vector(self._prefix + name)
-
-
 def _distinct(pairs: list[tuple[str, Entry]]) -> dict[str, Entry]:
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -1,0 +1,1 @@
+"""Interpreters of the programs of `dflash.model.network`."""
