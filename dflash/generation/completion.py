@@ -13,7 +13,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.errors import RequestError
-from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, OutputParser, ParsedOutput, ReasoningDelta
+from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, ParsedOutput, ReasoningDelta
 from dflash.generation.parsers.events import add_events
 from dflash.generation.parsers.text_reader import TextReader
 from dflash.generation.recovery.special_tokens import special_tokens_of
@@ -146,9 +146,8 @@ class Completion:
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
         self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, stop=stop, skip_special=skip_special, shown=shown, min_tokens=least)
-        self._new: list[str] = []
+        self._new, self._new_events = list[str](), list[Event]()  # since the last delta
         self._max_calls, self._n_calls = max_calls, 0
-        self._n_parsed, self._parsed = 0, list[Event]()
         self._n_reported = self._n_scored = 0
 
     @property
@@ -178,17 +177,14 @@ class Completion:
 
     def delta(self, step: Step) -> Delta:
         """Return what `step` added. Called once per step, in order, with the session's latest step."""
-        is_last = step.finish is not None
-        if is_last:
-            self._new.append(self._stream.finish())
-        self._parse()
-        text, events = "".join(self._new), self._parsed
-        self._new, self._n_parsed, self._parsed = [], 0, []
-        if is_last and self._parser is not None:
-            rest = self._parser.finish(cut=step.finish != "stop")
-            # calls that are known at the end only may be more than were allowed
-            most = self._max_calls
-            add_events(events, (event for event in rest if most is None or getattr(event, "index", -1) < most))
+        if step.finish is not None:
+            self._read([self._stream.finish()])
+            if self._parser is not None:
+                rest = self._parser.finish(cut=step.finish != "stop")
+                # calls that are known at the end only may be more than were allowed
+                most = self._max_calls
+                add_events(self._new_events, (e for e in rest if most is None or getattr(e, "index", -1) < most))
+        text, events, self._new, self._new_events = "".join(self._new), self._new_events, [], []
         self.pieces.append(text)
         self.events += events
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
@@ -201,36 +197,41 @@ class Completion:
         return Generation.of(self.session, self.pieces, self._tokenizer, self.output)
 
     def _observe(self, _: Session, tokens: list[int]) -> int | None:
-        """Detokenize new ids one by one, so that a stop string ends every strategy at the same token."""
+        """Detokenize new ids one by one, so that a stop string ends every strategy at the same token, and parse their text.
+
+        Text is parsed token by token where reasoning tokens or calls are counted, else that of all tokens together.
+        """
+        texts: list[str] = []
         for index, token in enumerate(tokens):
             if token in self._ends:
                 break
-            self._new.append(self._stream.push((token,)))
-            if self._parser is not None and self._parser.may_reason:
-                self._count_reasoning(self._parser)
+            texts.append(self._stream.push((token,)))
+            parser = self._parser
+            if parser is not None and parser.may_reason:
+                before, n = parser.part, self._stream.n_tokens
+                self._read(texts)
+                self._reasoning.add(before, parser.part, n - self._n_counted)
+                texts, self._n_counted = [], n
+            if self._max_calls is not None:
+                self._read(texts)
+                texts = []
             if self._stream.stopped is not None or self._has_all_calls():
+                self._read(texts)
                 return index + 1
+        self._read(texts)
         return None
-
-    def _count_reasoning(self, parser: OutputParser) -> None:
-        """Parse the text of one more token, and count the tokens that are complete now if they belong to reasoning."""
-        before, n = parser.part, self._stream.n_tokens
-        self._parse()
-        self._reasoning.add(before, parser.part, n - self._n_counted)
-        self._n_counted = n
 
     def _has_all_calls(self) -> bool:
         """Return True if `max_calls` calls have ended."""
         if self._max_calls is None or self._parser is None:
             return False
-        self._parse()
         return self._n_calls >= self._max_calls and not self._parser.awaits_closing
 
-    def _parse(self) -> None:
-        """Parse the new text that was not parsed yet."""
-        text = "".join(self._new[self._n_parsed :])
-        self._n_parsed = len(self._new)
-        content = [ContentDelta(text)] if text else []
-        events = content if self._parser is None else self._parser.push(text)
-        self._n_calls += sum(isinstance(event, CallEnd) for event in events)
-        add_events(self._parsed, events)
+    def _read(self, texts: list[str]) -> None:
+        """Parse new text."""
+        text = "".join(texts)
+        if text:
+            self._new.append(text)
+            events = [ContentDelta(text)] if self._parser is None else self._parser.push(text)
+            self._n_calls += sum(isinstance(event, CallEnd) for event in events)
+            add_events(self._new_events, events)
