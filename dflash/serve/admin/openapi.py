@@ -9,21 +9,16 @@ from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.distribution import release
 from dflash.json_types import JsonObject
 from dflash.serve.limits import MAX_BIASES, MAX_CHOICES, MAX_RECOVERIES, MAX_STOP_LENGTH, MAX_STOPS
+from dflash.serve.request_fields.kinds import MAX_ID, flag, number, text, whole
+from dflash.serve.request_fields.row import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Outcome
+from dflash.serve.request_fields.table import TABLE
 
 Schema = JsonObject
 
 _TEXT: Schema = {"type": "string"}
-_FLAG: Schema = {"type": ["boolean", "null"]}
+_FLAG = flag().schema
 _NONEMPTY: Schema = {"type": "string", "minLength": 1}
-_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
-
-
-def _number(low: float, high: float) -> Schema:
-    return {"type": ["number", "null"], "minimum": low, "maximum": high}
-
-
-def _whole(low: int, high: int) -> Schema:
-    return {"type": ["integer", "null"], "minimum": low, "maximum": high}
+_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_ID}, "minItems": 1}
 
 
 def _object(required: Iterable[str] = (), **properties: Schema) -> Schema:
@@ -38,37 +33,27 @@ def _any(*schemas: Schema) -> Schema:
     return {"anyOf": [*schemas, {"type": "null"}]}
 
 
-_SAMPLING: dict[str, Schema] = {
-    "temperature": _number(0, 100),
-    "top_k": _whole(-1, MAX_TOKENS),
-    "top_p": _number(0, 1),
-    "min_p": _number(0, 1),
+def _plain(api: str) -> dict[str, Schema]:
+    """Return the fields with a plain value that act in an API, from the table of request fields."""
+    rows = TABLE[api].values()
+    return {row.name: row.kind.schema for row in rows if row.kind is not None and row.outcome is Outcome.DONE}
+
+
+_STOP = {**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}
+_SHARED: dict[str, Schema] = {
     "repetition_penalty": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 100},
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "seed": _whole(-(2**63), 2**64 - 1),
     "logit_bias": {
         "type": ["object", "null"],
         "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-        "additionalProperties": _number(-100, 100),
+        "additionalProperties": number(-100, 100).schema,
         "maxProperties": MAX_BIASES,
     },
-}
-
-_SHARED: dict[str, Schema] = {
-    **_SAMPLING,
-    "model": {"type": ["string", "null"]},
-    "n": _whole(1, MAX_CHOICES),
-    "max_tokens": _whole(1, MAX_TOKENS),
-    "min_tokens": _whole(0, MAX_TOKENS),
-    "stop": _any(
-        {**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, _array({**_NONEMPTY, "maxLength": MAX_STOP_LENGTH}, maxItems=MAX_STOPS)
-    ),
-    "stream": _FLAG,
-    "stream_options": _any(_object(include_usage=_FLAG)),
+    "min_tokens": whole(0, MAX_TOKENS).schema,
     "strategy": {"type": ["string", "null"]},
     "recover": _any(_TEXT, _array(_TEXT, maxItems=MAX_RECOVERIES)),
 }
+_STOPS: dict[str, Schema] = {"stop": _any(_STOP, _array(_STOP, maxItems=MAX_STOPS))}
+_STREAM: dict[str, Schema] = {"stream_options": _any(_object(include_usage=_FLAG))}
 
 _PARTS = _array(_object(["type", "text"], type={"const": "text"}, text=_TEXT))
 
@@ -97,7 +82,6 @@ _CHAT: dict[str, Schema] = {
 }
 
 _MESSAGES: dict[str, Schema] = {
-    "model": {"type": ["string", "null"]},
     "messages": _array(
         _object(["role"], role={"enum": ["user", "assistant", "system"]}, content=_any(_TEXT, _PARTS)), minItems=1
     ),
@@ -110,36 +94,26 @@ _MESSAGES: dict[str, Schema] = {
 BODIES: Mapping[str, Schema] = {
     "/v1/chat/completions": _object(
         ["messages"],
-        **_CHAT,
-        **_SHARED,
-        max_completion_tokens=_whole(1, MAX_TOKENS),
-        logprobs=_FLAG,
-        top_logprobs=_whole(0, 20),
+        **_plain(CHAT) | _SHARED | _STOPS | _STREAM | _CHAT,
         tool_choice=_any(
             {"enum": ["none", "auto", "required"]},
             _object(["type", "function"], type={"const": "function"}, function=_object(["name"], name=_TEXT)),
         ),
-        parallel_tool_calls=_FLAG,
         response_format=_any(_object(["type"], type={"enum": ["text", "json_object", "json_schema"]})),
         regex={"type": ["string", "null"]},
         lark={"type": ["string", "null"]},
     ),
     "/v1/completions": _object(
         ["prompt"],
-        **_SHARED,
+        **_plain(COMPLETIONS) | _SHARED | _STOPS | _STREAM,
         prompt={"anyOf": [_TEXT, _IDS, _array({"anyOf": [_TEXT, _IDS]}, minItems=1, maxItems=MAX_CHOICES)]},
-        logprobs=_whole(0, 20),
-        echo=_FLAG,
     ),
     "/v1/responses": _object(
         ["input"],
-        **{name: schema for name, schema in _SHARED.items() if name not in ("n", "max_tokens")},
+        **_plain(RESPONSES) | _SHARED | _STOPS,
         input={"anyOf": [_NONEMPTY, _array(_object(), minItems=1)]},
         instructions={"type": ["string", "null"]},
-        max_output_tokens=_whole(1, MAX_TOKENS),
         tools=_any(_array(_object(["type"], type=_TEXT))),
-        parallel_tool_calls=_FLAG,
-        store=_FLAG,
         previous_response_id={"type": ["string", "null"]},
     ),
     "/v1/responses/input_tokens": _object(
@@ -152,13 +126,10 @@ BODIES: Mapping[str, Schema] = {
     ),
     "/v1/messages": _object(
         ["messages", "max_tokens"],
-        **_MESSAGES,
-        **_SAMPLING,
-        max_tokens={**_whole(1, MAX_TOKENS), "type": "integer"},
-        stop_sequences=_SHARED["stop"],
-        stream=_FLAG,
+        **_plain(MESSAGES) | _SHARED | _MESSAGES | {"max_tokens": {**whole(1, MAX_TOKENS).schema, "type": "integer"}},
+        stop_sequences=_STOPS["stop"],
     ),
-    "/v1/messages/count_tokens": _object(["messages"], **_MESSAGES),
+    "/v1/messages/count_tokens": _object(["messages"], model=text().schema, **_MESSAGES),
     "/tokenize": {
         "oneOf": [
             _object(["content"], content=_TEXT, add_special=_FLAG, parse_special=_FLAG, with_pieces=_FLAG),

@@ -1,7 +1,7 @@
 """Rows of Anthropic's fields."""
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
-from dflash.serve.request_fields.kinds import Whole
+from dflash.serve.request_fields.kinds import whole
 from dflash.serve.request_fields.row import MESSAGES, done, ignored, mapped, refused
 
 _USER = {"role": "user", "content": "Hi"}
@@ -12,7 +12,7 @@ _M = (MESSAGES,)
 ROWS = (
     done("messages", _M, "see [blocks](request-blocks.md)", [_USER, {"role": "assistant", "content": "a"}, _USER]),
     done("system", _M, "text or text blocks", "Be brief."),
-    done("max_tokens", _M, "required; at most the rest of the context", 6, Whole(1, MAX_TOKENS)),
+    done("max_tokens", _M, "required; at most the rest of the context", 6, whole(1, MAX_TOKENS)),
     done("stop_sequences", _M, "texts before which the output ends", ["END"]),
     mapped("stop", _M, "stop_sequences", "OpenAI's name", ["END"]),
     done("tools", _M, "tools with a schema; server tools such as `web_search_20250305` are skipped", [_TOOL]),

@@ -1,164 +1,91 @@
 """Types of plain fields: reading, range, and a value that is refused."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dflash.generation.messages.fields import Fields
+from dflash.json_types import JsonObject
+
+MAX_ID = 2**31 - 1
+"""Largest token id that a body may name."""
 
 
-class Kind(Protocol):
-    """Type, range and default of a field.
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """Type, range and default of a field, for parsers, the page and the description of the API.
 
-    Attributes
-    ----------
-    wrong : object
-        A value that `read` refuses.
+    read: ``read(fields, name)`` returns the value of a field, or the default. Raises FieldError if it has another type or is
+        out of range.
+    wrong: a value that `read` refuses.
+    words: type and range for the page.
+    schema: type and range as JSON schema; null is the default.
     """
 
-    @property
-    def wrong(self) -> Any:
-        """A value that `read` refuses."""
-        ...
-
-    @property
-    def words(self) -> str:
-        """The type and range for the page."""
-        ...
-
-    def read(self, fields: Fields, name: str) -> Any:
-        """Return the value of a field, or the default.
-
-        Raises FieldError if the value has another type or is out of range.
-        """
-        ...
+    read: Callable[[Fields, str], Any]
+    wrong: Any
+    words: str
+    schema: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number from `low` to `high`."""
-
-    low: float
-    high: float
-    default: float | None = None
-
-    @property
-    def wrong(self) -> Any:
-        """A number above the range."""
-        return self.high + 1
-
-    @property
-    def words(self) -> str:
-        """The range."""
-        return f"{self.low:g} to {self.high:g}"
-
-    def read(self, fields: Fields, name: str) -> Any:
-        """Return a float."""
-        return fields.number(name, self.low, self.high, self.default)
+def number(low: float, high: float, default: float | None = None) -> Kind:
+    """Return the kind of a number from `low` to `high`."""
+    schema = {"type": ["number", "null"], "minimum": low, "maximum": high}
+    return Kind(lambda fields, name: fields.number(name, low, high, default), high + 1, f"{low:g} to {high:g}", schema)
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number from `low` to `high`; `none`, if given, stands for no value."""
+def whole(low: int, high: int, default: int | None = None, none: int | None = None) -> Kind:
+    """Return the kind of a whole number from `low` to `high`; `none`, if given, stands for no value."""
 
-    low: int
-    high: int
-    default: int | None = None
-    none: int | None = None
-
-    @property
-    def wrong(self) -> Any:
-        """A number above the range."""
-        return self.high + 1
-
-    @property
-    def words(self) -> str:
-        """The range."""
-        high = "" if self.high >= 2**31 - 1 else f" to {self.high}"
-        least = f"from {self.low}" if self.low > -(2**31) else "any"
-        return f"whole number, {least}{high}" + ("" if self.none is None else f"; {self.none} is none")
-
-    def read(self, fields: Fields, name: str) -> Any:
-        """Return an integer."""
+    def read(fields: Fields, name: str) -> Any:
         value = fields.any(name)
-        if self.none is not None and type(value) in (int, float) and value == self.none:
-            return self.default
-        return fields.integer(name, self.low, self.high, self.default)
+        if none is not None and type(value) in (int, float) and value == none:
+            return default
+        return fields.integer(name, low, high, default)
+
+    most = "" if high >= 2**31 - 1 else f" to {high}"
+    words = f"whole number, {f'from {low}' if low > -(2**31) else 'any'}{most}" + (
+        "" if none is None else f"; {none} is none"
+    )
+    return Kind(read, high + 1, words, {"type": ["integer", "null"], "minimum": low, "maximum": high})
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
-
-    default: bool = False
-
-    @property
-    def wrong(self) -> Any:
-        """A text."""
-        return "yes"
-
-    @property
-    def words(self) -> str:
-        """The type and the default."""
-        return f"true or false; {str(self.default).lower()} by default"
-
-    def read(self, fields: Fields, name: str) -> Any:
-        """Return a boolean."""
-        return fields.flag(name, self.default)
+def flag(default: bool = False) -> Kind:
+    """Return the kind of true or false."""
+    words = f"true or false; {str(default).lower()} by default"
+    return Kind(lambda fields, name: fields.flag(name, default), "yes", words, {"type": ["boolean", "null"]})
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A text: one of `choices`, or any of 1 to `longest` characters."""
-
-    choices: tuple[str, ...] = ()
-    default: str | None = None
-    longest: int | None = None
-
-    @property
-    def wrong(self) -> Any:
-        """A number."""
-        return 5
-
-    @property
-    def words(self) -> str:
-        """The choices."""
-        return (
-            ", ".join(self.choices)
-            if self.choices
-            else "text" + (f", at most {self.longest} characters" if self.longest else "")
-        )
-
-    def read(self, fields: Fields, name: str) -> Any:
-        """Return a string."""
-        if self.choices:
-            return fields.choice(name, self.choices, self.default)
-        text = fields.text(name, self.default)
-        if self.longest is not None and text is not None and not 0 < len(text) <= self.longest:
-            raise fields.error(name, f"must have 1 to {self.longest} characters, got {len(text)}")
-        return text
+def choice(*words: str) -> Kind:
+    """Return the kind of one of some words, the first of which is the default."""
+    return Kind(lambda fields, name: fields.choice(name, words, words[0]), 5, ", ".join(words), {"enum": [*words, None]})
 
 
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """At most `most` token ids."""
+def text(longest: int | None = None) -> Kind:
+    """Return the kind of a text of 1 to `longest` characters, or of any length."""
 
-    most: int
+    def read(fields: Fields, name: str) -> Any:
+        value = fields.text(name, None)
+        if longest is not None and value is not None and not 0 < len(value) <= longest:
+            raise fields.error(name, f"must have 1 to {longest} characters, got {len(value)}")
+        return value
 
-    @property
-    def wrong(self) -> Any:
-        """A negative id."""
-        return [-1]
+    words, bounds = (
+        ("text", {}) if longest is None else (f"text, at most {longest} characters", {"minLength": 1, "maxLength": longest})
+    )
+    return Kind(read, 5, words, {"type": ["string", "null"], **bounds})
 
-    @property
-    def words(self) -> str:
-        """The number."""
-        return f"at most {self.most} token ids"
 
-    def read(self, fields: Fields, name: str) -> Any:
-        """Return a tuple of integers."""
-        ids = fields.list(name) or []
-        if len(ids) > self.most:
-            raise fields.error(name, f"holds {len(ids)} token ids, at most {self.most} are allowed")
-        if not all(type(token) is int and 0 <= token < 2**31 for token in ids):
+def ids(most: int) -> Kind:
+    """Return the kind of at most `most` token ids."""
+
+    def read(fields: Fields, name: str) -> Any:
+        found = fields.list(name) or []
+        if len(found) > most:
+            raise fields.error(name, f"holds {len(found)} token ids, at most {most} are allowed")
+        if not all(type(token) is int and 0 <= token <= MAX_ID for token in found):
             raise fields.error(name, "must be an array of token ids")
-        return tuple(dict.fromkeys(ids))
+        return tuple(dict.fromkeys(found))
+
+    items = {"type": "integer", "minimum": 0, "maximum": MAX_ID}
+    return Kind(read, [-1], f"at most {most} token ids", {"type": ["array", "null"], "items": items, "maxItems": most})

@@ -2,7 +2,7 @@
 
 from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.serve.limits import MAX_CHOICES, MAX_SALT, MAX_STOP_IDS
-from dflash.serve.request_fields.kinds import Flag, Ids, Number, Whole, Word
+from dflash.serve.request_fields.kinds import choice, flag, ids, number, text, whole
 from dflash.serve.request_fields.row import (
     ALL,
     CHAT,
@@ -24,37 +24,37 @@ _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA}}
 
 ROWS = (
-    done("model", ALL, "any name is served; with `--strict-model` those of `--model-name`", "m", Word()),
-    done("stream", ALL, "events instead of one body", True, Flag()),
-    done("temperature", ALL, "0 is greedy, the default", 0.7, Number(0, 100, 0.0)),
-    done("top_k", ALL, "the likeliest tokens to keep; 0 and -1 are off", 5, Whole(-1, MAX_TOKENS, 0)),
-    done("top_p", ALL, "the likeliest tokens that together have this probability", 0.9, Number(0, 1, 1.0)),
-    done("min_p", ALL, "tokens with this share of the largest probability", 0.1, Number(0, 1, 0.0)),
-    done("repetition_penalty", ALL, "for tokens of prompt and output; 1 is off", 1.1, Number(0, 100, 1.0)),
-    done("presence_penalty", ALL, "for tokens of the output", 0.5, Number(-2, 2, 0.0)),
-    done("frequency_penalty", ALL, "for each occurrence in the output", 0.5, Number(-2, 2, 0.0)),
+    done("model", ALL, "any name is served; with `--strict-model` those of `--model-name`", "m", text()),
+    done("stream", ALL, "events instead of one body", True, flag()),
+    done("temperature", ALL, "0 is greedy, the default", 0.7, number(0, 100, 0.0)),
+    done("top_k", ALL, "the likeliest tokens to keep; 0 and -1 are off", 5, whole(-1, MAX_TOKENS, 0)),
+    done("top_p", ALL, "the likeliest tokens that together have this probability", 0.9, number(0, 1, 1.0)),
+    done("min_p", ALL, "tokens with this share of the largest probability", 0.1, number(0, 1, 0.0)),
+    done("repetition_penalty", ALL, "for tokens of prompt and output; 1 is off", 1.1, number(0, 100, 1.0)),
+    done("presence_penalty", ALL, "for tokens of the output", 0.5, number(-2, 2, 0.0)),
+    done("frequency_penalty", ALL, "for each occurrence in the output", 0.5, number(-2, 2, 0.0)),
     done("logit_bias", ALL, "token ids to numbers from -100 to 100", {"5": 1.5}),
-    done("seed", ALL, "the same seed gives the same output", 7, Whole(-(2**63), 2**64 - 1, none=-1)),
-    done("n", TEXTS, "choices of each prompt", 2, Whole(1, MAX_CHOICES, 1)),
+    done("seed", ALL, "the same seed gives the same output", 7, whole(-(2**63), 2**64 - 1, none=-1)),
+    done("n", TEXTS, "choices of each prompt", 2, whole(1, MAX_CHOICES, 1)),
     ignored("n", (RESPONSES,), "this API has one answer", 2),
     refused("n", (MESSAGES,), "this API has one answer; send the request several times", 2, is_one_of(1)),
     done("stop", OPENAI, "text or texts before which the output ends", ["END"]),
     done("min_tokens", ALL, "output tokens before an end", 3),
-    done("ignore_eos", ALL, "continue after end tokens, up to the largest length", True, Flag()),
-    done("stop_token_ids", ALL, "tokens that end the output; they have no text", [5, 6], Ids(MAX_STOP_IDS)),
-    done("skip_special_tokens", ALL, "leave control tokens out of the text", False, Flag(True)),
+    done("ignore_eos", ALL, "continue after end tokens, up to the largest length", True, flag()),
+    done("stop_token_ids", ALL, "tokens that end the output; they have no text", [5, 6], ids(MAX_STOP_IDS)),
+    done("skip_special_tokens", ALL, "leave control tokens out of the text", False, flag(True)),
     done("truncate_prompt_tokens", ALL, "shorten the prompt to this number of tokens; -1 is what fits the context", 9),
     done(
         "truncation_side",
         ALL,
         "`left` keeps the end of the prompt, the default; `right` its beginning",
         "right",
-        Word(("left", "right"), "left"),
+        choice("left", "right"),
         truncate_prompt_tokens=9,
     ),
-    done("cache_salt", ALL, "requests with different texts share no prefix cache", "secret", Word(longest=MAX_SALT)),
+    done("cache_salt", ALL, "requests with different texts share no prefix cache", "secret", text(MAX_SALT)),
     mapped("extra_key", ALL, "cache_salt", "SGLang's name", "secret"),
-    done("cache_prompt", ALL, "use the prefix cache", False, Flag(True)),
+    done("cache_prompt", ALL, "use the prefix cache", False, flag(True)),
     # constraints
     done("response_format", TEXTS, "`text`, `json_object` (also with `schema`), `json_schema`", _FORMAT),
     refused(

@@ -1,7 +1,7 @@
 """Rows of vLLM's and SGLang's fields beside those of OpenAI and the shared ones."""
 
 from dflash.serve.limits import MAX_LOGPROBS
-from dflash.serve.request_fields.kinds import Flag, Whole
+from dflash.serve.request_fields.kinds import flag, whole
 from dflash.serve.request_fields.row import (
     ALL,
     CHAT,
@@ -21,14 +21,14 @@ _C, _T, _R = (CHAT,), (COMPLETIONS,), (RESPONSES,)
 _OPEN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He"}]
 
 ROWS = (
-    done("add_generation_prompt", _C, "false lets the model continue after the last message", False, Flag(True)),
-    done("continue_final_message", _C, "the output continues the assistant's last message", True, Flag(), messages=_OPEN),
+    done("add_generation_prompt", _C, "false lets the model continue after the last message", False, flag(True)),
+    done("continue_final_message", _C, "the output continues the assistant's last message", True, flag(), messages=_OPEN),
     done(
         "echo",
         _C,
         "with continue_final_message: that message before the output",
         True,
-        Flag(),
+        flag(),
         messages=_OPEN,
         continue_final_message=True,
     ),
@@ -37,23 +37,23 @@ ROWS = (
     ignored("continue_final_message", (MESSAGES,), "a last message of the assistant is continued if thinking is off", True),
     ignored("continue_final_message", _T, "a prompt is always continued", True),
     ignored("add_generation_prompt", _T, "prompts are not rendered", False),
-    done("include_reasoning", _C, "false leaves the reasoning out of the answer", False, Flag(True)),
+    done("include_reasoning", _C, "false leaves the reasoning out of the answer", False, flag(True)),
     done(
         "prompt_logprobs",
         TEXTS,
         "log-probabilities of the prompt's tokens, with this number of likeliest ones",
         1,
-        Whole(0, MAX_LOGPROBS),
+        whole(0, MAX_LOGPROBS),
     ),
     refused("prompt_logprobs", _R, "use /v1/chat/completions", 1),
-    done("return_token_ids", TEXTS, "`prompt_token_ids` and `token_ids` in the answer", True, Flag()),
-    done("return_tokens_as_token_ids", TEXTS, "log-probabilities name tokens as `token_id:5`", True, Flag()),
+    done("return_token_ids", TEXTS, "`prompt_token_ids` and `token_ids` in the answer", True, flag()),
+    done("return_tokens_as_token_ids", TEXTS, "log-probabilities name tokens as `token_id:5`", True, flag()),
     done(
         "add_special_tokens",
         _T,
         "false leaves out a token at the beginning that the tokenizer adds to texts",
         False,
-        Flag(True),
+        flag(True),
     ),
     ignored("add_special_tokens", CHATS, "the chat template writes all tokens", True),
     ignored("spaces_between_special_tokens", ALL, "tokens are joined as they are", False),
@@ -106,7 +106,7 @@ ROWS = (
         ALL,
         "requests of a lower number start first and read their prompts first",
         -1,
-        Whole(-(2**31), 2**31 - 1, 0),
+        whole(-(2**31), 2**31 - 1, 0),
     ),
     ignored("request_id", ALL, "send the header X-Request-Id", "r"),
     ignored("rid", ALL, "send the header X-Request-Id", "r"),
