@@ -19,6 +19,7 @@ from dflash.decode.scheduling.overlap import Launched, OverlappedStep, launch, l
 from dflash.decode.scheduling.prompt_scores import score
 from dflash.decode.scheduling.prompt_share import PromptShare
 from dflash.decode.scheduling.reread import Reread, RereadQueue
+from dflash.decode.scheduling.saved_inside import observe_prompt
 from dflash.decode.scheduling.starter import Starter
 from dflash.decode.scheduling.waiting import WaitingQueue, place
 from dflash.decode.session import Session, Step
@@ -364,13 +365,12 @@ class Engine:
         session = part.session
         if part.span.logits:
             score(session, out.logits[part.start : part.stop])
-        session.n_prefilled += part.n_prefill
         step = shared._replace(prefilled=part.n_prefill)
         if session.max_length == session.n_prompt and not session.unscored:
+            session.n_prefilled += part.n_prefill
             self._end(session, "length", step=step._replace(finish="length"))
             return
-        assert session.drafter_state is not None, "the session runs"
-        session.drafter_state.observe(step, out, slice(part.start, part.stop))
+        observe_prompt(session, part.span, step, out, first=part.start, cache=self.prefix_cache)
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:

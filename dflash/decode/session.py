@@ -26,6 +26,7 @@ from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
 from dflash.decode.view import Detokenize, Recorder
 from dflash.errors import RequestError
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 
 __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
@@ -279,9 +280,9 @@ class Session:
         """True if any token was emitted."""
         return any(step.tokens for step in self.steps)
 
-    def snapshot(self) -> SessionSnapshot:
+    def snapshot(self, copy: StateCopy | None = None) -> SessionSnapshot:
         """Copy the state for other sessions to begin with; see `SessionSnapshot`."""
-        return SessionSnapshot(self)
+        return SessionSnapshot(self, copy)
 
     def append(self, accepted: Accepted) -> None:
         """Append accepted tokens."""

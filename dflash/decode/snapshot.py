@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState
 from dflash.errors import DFlashError
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 
 
@@ -48,6 +49,8 @@ class SessionSnapshot:
     ----------
     session : Session
         Running, between two steps of its engine, in the engine's thread.
+    copy : StateCopy, optional
+        Copy of the target's state inside of its prompt, up to which its drafter has observed; by default the present state.
 
     Attributes
     ----------
@@ -70,14 +73,14 @@ class SessionSnapshot:
         If there is no memory for the copy; nothing changes then.
     """
 
-    def __init__(self, session: RunningSession) -> None:
+    def __init__(self, session: RunningSession, copy: StateCopy | None = None) -> None:
         if session.state is None or session.drafter_state is None:
             raise DFlashError(f"snapshot: {session!r} is not running")
-        self.length: int = session.state.length
+        self.length: int = session.state.length if copy is None else copy.length
         self.token_ids = session.token_ids[: self.length]
         self.n_prompt = session.n_prompt
         self._prompt = session.prompt_array
-        self.state: SequenceSnapshot = session.state.snapshot()
+        self.state: SequenceSnapshot = session.state.snapshot(copy)
         try:
             drafter_state: DrafterSnapshot | None = session.drafter_state.snapshot()
         except BaseException:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dflash.errors import KernelError, RequestError
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda_logits import LogitRows
@@ -63,6 +64,7 @@ class Span:
     logits: whether to compute logits of these tokens.
     device_draft: draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after
         the first.
+    copies: copies of the recurrent state that a prefill makes inside of the span; see `SequenceState.copy_after`.
     """
 
     state: SequenceState
@@ -71,6 +73,7 @@ class Span:
     prefill: bool = False
     logits: bool = True
     device_draft: "DeviceDraft | None" = None
+    copies: tuple[StateCopy, ...] = ()
 
     @classmethod
     def chain(cls, state: SequenceState, tokens: ArrayLike, *, prefill: bool = False, logits: bool = True) -> "Span":

@@ -47,11 +47,12 @@ class Model:
     attachments: draft models that drafters have loaded for this model.
     prefill_chunk: prompt tokens to read in one forward.
     chunk_alignment: prompt chunks must begin at multiples of this position.
+    max_state_copies: most copies of states that a forward makes inside of prompts; see `TargetModel`.
     can_overlap: whether a forward can read tokens that the device is still sampling.
     """
 
     device: Literal["cpu"] = "cpu"
-    prefill_chunk, chunk_alignment, can_overlap = CHUNK, 1, False
+    prefill_chunk, chunk_alignment, can_overlap, max_state_copies = CHUNK, 1, False, 0
 
     def __init__(
         self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS

@@ -13,6 +13,7 @@ from dflash.kernels.cases import BATCHES, Rows
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta import reference
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.delta.state_copies import StateCopies, StateCopy
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.delta.cuda")
@@ -281,6 +282,34 @@ def test_prompt_in_pieces(shape, length):
     for other in (pieces, company):
         assert_same_bits("state", other.delta.state[0], memories.delta.state[0])
         assert_same_bits("tail", other.conv.tail[0], memories.conv.tail[0])
+
+
+def test_states_copied_inside_of_a_prompt_have_the_bits_of_a_prompt_that_ends_there():
+    mixer, lengths = Mixer(*SHAPES[0]), [10, 0]
+    sequences = [Rows(200, "prefill", accepted=(0, 2)), Rows(70, "prefill", slot=4, buffer=1)]
+    tokens, memories = mixer.tokens(270), mixer.memories()
+    copies, ends, layer = StateCopies(), [(0, 54), (0, 182), (1, 64)], 1
+    tail, state = (memory.shape[1:] for memory in (memories.conv.tail, memories.delta.state))
+    made = [
+        StateCopy(n, lengths[s] + n, [cupy.full((3, *shape), np.nan, np.float32) for shape in (tail, state)])
+        for s, n in ends
+    ]
+    copies.set([(s, one) for (s, _), one in zip(ends, made, strict=True)])
+    whole = memories.copy()
+    mixer.gpu(tokens, sequences, whole, lengths=lengths, copies=copies, layer=layer)
+    for (s, n), one in zip(ends, made, strict=True):
+        start, own = 200 * s, memories.copy()
+        some = type(tokens)(*(array[start : start + n] for array in tokens))
+        mixer.gpu(some, [sequences[s]._replace(n=n)], own, lengths=[lengths[s]])
+        slot, (tails, states) = sequences[s].slot, one.arrays
+        assert_same_bits("tail", tails[layer].get(), own.conv.tail[slot])
+        assert_same_bits("state", states[layer].get(), own.delta.state[slot])
+        assert all(cupy.isnan(array[[0, 2]]).all() for array in one.arrays), "another layer's copy is written"
+    without = memories.copy()
+    copies.set([])
+    mixer.gpu(tokens, sequences, without, lengths=lengths, copies=copies, layer=layer)
+    assert_same_bits("state", whole.delta.state, without.delta.state)
+    assert_same_bits("tail", whole.conv.tail, without.conv.tail)
 
 
 def test_prompt_then_steps():

@@ -33,9 +33,10 @@ class AheadState(State):
         assert (parents, prefill) == ((-1,), False)
         self.rows, self.next_rows = self.next_rows, None
 
-    def snapshot(self) -> Snapshot:
-        self.rows = None
-        return Snapshot(self)
+    def snapshot(self, copy=None) -> Snapshot:
+        if copy is None:
+            self.rows = None
+        return Snapshot(self, copy)
 
 
 class AheadToy(Toy):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward
@@ -51,8 +52,11 @@ class ToyPools(Pools):
 
 
 class Snapshot:
-    def __init__(self, state):
+    def __init__(self, state, at=None):
         self.text, self.memory, self.length = list(state.text), state.memory, state.length
+        if at is not None:
+            (self.memory,) = at.arrays
+            self.text, self.length = self.text[: at.length], at.length
         self.pools, self.n_bytes, self.recurrent = state.pools, 8, state.recurrent
         whole, rest = divmod(self.length, PAGE)
         self.pages = state.pages[:whole] + self.pools.take_pages(bool(rest))
@@ -109,8 +113,11 @@ class State:
             self.memory, above = memory, row
         self.pending = None
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self)
+    def copy_after(self, n):
+        return StateCopy(n, self.length + n, [])
+
+    def snapshot(self, copy=None) -> Snapshot:
+        return Snapshot(self, copy)
 
     def restore(self, snapshot):
         assert not snapshot.closed
@@ -160,7 +167,7 @@ class Toy:
     ):  # fmt: skip
         self.n_vocab, self.max_rows, self.sharp, self.law, self.rounds = n_vocab, rows, sharp, law, rounds
         self.recurrent = recurrent
-        self.chunk_alignment, self.can_overlap = 1, False
+        self.chunk_alignment, self.can_overlap, self.max_state_copies = 1, False, 0
         self.attachments = Attachments()
         self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2, n_layers=1, pending=pending or PENDING)
         self.pools = ToyPools(pages, slots)
@@ -215,6 +222,9 @@ class Toy:
                 hidden.append([token, len(text)])
                 if span.logits:
                     logits.append(self.expect(rows[-1][1], texts[-1]))
+            assert not span.copies or (span.prefill and sum(len(s.copies) for s in spans) <= self.max_state_copies)
+            for one in span.copies:
+                one.arrays.append(rows[one.rows - 1][1])
             state.pending = rows
             if span.prefill:
                 state.commit(range(len(rows)))

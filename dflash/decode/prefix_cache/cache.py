@@ -15,6 +15,7 @@ from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import FormatError, OutOfMemory, PoolExhausted, RequestError
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.target import TargetModel
 
@@ -204,11 +205,11 @@ class PrefixCache:
         last = session.snapshot_at[-1] if session.snapshot_at else session.n_cached
         return session.use_prefix_cache and session.prefix is None and len(session.token_ids) - 1 - last >= self.min_gain
 
-    def reserve(self, session: Session) -> None:
-        """Take a snapshot of a running session for later sessions, if there is memory for it."""
+    def reserve(self, session: Session, copy: StateCopy | None = None) -> None:
+        """Take a snapshot of a running session for later sessions, if there is memory; `copy`: see `SessionSnapshot`."""
         while True:
             try:
-                snapshot = session.snapshot()
+                snapshot = session.snapshot(copy)
             except (PoolExhausted, OutOfMemory):
                 if not self.evict_oldest():
                     return

@@ -1,6 +1,7 @@
 """The rows of the next forward: drafts of sessions that decode, and chunks of prompts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
 from dflash.decode.scheduling.prompt_scores import max_scored_rows
+from dflash.decode.scheduling.saved_inside import copies_inside
 from dflash.decode.session import Session
 from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
@@ -90,13 +92,16 @@ def plan(
     scored = [session for session in prefilling if session.unscored]
     others = [session for session in prefilling if not session.unscored]
     room = min(most, model.max_rows - start)
-    shares = _chunks(scored, min(room, max_scored_rows(model)), model.chunk_alignment) if scored else []
-    shares += _chunks(others, room - sum(n for _, n in shares), model.chunk_alignment)
+    copies_left, ends = model.max_state_copies, model.max_state_copies == 0
+    shares = _chunks(scored, min(room, max_scored_rows(model)), model.chunk_alignment, ends=True) if scored else []
+    shares += _chunks(others, room - sum(n for _, n in shares), model.chunk_alignment, ends=ends)
     for session, n in shares:
+        n, copies = copies_inside(session, n, copies_left)
+        copies_left -= len(copies)
         tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
         assert session.state is not None, "the session runs"
         span = Span.chain(session.state, tokens, prefill=True, logits=session.unscored)
-        parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
+        parts.append(BatchPart(session, replace(span, copies=copies), start, start + n, n_prefill=n))
         start += n
     return parts
 
@@ -106,21 +111,25 @@ def decodes(session: Session) -> bool:
     return session.n_prefilled >= session.n_prompt - 1
 
 
-def _chunks(sessions: Sequence[Session], room: int, alignment: int) -> list[tuple[Session, int]]:
-    """Divide `room` tokens among prompts, the oldest first in `sessions`."""
+def _chunks(sessions: Sequence[Session], room: int, alignment: int, *, ends: bool) -> list[tuple[Session, int]]:
+    """Divide `room` tokens among prompts, the oldest first in `sessions`; `ends` as for `_chunk`."""
     shares: list[tuple[Session, int]] = []
-    kept = _chunk(sessions[0], max(room // 2, min(room, alignment)), alignment) if sessions else 0
+    kept = _chunk(sessions[0], max(room // 2, min(room, alignment)), alignment, ends=ends) if sessions else 0
     for session in sorted(sessions, key=lambda session: (session.priority, session.n_prompt - session.n_prefilled)):
         kept = 0 if session is sessions[0] else kept
-        if n := _chunk(session, room - kept, alignment):
+        if n := _chunk(session, room - kept, alignment, ends=ends):
             shares.append((session, n))
             room -= n
     return shares
 
 
-def _chunk(session: Session, room: int, alignment: int) -> int:
-    """Return the number of tokens to prefill: up to the next snapshot, or as many as end at a multiple of `alignment`."""
-    end = next((length for length in session.snapshot_at if length > session.n_prefilled), session.n_prompt - 1)
+def _chunk(session: Session, room: int, alignment: int, *, ends: bool) -> int:
+    """Return the number of tokens to prefill: the rest of the prompt, or as many as end at a multiple of `alignment`.
+
+    ends: no further than the next length that is saved.
+    """
+    saved = (length for length in session.snapshot_at if length > session.n_prefilled)
+    end = next(saved, session.n_prompt - 1) if ends else session.n_prompt - 1
     left = end - session.n_prefilled
     return left if left <= room else max(0, room - (session.n_prefilled + room) % alignment)
 

@@ -6,7 +6,7 @@
 // Roles: all warps copy the tiles of a chunk to shared memory and share them; each warp multiplies. A warp holds 16 value
 // rows of the state in its accumulators, transposed, so that each product is the A operand of the next one. Where rounding
 // errors would add up over a chunk (WY_INVERSE, QK_MASKED, U), the rounding error of each float16 is multiplied as well. At
-// the end the conv state is updated.
+// the end the conv state is updated. Where a chunk ends, state and conv state can also be copied elsewhere (`StateCopies`).
 //
 // Grid (VALUE_DIM / BLOCK_V, VALUE_HEADS, sequences or fewer), block 2 * BLOCK_V, shared memory STAGES * STAGE bytes.
 // Macros: those of stored_rows.cuh; TAPS of the conv; BLOCK_V, value rows of a block;
@@ -94,8 +94,8 @@ __device__ __forceinline__ void multiply(Accumulator& to, const u32 (&frag)[TILE
     }
 }
 
-// Update channel `channel` of the conv state `tail` after a pass: the last inputs of the sequence's rows, which are rows
-// first .. first + n_rows - 1 of `mixed`, and of the context before them.
+// Set channel `channel` of the conv state `tail` to the last inputs of rows first .. first + n_rows - 1 of `mixed`, the rows
+// of a sequence, and of the context before them.
 __device__ __forceinline__ void move_tail(float* tail, const ConvContext& context, const float* mixed, int first, int n_rows,
                                           int channel) {
     float before[TAPS - 1];
@@ -106,11 +106,35 @@ __device__ __forceinline__ void move_tail(float* tail, const ConvContext& contex
     UNROLL for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + channel] = before[t - 1];
 }
 
+// Table of copies: number, then of each its sequence, its rows, and the addresses of tails and states of all layers.
+struct StateCopies {
+    static constexpr int LINE = 32, MAX = 8;  // words of a cache line; most copies, as in state_copies.py
+    const int* words;
+    int n, layer;
+
+    __device__ __forceinline__ int sequence(int i) const { return words[LINE + i]; }
+    __device__ __forceinline__ int rows(int i) const { return words[2 * LINE + i]; }
+    __device__ __forceinline__ float* tail(int i) const {
+        return ((float**)(words + 3 * LINE))[2 * i] + (size_t)layer * (TAPS - 1) * CHANNELS;
+    }
+    __device__ __forceinline__ float* state(int i) const {
+        return ((float**)(words + 3 * LINE))[2 * i + 1] + (size_t)layer * VALUE_HEADS * VALUE_DIM * KEY_DIM;
+    }
+};
+
+// Store a thread's part of the state; `to`: its first value.
+__device__ __forceinline__ void store_state(float* to, const float (&own)[2 * KEY_TILES][4]) {
+    UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t) {
+        *(float2*)(to + 8 * t) = make_float2(own[t][0], own[t][1]);
+        *(float2*)(to + 8 * KEY_DIM + 8 * t) = make_float2(own[t][2], own[t][3]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const float* gates, const float* mixed,
            const int* counts, const int* first, const int* length, const int* slot, const int* accepted,
            const int* n_accepted, const int* buffer, float* tail, const float* inputs, float* state, const float* k,
-           const float* u, const float* decay, int slots, float* read_out) {
+           const float* u, const float* decay, int slots, float* read_out, const int* copy_words, int layer) {
     launch_dependent_grids();
     extern __shared__ float4 dynamic[];
     const int head = blockIdx.y, group = key_head(head), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -118,6 +142,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
     const int value =
         head * VALUE_DIM + blockIdx.x * BLOCK_V + 16 * warp + g;  // the thread's value rows: this one and the one 8 after it
     wait_on_dependent_grids();
+    const StateCopies copies = {copy_words, copy_words ? *copy_words : 0, layer};
     int before = 0;
     for (int s = 0; s < counts[1]; ++s) {
         const int start = first[s], n_rows = first[s + 1] - start, n_chunks = chunks_of(n_rows, length[s]);
@@ -224,6 +249,10 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                     }
                 }
             }
+            for (int i = 0; i < copies.n; ++i) {
+                if (copies.sequence(i) == s && copies.rows(i) == start_of(c + 1, length[s]))
+                    store_state(copies.state(i) + (size_t)value * KEY_DIM + t2, own);
+            }
             const int n = size_of(c, n_rows, length[s]);
             float* const out = read_out + (size_t)(start + start_of(c, length[s])) * VALUE_HEADS * VALUE_DIM + value;
             UNROLL for (int t = 0; t < CHUNK / 8; ++t)
@@ -236,21 +265,23 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 }
             if (STAGES == 1) __syncthreads();  // the chunk was read
         }
-        UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t) {
-            *(float2*)(committed + 8 * t) = make_float2(own[t][0], own[t][1]);
-            *(float2*)(committed + 8 * KEY_DIM + 8 * t) = make_float2(own[t][2], own[t][3]);
-        }
+        store_state(committed, own);
         float* const slot_tail = tail + (size_t)slot[s] * (TAPS - 1) * CHANNELS;
         const ConvContext context{slot_tail, inputs + old * CHANNELS, accepted + s * PENDING, n_accepted[s]};
         const int first_value = 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + blockIdx.x * BLOCK_V;
-        for (int i = threadIdx.x; i < BLOCK_V; i += THREADS)
-            move_tail(slot_tail, context, mixed, start, n_rows, first_value + i);
-        if (is_first_of_group(head) && blockIdx.x == 0) {
-            for (int i = threadIdx.x; i < 2 * KEY_DIM; i += THREADS) {
-                const int channel = (i / KEY_DIM * KEY_HEADS + group) * KEY_DIM + i % KEY_DIM;
-                move_tail(slot_tail, context, mixed, start, n_rows, channel);
+        const auto move_channels = [&](float* to, int rows) {
+            for (int i = threadIdx.x; i < BLOCK_V; i += THREADS)
+                move_tail(to, context, mixed, start, rows, first_value + i);
+            if (is_first_of_group(head) && blockIdx.x == 0) {
+                for (int i = threadIdx.x; i < 2 * KEY_DIM; i += THREADS) {
+                    const int channel = (i / KEY_DIM * KEY_HEADS + group) * KEY_DIM + i % KEY_DIM;
+                    move_tail(to, context, mixed, start, rows, channel);
+                }
             }
-        }
+        };
+        for (int i = 0; i < copies.n; ++i)
+            if (copies.sequence(i) == s) move_channels(copies.tail(i), copies.rows(i));
+        move_channels(slot_tail, n_rows);  // last, since the copies read its values
         __syncthreads();  // the next sequence reuses the shared memory
     }
 }

@@ -13,6 +13,7 @@ from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.delta.state_copies import StateCopies
 from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
@@ -80,6 +81,7 @@ class Prompt:
     batch: batch; its sequences must fit `scratch`.
     memory: convolution inputs and recurrent state, updated as on the CPU.
     value_slice: value rows of a block; the result does not depend on it.
+    copies: copies of states of the next pass; `layer` is the index of this layer in their arrays.
     Raises KernelError if an array is strided or of another shape or type.
 
     Chunks begin at multiples of 64 positions. Splitting a prompt there changes no bit, nor do other sequences of the batch.
@@ -101,6 +103,8 @@ class Prompt:
         scratch: PromptScratch,
         *,
         value_slice: int | None = None,
+        copies: StateCopies | None = None,
+        layer: int = 0,
     ) -> None:
         n_groups, n_heads, width, n_values = memory.sizes
         self._rows, self._heads = rows_of(inputs, weights, conv_memory, memory), n_heads
@@ -136,7 +140,7 @@ class Prompt:
             2 * own,
             (scratch.prepared, scratch.matrices, scratch.gates, inputs.mixed, batch.counts, batch.row_starts, batch.length,
              *ragged, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u, memory.decay, slots,
-             scratch.read),
+             scratch.read, copies and copies.words, layer),
             stages * stage,
         )  # fmt: skip
         self._norm = GatedNorm(scratch.read, inputs, weights, batch, n_heads)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.delta.cuda import Flush
+from dflash.kernels.delta.state_copies import MAX_COPIES
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
@@ -53,7 +54,7 @@ class DeviceModel:
     metadata: metadata of the file.
     attachments: draft models that drafters have loaded for this model.
     max_rows: most rows of a forward.
-    device, prefill_chunk, chunk_alignment, can_overlap: see `Model`.
+    device, prefill_chunk, chunk_alignment, can_overlap, max_state_copies: see `Model`.
     latest: result of the last forward; the next forward overwrites it.
     alone: whether the last forward was one decode pass, whose batch and sampled tokens are still on the device.
     device_requests: requests of the draft trees that spans of the last forward read on the device, by index of the span.
@@ -96,6 +97,11 @@ class DeviceModel:
             rows, scratch = rows_of(self.config, slots - 1), self._prefill.scratch
             self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, scratch, rows=rows)
         self._flushes = flushes(self.pools)
+
+    @property
+    def max_state_copies(self) -> int:
+        """See `dflash.model.protocols.target.TargetModel`."""
+        return 0 if self._prefill.copies is None else MAX_COPIES
 
     @property
     def n_vocab(self) -> int:
@@ -242,6 +248,8 @@ class DeviceModel:
         device_drafts: Mapping[DraftTrees, Sequence[int]],
     ) -> Layers:
         if spans[0].prefill:
+            if self._prefill.copies is not None:
+                self._prefill.copies.set([(i, copy) for i, span in enumerate(spans) for copy in span.copies])
             self._prefill(tokens, rows, capture)
             return self._prefill.layers
 

@@ -14,6 +14,7 @@ from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.attention.cuda_row import RotateAttend
 from dflash.kernels.delta import cuda as delta
+from dflash.kernels.delta.state_copies import StateCopies
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
@@ -53,6 +54,7 @@ class Ops:
     sequences: number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
     longest: most rows of a sequence in the decode launches.
     splits_norms: whether the launches around a norm carry it. Experts contain the norm before them.
+    copies: copies of recurrent states that a prefill pass makes.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Ops:
         self.batch, self.prefill, self._uploaded = batch, prefill, uploaded
         self.sequences, self.longest, self._parts = batch.max_sequences, PENDING, parts
         self.splits_norms = not prefill
+        self.copies, self._n_delta = StateCopies() if prefill else None, 0
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
@@ -130,7 +133,8 @@ class Ops:
         a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
         gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
-            return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
+            layer, self._n_delta = self._n_delta, self._n_delta + 1
+            return delta.Prompt(inputs, gains, self.batch, *memory, self._delta, copies=self.copies, layer=layer)
         step = delta.DeltaStep(inputs, gains, self.batch, *memory, read=self._read, **settings)
         self._read = step.read
         self._heads = space.heads

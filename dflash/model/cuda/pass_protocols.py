@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from dflash.kernels.arrays import GpuArray
+from dflash.kernels.delta.state_copies import StateCopies
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import Ragged
 from dflash.model.cuda.passes import Layers, PassGraphKey
@@ -48,6 +49,10 @@ class PromptPass(Protocol):
     """A prefill pass, as `PrefillPass`; its arrays are on the first GPU."""
 
     scratch: ScratchArena
+
+    @property
+    def copies(self) -> StateCopies | None:
+        """Copies of recurrent states, set by the model before each pass; None if the pass can't make any."""
 
     @property
     def layers(self) -> Layers:

@@ -289,11 +289,14 @@ class PrefillPass:
     """Prefill spans, launched kernel by kernel; see `Layers`.
 
     The memory of a pass, which holds nothing between passes, is available to others as a `ScratchArena`.
+
+    copies: copies of recurrent states that the next pass makes.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int) -> None:
         self.batch = DeviceBatch(rows, PROMPTS, pages)
         ops = Ops(config, self.batch, prefill=True)
+        self.copies = ops.copies
         self.layers = Layers(weights, config, pools, ops)
         self.scratch = ScratchArena([self.layers.space.arena, *ops.scratch])
 

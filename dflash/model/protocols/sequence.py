@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.model.state.host_arrays import HostArrays
 
 Parents = Sequence[int] | NDArray[np.int32]
@@ -100,8 +101,22 @@ class SequenceState(Protocol):
             If a row is not pending or not the child of the row before it.
         """
 
-    def snapshot(self) -> SequenceSnapshot:
+    def copy_after(self, n: int) -> StateCopy:
+        """Take memory for a copy of the recurrent state after `n` tokens of the prefill span that is being planned.
+
+        Called only if `TargetModel.max_state_copies` is not 0, with `n` that ends at a multiple of its `chunk_alignment`.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is no memory for the copy.
+        """
+        ...
+
+    def snapshot(self, copy: StateCopy | None = None) -> SequenceSnapshot:
         """Copy the committed tokens' state and drop pending rows. Called between two steps.
+
+        With `copy`, which a forward has filled, the snapshot is that of the state after its tokens, and owns its arrays.
 
         Raises
         ------

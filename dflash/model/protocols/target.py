@@ -83,6 +83,10 @@ class TargetModel(Protocol):
         """Multiple of positions at which chunks of a prompt must begin. The batch plan obeys it; never changes."""
 
     @property
+    def max_state_copies(self) -> int:
+        """Most `Span.copies` of a forward. With 0, chunks of prompts end where a state is saved; never changes."""
+
+    @property
     def can_overlap(self) -> bool:
         """True if the model is an `OverlappingModel`; see `overlaps`. Never changes."""
 

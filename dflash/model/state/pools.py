@@ -166,6 +166,14 @@ class Pools:
                 copies.append(self._backend.clone(array))
         return copies
 
+    def empty_slot_copy(self) -> list[Any]:
+        """Return arrays like those of `clone_slot`, with zeros."""
+        copies = []
+        for array in self.slot_views(0):
+            with holding(array):
+                copies.append(self._backend.zeros(*array.shape, dtype=array.dtype))
+        return copies
+
     def restore_slot(self, slot: int, copies: Sequence[Any]) -> None:
         """Set the recurrent state of a slot to the copies of `clone_slot`."""
         for array, was in zip(self.slot_views(slot), copies, strict=True):

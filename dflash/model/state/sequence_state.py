@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import DFlashError
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.sequence import Parents, SequenceSnapshot
@@ -179,14 +180,19 @@ class State:
         assert not self.pools.slot_views(self.slot), "a recurrent state can't be cut back"
         self.length, self.accepted, self._pending = length, [], None
 
-    def snapshot(self) -> Snapshot:
-        """Take a snapshot of the committed text; see `SequenceState.snapshot`."""
-        pools = self.pools
-        whole, rest = divmod(self.length, PAGE)
+    def copy_after(self, n: int) -> StateCopy:
+        """Take memory for a copy of the recurrent state after `n` more tokens; see `SequenceState.copy_after`."""
+        return StateCopy(n, self.length + n, self.pools.empty_slot_copy())
+
+    def snapshot(self, copy: StateCopy | None = None) -> Snapshot:
+        """Take a snapshot of the committed text, or of its beginning; see `SequenceState.snapshot`."""
+        pools, length = self.pools, self.length if copy is None else copy.length
+        whole, rest = divmod(length, PAGE)
         last = pools.take_pages(1 if rest else 0)
         try:
-            self._flush_accepted()
-            recurrent = pools.clone_slot(self.slot)
+            if copy is None:
+                self._flush_accepted()
+            recurrent = pools.clone_slot(self.slot) if copy is None else [*copy.arrays]
             if rest:
                 pools.copy_page(self.pages[whole], last[0])
         except BaseException:
@@ -194,7 +200,7 @@ class State:
             raise
         shared = self.pages[:whole]
         pools.share_pages(shared)
-        return Snapshot(pools, self.length, shared + last, recurrent)
+        return Snapshot(pools, length, shared + last, recurrent)
 
     def restore(self, snapshot: SequenceSnapshot) -> None:
         """Return to a snapshot; see `SequenceState.restore`."""

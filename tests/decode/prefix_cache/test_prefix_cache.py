@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracles import naive
-from toy import Toy
+from toy import State, Toy
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
@@ -15,7 +15,7 @@ from dflash.decode.engine import MAX_FAILURES, Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.errors import RequestError
+from dflash.errors import OutOfMemory, RequestError
 
 N_VOCAB = 13
 END = 12
@@ -134,16 +134,33 @@ def test_boundaries_are_saved_where_roles_begin():
         assert session.n_cached == n, prompt
 
 
-def test_boundaries_are_rounded_down_to_where_chunks_may_end():
+@pytest.mark.parametrize(("most_copies", "chunks"), [(0, [4, 4, 2]), (1, [8, 2]), (8, [10])])
+def test_states_are_saved_where_chunks_may_end_also_inside_of_a_chunk(most_copies, chunks):
     toy = Toy(N_VOCAB)
-    toy.chunk_alignment = 4
-    engine, cache = engine_of(toy, chunk=8, exact=True)
-    run(engine, Session(list(range(11)), max_tokens=6, boundaries=(3, 6, 9)))
+    toy.chunk_alignment, toy.max_state_copies = 4, most_copies
+    engine, cache = engine_of(toy, chunk=16, exact=True)
+    first = Session(list(range(11)), max_tokens=6, boundaries=(3, 6, 9), strategy=Strategy(Follower()))
+    assert run(engine, first) == [naive(toy, [*range(11)], Sampling(), 6)]
+    assert [n for rows in toy.forwards for n, prefill in rows if prefill] == chunks
     assert len(cache) == 2  # 4 and 8; states elsewhere have other bits
     for n in (12, 9, 7, 5):
-        session = Session([*range(n - 1), 9], max_tokens=1, use_prefix_cache=True)
-        run(engine, session)
+        session = Session([*range(n - 1), 9], max_tokens=3, use_prefix_cache=True, strategy=Strategy(Follower()))
+        assert run(engine, session) == [naive(toy, [*range(n - 1), 9], Sampling(), 3)]
         assert session.n_cached == (n - 1) // 4 * 4
+
+
+def test_a_chunk_ends_at_a_saved_length_if_there_is_no_memory_for_a_copy(monkeypatch):
+    toy = Toy(N_VOCAB)
+    toy.chunk_alignment, toy.max_state_copies = 4, 8
+
+    def full(_state, _n):
+        raise OutOfMemory("planted")
+
+    monkeypatch.setattr(State, "copy_after", full)
+    engine, cache = engine_of(toy, chunk=16, exact=True)
+    run(engine, Session(list(range(11)), max_tokens=2))
+    assert [n for rows in toy.forwards for n, prefill in rows if prefill] == [8, 2]
+    assert len(cache) == 1
 
 
 @pytest.mark.parametrize(("alignment", "cached"), [(1, [13, 6, 0, 3]), (4, [12, 4, 0, 0])])
@@ -272,7 +289,7 @@ def test_warm_is_cold(number, recurrent):
     """Random prompts with common prefixes, drafters, samplings, boundaries, sizes, cancels and failures."""
     rng = np.random.default_rng(number)
     toy = Toy(N_VOCAB, slots=int(rng.integers(1, 4)), rows=int(rng.integers(16, 80)), recurrent=recurrent)
-    toy.chunk_alignment = int(rng.choice([1, 1, 4]))
+    toy.chunk_alignment, toy.max_state_copies = int(rng.choice([1, 1, 4])), int(rng.choice([0, 1, 8]))
     capacity = int(rng.choice([0, 8, 40, 200, MUCH]))
     engine, cache = engine_of(
         toy,

@@ -81,6 +81,7 @@ def crowd(number):
     rounds = cache is None or rereads  # else a prompt may begin with the output of another session
     sizes = {"pages": n_pages, "slots": slots, "context": context, "rows": int(rng.integers(24, 80)), "rounds": rounds}
     toy = AheadToy(**sizes) if ahead else Toy(**sizes)
+    toy.max_state_copies = number % 3
     if rereads:
         toy.chunk_alignment, cache.reread = 4, True
     headroom = [0, 0, 0, 1, None][rng.integers(5)]

@@ -149,6 +149,8 @@ class LayerPrefill(_Chain):
     arenas: memory of each GPU that holds nothing between passes.
     """
 
+    copies = None
+
     def __init__(self, parts: SplitContext, rows: int, pages: int) -> None:
         devices, config = parts.devices, parts.config
         stages = []

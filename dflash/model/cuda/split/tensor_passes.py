@@ -79,6 +79,8 @@ class TensorPrefill(_Ranks):
     arenas: memory of each GPU that holds nothing between passes.
     """
 
+    copies = None
+
     def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], rows: int, pages: int) -> None:
         super().__init__(parts, signals, _batches(parts.devices, rows, PROMPTS, pages))
         self.arenas, n_scratch = list[ScratchArena](), scratch_bytes(parts.config, rows, PROMPTS)
