@@ -38,7 +38,8 @@ def turn(engine, prompts, name, seed):
 
 @pytest.mark.parametrize("reread", [False, True])
 @pytest.mark.parametrize("name", ["plain", "dflash", "ddtree:12", "mtp:2"])
-def test_conversations_continue_with_the_bits_of_a_cold_start(loaded, name, reread):
+def test_conversations_continue_with_the_bits_of_a_cold_start(loaded, name, reread, monkeypatch):
+    monkeypatch.setattr("dflash.decode.scheduling.reread.DELAY", 0.0)
     model, free = loaded.model, loaded.model.pools.free_pages
     warm = Engine(model, prefix_cache=PrefixCache(1 << 30, model.pools.page_bytes, reread=reread))
     cold, ends = Engine(model), []
