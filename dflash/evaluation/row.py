@@ -116,6 +116,11 @@ class Row:
         }
 
 
+def seconds_of(step: Step) -> float:
+    """Return the seconds of a step, those of the other sequences in it included."""
+    return step.propose + step.forward + step.verify + step.commit
+
+
 def timed(generation: Generation) -> list[Step]:
     """Return the steps after the first one that produced tokens: those that `Timings.decode` spans."""
     wrote = next((i for i, step in enumerate(generation.steps) if step.tokens), len(generation.steps))

@@ -14,6 +14,8 @@ from dflash.evaluation.prompt_sets import Case
 from dflash.evaluation.study import record as records
 from dflash.evaluation.study.grid import Cell, fingerprint, grid
 from dflash.evaluation.study.measures import measured
+from dflash.evaluation.study.replay import replay as replayed_rows
+from dflash.evaluation.study.replay import source_facts, source_of
 from dflash.evaluation.study.runners import LocalRunner, Runner, ServerRunner
 from dflash.evaluation.study.runners.context import with_context
 from dflash.evaluation.study.study import Study
@@ -46,6 +48,7 @@ def study(
     max_tokens: int = 64,
     draft: str | None = None,
     folder: str | os.PathLike[str] | None = None,
+    replay: bool | str | os.PathLike[str] = False,
     progress: bool = False,
     **sampling: Any,
 ) -> Study:
@@ -76,6 +79,10 @@ def study(
     folder : path, optional
         Folder for the records, one JSON file for each cell. Cells that it holds already are not run again, so that a study
         that was interrupted continues; records of another study in it are an error.
+    replay : bool or path
+        Measure acceptance once for cells that differ in the batch alone; of the others, only the first batch of prompts is
+        run, for the price of a step at each draft depth, and the recorded steps are charged with it. A path names records of
+        the same file whose acceptance is used too, as of another device. Such records and rows are marked as replayed.
     progress : bool
         Draw a progress bar on stderr.
     **sampling
@@ -116,13 +123,18 @@ def study(
         at.mkdir(parents=True, exist_ok=True)
     about = {name: runner.prepare(strategy) for name, strategy in chosen.items()}
     found: list[records.Record] = []
+    recorded = [] if isinstance(replay, bool) else records.read_all(Path(replay))
     with bar(progress, len(cells), "cells") as shown:
         for number, cell in enumerate(cells):
             key = {**cell.axes, **about[cell.name], "seeds": list(cell.seeds)}
             known = None if at is None else _known(records.path_of(at, key), shared, key["code"])
-            if known is None:
-                rows = _measure(run, cell)
+            if known is None or ("replayed" in known and not replay):
                 known = {"format": records.FORMAT, "number": number, "cell": key, **shared}
+                source = source_of(known, [*found, *recorded]) if replay else None
+                rows = _measure(run, cell, once=source is not None)
+                if source is not None:
+                    known["replayed"] = source_facts(source, len(rows))
+                    rows = replayed_rows(source["requests"], rows)
                 known |= {"machine": runner.machine(), "requests": rows, "measures": measured(rows)}
                 if at is not None:
                     records.write(records.path_of(at, key), known)
@@ -146,8 +158,8 @@ def _known(path: Path, shared: JsonMapping, code: Mapping[str, str]) -> records.
     return record
 
 
-def _measure(run: _Run, cell: Cell) -> list[Values]:
-    """Return a row for each request of a cell."""
+def _measure(run: _Run, cell: Cell, *, once: bool = False) -> list[Values]:
+    """Return a row for each request of a cell; `once` runs a single batch of it."""
     filler = run.runner.filler(cell.context)
     cases = [case._replace(prompt=with_context(case.prompt, filler)) for case in run.cases]
 
@@ -163,8 +175,8 @@ def _measure(run: _Run, cell: Cell) -> list[Values]:
     ]
     answer(groups[0], run.runner.n_warm_up(run.max_tokens), 0)
     rows = []
-    for seed in cell.seeds:
-        for group in groups:
+    for seed in cell.seeds[:1] if once else cell.seeds:
+        for group in groups[:1] if once else groups:
             full = list(islice(cycle(group), cell.batch))  # as many at a time in the last group as in others
             answers = answer(full, run.max_tokens, seed)[: len(group)]
             names = ({"prompt": case.name, "category": case.category} for case in group)

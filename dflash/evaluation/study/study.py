@@ -51,6 +51,7 @@ class Study:
             yield {
                 **{axis: cell[axis] for axis in tables.AXES},
                 "guarantee": cell["guarantee"] if cell["temperature"] or cell["guarantee"] == "synthetic" else "same",
+                "replayed": "replayed" in record,
                 "requests": measures["requests"],
                 "acceptance_length": measures["acceptance_length"],
                 "low": measures["interval"][0],
@@ -107,6 +108,8 @@ class Study:
 
     def __repr__(self) -> str:
         warnings = dict.fromkeys(record["cell"]["warning"] for record in self.records)
+        if any("replayed" in record for record in self.records):
+            warnings["replayed cells have recorded acceptance and the prices of a few measured steps"] = None
         return "\n\n".join([self.table(), *(f"!!! {warning}" for warning in warnings if warning)])
 
     def _repr_markdown_(self) -> str:

@@ -15,7 +15,7 @@ from dflash.evaluation.tables import Values
 from dflash.model.loading.settings import LoadSettings
 
 _AXES = ("temperatures", "seeds", "batch", "context", "max_tokens")
-_KEYS = ("model", "load", "plugins", "draft", "strategies", "prompts", "prompts_of_each", "sampling", "folder", *_AXES)
+_KEYS = ("model", "load", "plugins", "draft", "strategies", "prompts", "prompts_of_each", "sampling", "folder", "replay")
 _STRATEGY_KEYS = ("name", "strategy", "verifier", "synthetic_acceptance")
 
 
@@ -47,7 +47,7 @@ class StudyFile(NamedTuple):
             raise NotFound(f"{path}: {error.strerror}") from error
         except ValueError as error:
             raise RequestError(f"{path}: not valid TOML: {error}") from error
-        _check_keys(values, _KEYS, str(path))
+        _check_keys(values, (*_KEYS, *_AXES), str(path))
         for key in ("model", "draft", "folder"):
             if not isinstance(values.get(key, ""), str):
                 raise RequestError(f"{path}: {key} must be a string, got {values[key]!r:.40}")
@@ -76,6 +76,11 @@ class StudyFile(NamedTuple):
         arguments = {name: values[name] for name in _AXES if name in values} | values.get("sampling", {})
         if "folder" in values:
             arguments["folder"] = path.parent / values["folder"]
+        if "replay" in values:
+            given = values["replay"]
+            if not isinstance(given, bool | str):
+                raise RequestError(f"{path}: replay must be true, or a folder of records, got {given!r:.40}")
+            arguments["replay"] = given if isinstance(given, bool) else path.parent / given
         return cls(values.get("model", "demo"), values.get("load", {}), strategies, cases, arguments)
 
 

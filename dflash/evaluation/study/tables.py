@@ -19,7 +19,7 @@ def _cells(row: Values) -> list[str]:
     speed = f"{row['tokens_per_second']:,.1f}", f"{row['speed_up']:.2f}", f"{row['omega']:.2f}"
     parts = (f"{row[f'{part}_ms']:.2f}" for part in ("draft", "forward", "verify", "host"))
     axes = row["strategy"], f"{row['temperature']:g}", str(row["batch"]), f"{row['context']:,}"
-    return [*axes, length, *speed, *parts, row["guarantee"]]
+    return [*axes, length, *speed, *parts, row["guarantee"] + ", replayed" * row["replayed"]]
 
 
 def markdown(rows: Rows) -> str:

@@ -82,11 +82,11 @@ def test_rows_relate_speed_to_the_first_strategy(folder):
 def test_an_interrupted_study_continues(lm, folder, tmp_path, monkeypatch):
     measure, cells = module._measure, []
 
-    def interrupted(*given):
+    def interrupted(*given, **more):
         cells.append(given[1])
         if len(cells) == 3:
             raise KeyboardInterrupt
-        return measure(*given)
+        return measure(*given, **more)
 
     grid = {**GRID, "batch": [3]}
     monkeypatch.setattr(module, "_measure", interrupted)
@@ -151,7 +151,7 @@ def test_a_drafter_of_a_file_is_measured_until_the_file_changes(drafter_file, tm
 def test_an_interrupted_study_says_how_to_continue(tmp_path, capsys, monkeypatch):
     path = tmp_path / "study.toml"
     path.write_text('prompts_of_each = 1\nfolder = "records"\n[load]\nthreads = 1', encoding="utf-8")
-    monkeypatch.setattr(module, "_measure", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(module, "_measure", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["study", str(path)]) == 130
     assert "interrupted; the same command continues" in capsys.readouterr().err
 

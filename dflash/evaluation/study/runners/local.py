@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from dflash.decode.drafting.drafter import Strategy
 from dflash.evaluation.measuring import n_warm_up
 from dflash.evaluation.prompt_sets import Case
-from dflash.evaluation.row import timed
+from dflash.evaluation.row import seconds_of, timed
 from dflash.evaluation.study.record import setup_of, strategy_setup
 from dflash.evaluation.study.runners.base import PARTS, steps_of
 from dflash.evaluation.study.runners.context import FillerText, repeated
@@ -59,6 +59,10 @@ class LocalRunner:
 
 
 def _row(generation: Generation) -> Values:
-    steps = [(len(step.tokens), step.accepted, step.draft.depth) for step in generation.steps if step.tokens]
+    steps = [
+        (len(step.tokens), step.accepted, step.draft.depth, round(seconds_of(step), 6))
+        for step in generation.steps
+        if step.tokens
+    ]
     seconds = {f"{part}_seconds": sum(getattr(step, part) for step in timed(generation)) for part in PARTS}
     return {**of_request(generation), **steps_of(generation.tokens, steps), **seconds}

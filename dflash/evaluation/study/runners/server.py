@@ -22,6 +22,9 @@ _ENVIRONMENT = ("commit", "python", "system", "packages", "variables")
 _MODEL = ("bytes", "pending", "threads", "prefix_cache", "sha256")
 """Values of a record that servers do not give."""
 
+_STEP = ("tokens", "accepted", "depth", "seconds")
+"""Values of a step in the columns of a row."""
+
 
 class ServerRunner:
     """A server of dflash as a `Runner`. Requests are streams with records of their steps.
@@ -145,7 +148,7 @@ class ServerRunner:
             "finish_reason": reason,
             "seed": body["seed"],
             "interventions": n_interventions,
-            **steps_of(token_ids, [(step["tokens"], step["accepted"], step["depth"]) for step in steps]),
+            **steps_of(token_ids, [tuple(step[name] for name in _STEP) for step in steps]),
             **{f"{part}_seconds": sum(step[f"{part}_seconds"] for step in steps[1:]) for part in PARTS},
         }
 
