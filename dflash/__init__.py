@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dflash.generation.recovery.tool_stall import ToolStall
     from dflash.generation.result import Generation
     from dflash.lm import LM
+    from dflash.model.export import export_draft
 
 __all__ = [
     "LM",
@@ -98,6 +99,7 @@ __all__ = [
     "compare",
     "diagnose",
     "environment",
+    "export_draft",
     "golden",
     "load",
     "load_prompts",
@@ -111,6 +113,7 @@ _LAZY = {
     "diagnose": "dflash.evaluation.features",
     "environment": "dflash.evaluation.environment",
     "load_prompts": "dflash.evaluation.prompt_sets",
+    "export_draft": "dflash.model.export",
     "Study": "dflash.evaluation.study",
     "study": "dflash.evaluation.study",
     "Comparison": "dflash.evaluation.comparison",

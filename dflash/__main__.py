@@ -13,7 +13,7 @@ from dflash.distribution import mixture
 from dflash.errors import DFlashError, did_you_mean
 from dflash.standard_streams import guarded
 
-COMMANDS = ("run", "chat", "info", "bench", "study", "capture", "warmup", "serve", "completion")
+COMMANDS = ("run", "chat", "info", "bench", "study", "capture", "export", "warmup", "serve", "completion")
 """Commands; each is a module of `dflash.cli`."""
 
 MODELS = ("demo", "demo-draft")

@@ -43,11 +43,12 @@ _SIGMOID: dict[str, tuple[Any, ...]] = {
 class RopeScaling:
     """Scaling of the rotary embedding to a longer context.
 
-    kind: ``"linear"`` or ``"yarn"``.
+    kind: ``"linear"``, ``"yarn"``, or ``"llama3"``, which only drafts have: targets have their factors in a tensor.
     factor: factor by which the context grows.
     original_context: context length before scaling, in tokens.
     attn_factor: factor of cosine and sine with YaRN.
-    ext_factor, beta_fast, beta_slow: other settings of YaRN.
+    ext_factor: another setting of YaRN.
+    beta_fast, beta_slow: turns over the original context from which on a pair is unchanged, and up to which it is scaled.
     """
 
     kind: str

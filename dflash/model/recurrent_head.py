@@ -122,6 +122,10 @@ class RecurrentHead:
         """Record that `n_rows` rows were accepted; return True if the head has read them already, never on the CPU."""
         return False
 
+    def last_read(self, state: State, features: Any, row: int) -> Floats:  # noqa: ARG002
+        """Return the features (1, F) of a row that the head has read ahead; never called on the CPU."""
+        raise AssertionError("`record_accepted` returned False")
+
     def read(self, state: State, tokens: Ints, features: Floats) -> None:
         """Read the next tokens (m,) of a sequence with the target's features (m, F) of the positions before them.
 

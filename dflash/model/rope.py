@@ -39,8 +39,8 @@ def model_frequencies(config: Config, weights: TargetTensors) -> tuple[NDArray[n
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     """Return radians per position of each rotated pair, and a gain for cosine and sine.
 
-    Returns inv_freq: float32 (n_rot / 2,); ``base ** (-2 j / n_rot)``, divided by the factor with linear scaling. With YaRN,
-        slow pairs are divided, fast pairs are unchanged, and pairs between are blended.
+    Returns inv_freq: float32 (n_rot / 2,); ``base ** (-2 j / n_rot)``, divided by the factor with linear scaling. With YaRN
+        and in Llama 3, slow pairs are divided, fast pairs are unchanged, and pairs between are blended.
     Returns gain: 1, except with YaRN.
     Raises FormatError if the base is too small for the scaling.
 
@@ -56,6 +56,11 @@ def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
         return inv_freq, 1.0
     if scaling.kind == "linear":
         return (inv_freq / np.float32(scaling.factor)).astype(np.float32), 1.0
+
+    if scaling.kind == "llama3":
+        turns = scaling.original_context * inv_freq / np.float32(2 * math.pi)
+        share = np.clip((turns - scaling.beta_slow) / (scaling.beta_fast - scaling.beta_slow), 0, 1)
+        return (inv_freq * ((1 - share) / scaling.factor + share)).astype(np.float32), 1.0
 
     smallest = RopeScaling.smallest_base(scaling)
     if config.rope_base < smallest:

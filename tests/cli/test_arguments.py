@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import re
 
 import pytest
 from eagle_heads import CASES, write_speculators
@@ -236,6 +237,14 @@ def test_info_of_a_draft(capsys):
     about = json.loads(capsys.readouterr().out)
     assert draft_as_text(about) == text.rstrip("\n")
     assert about["memory"]["weights"] == sum(part["bytes"] for part in about["quantization"].values())
+
+
+def test_export(capsys, tmp_path):
+    head = str(write_speculators(tmp_path / "head"))
+    assert main(["export", head, str(tmp_path / "out"), "--layout", "specforge"]) == 0
+    assert re.fullmatch(r"\S+/out: eagle3, [\d.]+ \w+, layout of specforge\n", capsys.readouterr().out)
+    assert main(["export", head, str(tmp_path / "out")]) == 1
+    assert "holds a model already" in capsys.readouterr().err
 
 
 def test_info_of_an_eagle_head(capsys, tmp_path):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from dflash.generation.stream import Stream
     from dflash.lm import LM
     from dflash.model.cuda.draft import DeviceBlockDraft
+    from dflash.model.cuda.heads import DeviceEagleHead, DeviceMtpHead
     from dflash.model.cuda.model import DeviceModel
-    from dflash.model.cuda.mtp import DeviceMtpHead
     from dflash.model.model import Model
     from dflash.model.protocols.device_drafter import DeviceDrafter
 
@@ -32,9 +32,9 @@ def overlapping(gpu: DeviceModel, ahead: AheadToy) -> list[OverlappingModel]:
     return [gpu, ahead]
 
 
-def device_drafters(block: DeviceBlockDraft, head: DeviceMtpHead) -> list[DeviceDrafter]:
-    """Only a type checker calls this: both can be launched ahead."""
-    return [block, head]
+def device_drafters(block: DeviceBlockDraft, head: DeviceMtpHead, eagle: DeviceEagleHead) -> list[DeviceDrafter]:
+    """Only a type checker calls this: all can be launched ahead."""
+    return [block, head, eagle]
 
 
 def results(lm: LM) -> None:

@@ -14,6 +14,8 @@ from dflash.model.rope import inverse_frequencies
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "rope_scaling.json").read_text())
 
+LLAMA3 = [1.0, 0.19392276, 0.0032114461, 0.0021665706, 0.0013718937, 0.00017850779, 9.5562122e-05, 3.0689259e-07]
+
 
 def scaling_of(**keys):
     found = {f"x.rope.scaling.{name}": value for name, value in keys.items()}
@@ -27,6 +29,14 @@ def test_scaled_frequencies(case):
     inv_freq, gain = inverse_frequencies(config)
     np.testing.assert_allclose(inv_freq, np.array(case["inv_freq"]), rtol=1e-6)
     assert gain == pytest.approx(case["gain"], rel=1e-6)
+
+
+def test_frequencies_of_llama_3():
+    """Those of Llama 3.1 as Transformers 5.19 computes them: fast pairs as they are, slow ones divided by 8."""
+    scaling = RopeScaling("llama3", 8.0, 8192, 1.0, 1.0, 4.0, 1.0)
+    inv_freq, gain = inverse_frequencies(SimpleNamespace(n_rot=128, rope_base=5e5, rope_scaling=scaling))
+    np.testing.assert_allclose(inv_freq[[0, 8, 28, 29, 30, 34, 35, 63]], LLAMA3, rtol=2e-6)
+    assert gain == 1
 
 
 def test_plain_frequencies():

@@ -14,6 +14,7 @@ from dflash.model.eagle.load import load_eagle
 from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
+    from dflash.model.cuda.heads import DeviceEagleHead
     from dflash.model.eagle.head import EagleHead
     from dflash.model.protocols.target import TargetModel
 
@@ -46,6 +47,6 @@ class Eagle3(HeadDrafter):
     draft_vocab: int | None = None
     __repr__ = spelled
 
-    def load(self, model: TargetModel) -> EagleHead:
+    def load(self, model: TargetModel) -> EagleHead | DeviceEagleHead:
         """Load the head."""
         return load_eagle(loaded_model(model), self.file, draft_vocab=self.draft_vocab)

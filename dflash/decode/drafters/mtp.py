@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
-    from dflash.model.cuda.mtp import DeviceMtpHead
+    from dflash.model.cuda.heads import DeviceEagleHead, DeviceMtpHead
     from dflash.model.eagle.head import EagleHead
     from dflash.model.mtp import MtpHead
     from dflash.model.protocols.device_drafter import DraftTrees
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dflash.model.state.host_arrays import HostArrays
     from dflash.model.state.sequence_state import State
 
-    Head = MtpHead | DeviceMtpHead | EagleHead
+    Head = MtpHead | DeviceMtpHead | EagleHead | DeviceEagleHead
 
 DEPTH = 3
 """Default number of draft tokens: each costs a pass of the head and is accepted less often than the one before it."""
@@ -226,8 +226,8 @@ class _HeadState(ModelDrafterState):
             self.all_read()
         n, features = self.count_rows(rows), self.draft_model.features_of(out)
         if self.draft_model.record_accepted(self.state, features, n):
-            last = range(len(features))[rows][-1] if isinstance(rows, slice) else rows[-1]
-            self.unread, self.is_read = features[last : last + 1], True
+            last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
+            self.unread, self.is_read = self.draft_model.last_read(self.state, features, last), True
             return
         self.unread = self.draft_model.extended(self.state, self.unread, features, rows)
         if len(self.unread) > PENDING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import FormatError, NotFound
-from dflash.model.draft.files.safetensors import SafeTensors
+from dflash.model.draft.files.safetensors import Entry, SafeTensors, write_safetensors
 
 FORMAT = "dflash-features-1"
 
@@ -57,19 +57,8 @@ def write(path: Path, record: Recorded, kind: str) -> None:
         values = values.clip(-_MOST, _MOST) if kind == "f16" else values
         arrays[f"layer.{layer}"] = name, np.ascontiguousarray(values, dtype)
     texts = {"name": record.name, "category": record.category, "settings": record.settings}
-    header: dict[str, object] = {"__metadata__": {"format": FORMAT, "prompt": str(record.n_prompt), **texts}}
-    end = 0
-    for key, (stored, array) in arrays.items():
-        header[key] = {"dtype": stored, "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
-        end += array.nbytes
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for _, array in arrays.values():
-            file.write(array.data)
-    part.replace(path)
+    entries = {key: Entry(array.shape, stored, array.reshape(-1).view(np.uint8)) for key, (stored, array) in arrays.items()}
+    write_safetensors(path, entries, {"format": FORMAT, "prompt": str(record.n_prompt), **texts})
 
 
 def read(path: Path) -> Recorded:

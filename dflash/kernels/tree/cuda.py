@@ -192,12 +192,12 @@ class GatherTop1:
     ids: candidates, most probable first; starts at the first row to copy.
     apart: distance between consecutive rows in elements.
     out: int32 (R,); receives the tokens.
+    targets: int32 (V,), optional; target token id of each draft token id.
     """
 
-    def __init__(self, ids: GpuArray, apart: int, out: GpuArray) -> None:
-        self._run = kernel(_HERE / "gather_top1.cu", "gather_top1", dependent=True).bind(
-            1, MOST, (ids, apart, out, len(out))
-        )
+    def __init__(self, ids: GpuArray, apart: int, out: GpuArray, *, targets: GpuArray = None) -> None:
+        made = kernel(_HERE / "gather_top1.cu", "gather_top1", dependent=True)
+        self._run = made.bind(1, MOST, (ids, apart, targets, out, len(out)))
 
     def __call__(self, stream: Stream = None) -> None:
         """Copy the tokens of all rows."""

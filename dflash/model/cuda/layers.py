@@ -31,9 +31,12 @@ class LayerContext(NamedTuple):
 
 
 class LayerNorms(NamedTuple):
-    """Norms of a block: before its mixer and before its feed forward; None for experts, whose op contains the norm."""
+    """Norms of a block: before its mixer and before its feed forward; None for experts, whose op contains the norm.
 
-    mixer: Norm
+    The mixer has none where other launches make its input.
+    """
+
+    mixer: Norm | None
     ffn: Norm | None
 
     @classmethod
@@ -67,13 +70,14 @@ class LinearAttention:
 class FullAttention:
     """Softmax attention over the whole text; in a gated architecture each head's output is multiplied by a gate.
 
-    Reads `normed`, adds to `stream`.
+    Reads `normed`, or whatever `project` reads, which writes `query`, `key` and `value`; adds to `stream`.
     """
 
-    def __init__(self, parts: LayerContext, cache: tuple[GpuArray, GpuArray], norms: LayerNorms) -> None:
+    def __init__(
+        self, parts: LayerContext, cache: tuple[GpuArray, GpuArray], norms: LayerNorms, project: Op | None = None
+    ) -> None:
         weights, config, s, ops = parts
-        projections = [weights.matrix(f"attn_{part}.weight") for part in "qkv"]
-        self.project = ops.linear(s.normed, projections, [s.query, s.key, s.value], before=norms.mixer)
+        self.project = project or self._of_normed(parts, norms)
         k, v = cache
         gains, bias = head_norms(weights, config), weights.attention_bias(config)
         rotated = s.rotated.reshape(s.n_rows, config.heads, config.head_size)
@@ -83,6 +87,12 @@ class FullAttention:
         self.attend = ops.attention(rotated, cache, s.attended, gate)
         self.rotate_and_attend = ops.attention_of_row(self.rotate, self.attend)
         self.output = ops.add(s.attended, weights.matrix("attn_output.weight"), s.stream, behind=norms.ffn)
+
+    @staticmethod
+    def _of_normed(parts: LayerContext, norms: LayerNorms) -> Op:
+        weights, _, s, ops = parts
+        projections = [weights.matrix(f"attn_{part}.weight") for part in "qkv"]
+        return ops.linear(s.normed, projections, [s.query, s.key, s.value], before=norms.mixer)
 
     def __call__(self, n: int) -> None:
         """Launch for `n` rows."""

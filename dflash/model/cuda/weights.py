@@ -82,9 +82,9 @@ class DeviceWeights(Generic[H]):
         """Return a matrix, converted from float32 to float16; only for multiplies, which round it anyway."""
         return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
 
-    def sides(self, name: str) -> tuple[PackedWeight, PackedWeight]:
-        """Return the left and the right half of a matrix."""
-        return self._once(f"{name} in sides", lambda: tuple(map(self._packed, _sides(self.host.matrix(name)))))
+    def columns(self, name: str, n: int) -> tuple[PackedWeight, ...]:
+        """Return a matrix cut into `n` parts of equal width."""
+        return self._once(f"{name} in {n}", lambda: tuple(map(self._packed, _columns(self.host.matrix(name), n))))
 
     def __contains__(self: "DeviceWeights[Any]", name: str) -> bool:
         return name in self.host
@@ -157,17 +157,13 @@ def _fill_flat(fill: Callable[..., None], raw: Any, stream: Stream) -> None:
     fill(raw.reshape(-1), stream=stream)
 
 
-def _sides(matrix: Matrix) -> tuple[Matrix, Matrix]:
-    middle = matrix.shape[1] // 2
-    parts: tuple[NDArray[Any], NDArray[Any]]
-    if middle % BLOCKS[matrix.type].elements:
-        values = matrix.unpacked()
-        parts, kind = (values[:, :middle], values[:, middle:]), "F32"
-    else:
-        n = matrix.row_bytes // 2
-        parts, kind = (matrix.data[:, :n], matrix.data[:, n:]), matrix.type
-    left, right = (np.ascontiguousarray(part).view(np.uint8) for part in parts)
-    return Matrix(left, kind, f"{matrix.name} left"), Matrix(right, kind, f"{matrix.name} right")
+def _columns(matrix: Matrix, n: int) -> list[Matrix]:
+    values: NDArray[Any] = matrix.data
+    kind = matrix.type
+    if matrix.shape[1] // n % BLOCKS[kind].elements:
+        values, kind = matrix.unpacked(), "F32"
+    parts = [np.ascontiguousarray(part).view(np.uint8) for part in np.split(values, n, axis=1)]
+    return [Matrix(part, kind, f"{matrix.name} part {i}") for i, part in enumerate(parts)]
 
 
 def _rounded(matrix: Matrix) -> Matrix:

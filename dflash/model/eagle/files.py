@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, RopeScaling
-from dflash.model.draft.files.folder import JsonKeys, refuse_other_layers, rope_keys, rope_scaling, slides
+from dflash.model.draft.files.folder import LAYER, JsonKeys, refuse_other_layers, rope_keys, rope_scaling, slides
 from dflash.model.draft.files.gguf_dialects import MAX_HEAD_SIZE, MAX_HEADS
 from dflash.model.draft.files.names import Shapes, match_shapes
 from dflash.model.draft.files.open_draft import PARTS, settings_of
@@ -51,8 +51,8 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     Raises Unsupported if the head has layers that dflash does not run.
     """
     top = JsonKeys(config)
-    exported = "transformer_layer_config" in top
-    keys = JsonKeys(config, top.object("transformer_layer_config"), top.object("eagle_config"))
+    exported = LAYER in top
+    keys = JsonKeys(config, top.object(LAYER), top.object("eagle_config"))
     n_layers = keys.integer("num_hidden_layers", 1, high=MAX_BLOCKS)
     if n_layers != 1:
         raise Unsupported(f"EAGLE-3 heads of {n_layers} layers are not run, only of one")

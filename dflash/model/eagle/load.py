@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from dflash.errors import Unsupported
 from dflash.model.draft.files.source import Source
-from dflash.model.draft.vocabulary import vocabulary
+from dflash.model.draft.vocabulary import common, vocabulary
 from dflash.model.eagle.config import EagleConfig
 from dflash.model.eagle.files import check_tensors, open_eagle
 from dflash.model.eagle.head import EagleHead
@@ -13,11 +13,14 @@ from dflash.model.loading.hub import resolve
 from dflash.model.loading.short_memory import memory_errors
 
 if TYPE_CHECKING:
+    from dflash.model.cuda.heads import DeviceEagleHead
     from dflash.model.cuda.model import DeviceModel
     from dflash.model.model import Model
 
 
-def load_eagle(model: "Model | DeviceModel", name: str | os.PathLike[str], *, draft_vocab: int | None = None) -> EagleHead:
+def load_eagle(
+    model: "Model | DeviceModel", name: str | os.PathLike[str], *, draft_vocab: int | None = None
+) -> "EagleHead | DeviceEagleHead":
     """Load the EAGLE-3 head of a model.
 
     model: the target, whose embedding the head uses unless it has its own.
@@ -36,7 +39,10 @@ def load_eagle(model: "Model | DeviceModel", name: str | os.PathLike[str], *, dr
             config = _fitted(config, source, model)
             known = vocabulary(source, model, draft_vocab)
             if model.device == "cuda":
-                raise Unsupported("EAGLE-3 heads run on the CPU")
+                from dflash.model.cuda.heads import DeviceEagleHead
+
+                some = common(model) if draft_vocab is None and not known.own else ()
+                return DeviceEagleHead(model, config, source, known=known, common=some)
             embedding = source.matrix("token_embd.weight") if source.has("token_embd.weight") else model.embedding
             output = source.matrix("output.weight") if source.has("output.weight") else model.output
             return EagleHead(model, config, source, embedding, output, known=known)

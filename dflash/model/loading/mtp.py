@@ -16,8 +16,8 @@ from dflash.model.runnable import refuse_sizes
 from dflash.model.weights import Weights
 
 if TYPE_CHECKING:
+    from dflash.model.cuda.heads import DeviceMtpHead
     from dflash.model.cuda.model import DeviceModel
-    from dflash.model.cuda.mtp import DeviceMtpHead
     from dflash.model.cuda.weights import DeviceWeights
     from dflash.model.model import Model
 
@@ -62,7 +62,7 @@ def _head(
 ) -> "MtpHead | DeviceMtpHead":
     block, known = weights.block(config.n_layers), first(model, n)
     if model.device == "cuda":
-        from dflash.model.cuda.mtp import DeviceMtpHead
+        from dflash.model.cuda.heads import DeviceMtpHead
 
         return DeviceMtpHead(model, block, config, file, known=known, common=common(model) if n is None else ())
     assert isinstance(block, Weights), "weights of a model on the CPU"

@@ -52,7 +52,7 @@ class DeviceDrafter(Protocol):
     """Draft model on a GPU that drafts for several sequences in one pass, also before their last tokens are known.
 
     `LaunchDraft` names one; the state of its request is a state of this drafter. Implemented by
-    `dflash.model.cuda.draft.DeviceBlockDraft` and `dflash.model.cuda.mtp.DeviceMtpHead`.
+    `dflash.model.cuda.draft.DeviceBlockDraft` and `dflash.model.cuda.heads.DeviceMtpHead`.
     """
 
     @property

@@ -12,14 +12,18 @@ from dflash.model.draft.config import DraftConfig, default_target_layer_ids
 from dflash.model.draft.files.gguf_dialects import MAX_CONV, MAX_HEAD_SIZE, MAX_HEADS, MAX_RANK, MAX_TOP, refuse_lilicorr
 from dflash.model.gguf.keys import Keys
 
-_KINDS = {
+KINDS = {
     "DFlashDraftModel": "dflash",
     "DFlash2DraftModel": "dflash2",
     "DSparkDraftModel": "dspark",
     "DFlashSpeculator": "dflash",
     "DSparkSpeculator": "dspark",
 }
-"""Kind of draft by class name. Configurations of speculators count inputs of layers, the others count outputs."""
+"""Kind of draft by class name."""
+
+LAYER = "transformer_layer_config"
+"""Key of the sizes of a layer, which only configurations of speculators have. They count inputs of layers of the target, the
+others count outputs."""
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
@@ -59,11 +63,11 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     Raises Unsupported if the model is not a draft of a known kind.
     """
     top = JsonKeys(config)
-    name, kind = _class(top)
+    kind = _kind(top)
     inner = top.object("dflash_config")
     refuse_lilicorr({**config, **inner})
-    exported = name.endswith("Speculator")
-    keys = JsonKeys(inner, config, *([top.object("transformer_layer_config")] if exported else []))
+    exported = LAYER in top
+    keys = JsonKeys(inner, config, top.object(LAYER))
     refuse_other_layers(keys)
     _refuse_other_heads(keys)
     n_layers = keys.integer("num_hidden_layers", high=MAX_BLOCKS)
@@ -95,14 +99,14 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     )
 
 
-def _class(top: JsonKeys) -> tuple[str, str]:
+def _kind(top: JsonKeys) -> str:
     names = top.value("architectures")
     name = names[0] if isinstance(names, list) and names else names
     if isinstance(name, str) and "eagle" in name.lower():
         raise Unsupported("config.json is of an EAGLE-3 head: use it with eagle3 or eagle3-tree")
-    if not isinstance(name, str) or name not in _KINDS:
-        raise Unsupported(f"config.json is of {name!r:.60}, which is no draft that dflash runs: {', '.join(_KINDS)}")
-    return name, _KINDS[name]
+    if not isinstance(name, str) or name not in KINDS:
+        raise Unsupported(f"config.json is of {name!r:.60}, which is no draft that dflash runs: {', '.join(KINDS)}")
+    return KINDS[name]
 
 
 def refuse_other_layers(keys: JsonKeys) -> None:
@@ -164,20 +168,24 @@ def rope_scaling(keys: JsonKeys) -> RopeScaling | None:
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind in {"default", "mrope"}:  # sections of positions differ for images only
         return None
-    if kind not in {"linear", "yarn"}:
-        raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear' or 'yarn'")))
+    if kind not in {"linear", "yarn", "llama3"}:
+        raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear', 'yarn' or 'llama3'")))
     factor = rope.number("factor", low=1, high=1e6)
     min_beta = MIN_YARN_BETA if kind == "yarn" else 0
     original = rope.integer("original_max_position_embeddings", None)
-    return RopeScaling(
+    fast, slow = ("high_freq_factor", "low_freq_factor") if kind == "llama3" else ("beta_fast", "beta_slow")
+    scaling = RopeScaling(
         kind=kind,
         factor=factor,
         original_context=keys.integer("max_position_embeddings") if original is None else original,
         attn_factor=rope.number("attention_factor", 1 + 0.1 * math.log(factor), low=0, high=1e6),
         ext_factor=1.0,
-        beta_fast=rope.number("beta_fast", 32.0, low=min_beta, high=1e6),
-        beta_slow=rope.number("beta_slow", 1.0, low=min_beta, high=1e6),
+        beta_fast=rope.number(fast, 4.0 if kind == "llama3" else 32.0, low=min_beta, high=1e6),
+        beta_slow=rope.number(slow, 1.0, low=min_beta, high=1e6),
     )
+    if kind == "llama3" and scaling.beta_fast <= scaling.beta_slow:
+        raise rope.wrong(fast, scaling.beta_fast, f"more than {slow}, {scaling.beta_slow:g}")
+    return scaling
 
 
 def _extras(keys: JsonKeys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -196,4 +204,4 @@ def _extras(keys: JsonKeys, kind: str, shapes: Mapping[str, tuple[int, ...]]) ->
             "from_anchor": bool(keys.flag("sample_from_anchor", default=True)),
             "has_confidence": bool(keys.flag("enable_confidence_head", default="conf_proj.weight" in shapes)),
         }
-    return {}
+    return {"from_anchor": bool(keys.flag("sample_from_anchor", default=False))}

@@ -20,29 +20,32 @@ _FORKED = (
 )
 
 
-_TORCH = (
-    (r"fc\.weight", "fc.weight"),
-    (r"hidden_norm\.weight", "enc.output_norm.weight"),
-    (r"norm\.weight", "output_norm.weight"),
-    (r"layers\.(\d+)\.input_layernorm\.weight", r"blk.\1.attn_norm.weight"),
-    (r"layers\.(\d+)\.hidden_norm\.weight", r"blk.\1.hidden_norm.weight"),
-    (r"layers\.(\d+)\.post_attention_layernorm\.weight", r"blk.\1.ffn_norm.weight"),
-    (r"layers\.(\d+)\.self_attn\.([qkv])_proj\.weight", r"blk.\1.attn_\2.weight"),
-    (r"layers\.(\d+)\.self_attn\.o_proj\.weight", r"blk.\1.attn_output.weight"),
-    (r"layers\.(\d+)\.self_attn\.([qk])_norm\.weight", r"blk.\1.attn_\2_norm.weight"),
-    (r"layers\.(\d+)\.mlp\.(gate|up|down)_proj\.weight", r"blk.\1.ffn_\2.weight"),
-    (r"layers\.(\d+)\.attention_conv\.base_kernel", r"blk.\1.attn_conv_base"),
-    (r"layers\.(\d+)\.attention_conv\.kernel_projection\.weight", r"blk.\1.attn_conv_proj.weight"),
-    (r"layers\.(\d+)\.mlp_conv\.base_kernel", r"blk.\1.ffn_conv_base"),
-    (r"layers\.(\d+)\.mlp_conv\.kernel_projection\.weight", r"blk.\1.ffn_conv_proj.weight"),
-    (r"candidate_selector\.(predecessor|successor)_codebook(?:\.weight)?", r"selector_\1.weight"),
-    (r"candidate_selector\.hidden_projection\.weight", "selector_hidden.weight"),
-    (r"markov_head\.markov_w([12])\.weight", r"markov_w\1.weight"),
-    (r"confidence_head\.proj\.(weight|bias)", r"conf_proj.\1"),
-    (r"embed_tokens\.weight", "token_embd.weight"),
-    (r"lm_head\.weight", "output.weight"),
-    (r"(d2t|t2d)", r"\1"),
-)
+_TORCH = {
+    "fc.weight": "fc.weight",
+    "hidden_norm.weight": "enc.output_norm.weight",
+    "norm.weight": "output_norm.weight",
+    "embed_tokens.weight": "token_embd.weight",
+    "lm_head.weight": "output.weight",
+    "layers.#.input_layernorm.weight": "blk.#.attn_norm.weight",
+    "layers.#.hidden_norm.weight": "blk.#.hidden_norm.weight",
+    "layers.#.post_attention_layernorm.weight": "blk.#.ffn_norm.weight",
+    "layers.#.self_attn.o_proj.weight": "blk.#.attn_output.weight",
+    **{f"layers.#.self_attn.{part}_proj.weight": f"blk.#.attn_{part}.weight" for part in "qkv"},
+    **{f"layers.#.self_attn.{part}_norm.weight": f"blk.#.attn_{part}_norm.weight" for part in "qk"},
+    **{f"layers.#.mlp.{part}_proj.weight": f"blk.#.ffn_{part}.weight" for part in ("gate", "up", "down")},
+    "layers.#.attention_conv.base_kernel": "blk.#.attn_conv_base",
+    "layers.#.attention_conv.kernel_projection.weight": "blk.#.attn_conv_proj.weight",
+    "layers.#.mlp_conv.base_kernel": "blk.#.ffn_conv_base",
+    "layers.#.mlp_conv.kernel_projection.weight": "blk.#.ffn_conv_proj.weight",
+    **{f"candidate_selector.{part}_codebook.weight": f"selector_{part}.weight" for part in ("predecessor", "successor")},
+    **{f"candidate_selector.{part}_codebook": f"selector_{part}.weight" for part in ("predecessor", "successor")},
+    "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
+    **{f"markov_head.markov_w{i}.weight": f"markov_w{i}.weight" for i in (1, 2)},
+    **{f"confidence_head.proj.{part}": f"conf_proj.{part}" for part in ("weight", "bias")},
+}
+"""Canonical names by those in safetensors files; ``#`` is the number of a layer."""
+
+_PUBLISHED = {canonical: name for name, canonical in _TORCH.items()}
 
 OPTIONAL = ("token_embd.weight", "output.weight", "d2t", "conf_proj.bias")
 _NOT_NEEDED = ("t2d",)
@@ -51,12 +54,26 @@ _NOT_NEEDED = ("t2d",)
 
 def canonical(name: str, *, torch: bool) -> str:
     """Return the canonical name of a tensor; `torch` says that the file is a safetensors file."""
-    bare = re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model.")) if torch else name
-    for pattern, meant in _TORCH if torch else _FORKED:
-        match = re.fullmatch(pattern, bare)
+    if torch:
+        return _renamed(re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model.")), _TORCH)
+    for pattern, meant in _FORKED:
+        match = re.fullmatch(pattern, name)
         if match:
             return match.expand(meant)
-    return bare
+    return name
+
+
+def published(name: str) -> str:
+    """Return the name in a safetensors file of a tensor with this canonical name."""
+    return _renamed(name, _PUBLISHED)
+
+
+def _renamed(name: str, table: Mapping[str, str]) -> str:
+    """Look a name up without the number of its layer; names that are not in the table stay as they are."""
+    number = re.search(r"(?<=\.)\d+(?=\.)", name)
+    layer = number[0] if number else ""
+    key = name[: number.start()] + "#" + name[number.end() :] if number else name
+    return table[key].replace("#", layer) if key in table else name
 
 
 def kind_of(names: Collection[str]) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import mmap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeGuard
 
@@ -70,6 +71,23 @@ class SafeTensors:
         body = np.frombuffer(data, np.uint8)[8 + size :]
         tensors = {name: _entry(f"{path.name}: tensor {quoted(name)}", entries[name], body) for name in entries}
         return cls(path, tensors, header.get("__metadata__"))
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Entry], metadata: Mapping[str, str]) -> None:
+    """Write a file, whole or not at all."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, entry in tensors.items():
+        header[name] = {"dtype": entry.type, "shape": entry.shape, "data_offsets": [end, end + entry.data.nbytes]}
+        end += entry.data.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for entry in tensors.values():
+            file.write(np.ascontiguousarray(entry.data).data)
+    part.replace(path)
 
 
 def open_folder(folder: Path) -> list[SafeTensors]:

@@ -67,6 +67,10 @@ class Source:
         """Return True if the file holds the tensor."""
         return name in self._entries
 
+    def entry(self, name: str) -> Entry:
+        """Return a tensor as it is in the file."""
+        return self._entries[name]
+
     def matrix(self, name: str) -> Matrix:
         """Return a matrix (R, K), packed and memory-mapped."""
         entry = self._entries[name]

@@ -119,9 +119,13 @@ def test_rotation():
     assert got == RopeScaling("yarn", 4.0, 1024, 1 + 0.1 * math.log(4), 1.0, 32.0, 1.0)
     told = from_json(SMALL, rope_scaling=yarn | {"attention_factor": 1.0}).rope_scaling
     assert told.attn_factor == 1
-    for wrong in ("llama3", "dynamic", "longrope"):
+    for wrong in ("mystery", "dynamic", "longrope"):
         with pytest.raises(Unsupported, match=wrong):
             from_json(SMALL, rope_scaling={"rope_type": wrong, "factor": 2.0})
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 1024}
+    assert from_json(SMALL, rope_scaling=llama3).rope_scaling.beta_fast == 4
+    with pytest.raises(FormatError, match=r"high_freq_factor' is 1\.0, must be more than low_freq_factor, 1"):
+        from_json(SMALL, rope_scaling=llama3 | {"high_freq_factor": 1.0})
     with pytest.raises(FormatError, match="rope_theta"):
         from_json(SMALL, rope_theta=None)
 

@@ -1,12 +1,13 @@
-"""Draft loop of an MTP head on a GPU: one pass over unread tokens, then one per further draft token, in one graph."""
+"""Draft loop of a head on a GPU: one pass over unread tokens, then one per further draft token, in one graph."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from dflash.kernels.arrays import GpuArray
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.linear.cuda import BUCKETS, DecodeLinear
@@ -16,26 +17,89 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
 from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, draft_arrays
+from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury
-from dflash.model.cuda.mtp.block import MtpContext, Reading
+from dflash.model.cuda.ops import Op
+from dflash.model.cuda.scratch_arena import ScratchArena
+from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
+from dflash.model.draft.vocabulary import Vocabulary
+from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 
 MOST = 8
 """Most draft tokens below each other; each takes a pass of the head."""
 
 
+class Reading(Protocol):
+    """Launches that read tokens together with the hidden states of the positions before them.
+
+    stream: float32 (N, D); output of the block, before the last norm.
+    """
+
+    stream: GpuArray
+
+    def __call__(self, n: int) -> None:
+        """Launch for `n` rows."""
+
+
+class BlockContext(NamedTuple):
+    """Parts of a head from which the launches of its block are made.
+
+    weights: weights of the block.
+    config: sizes of the block.
+    embedding: embedding, usually that of the target.
+    pools: keys and values of the block.
+    scratch: memory whose content lasts no longer than a pass.
+    """
+
+    weights: DeviceWeights[Any]
+    config: Config
+    embedding: PackedWeight
+    pools: Pools
+    scratch: ScratchArena
+
+
+class HeadContext(NamedTuple):
+    """Parts of a head from which its draft loop is built.
+
+    block: parts of the block.
+    output: LM head.
+    norm: float32 (D,); gain of the last norm.
+    known: draft vocabulary.
+    common: smaller draft vocabularies, from fewer to more tokens.
+    reading: ``reading(batch, hidden)`` makes the launches for a batch, whose arrays are named like those of a `DeviceBatch`,
+        and hidden states float32 (N, D) of the positions before its rows.
+    n_sources: arrays of the target that hold the features of a position.
+    project: ``project(sources=, counts=, row=, hidden=)`` makes the launch that writes hidden states of rows from the
+        target's features; None if the features are the hidden states.
+    normed_output: whether the next position reads the output of the last norm instead of its input.
+    """
+
+    block: BlockContext
+    output: PackedWeight
+    norm: Any
+    known: Vocabulary
+    common: Sequence[Vocabulary]
+    reading: Callable[[SimpleNamespace, GpuArray], Reading]
+    n_sources: int = 1
+    project: Callable[..., Op] | None = None
+    normed_output: bool = True
+
+
 class LoopGraphKey(NamedTuple):
     """Key of a captured graph.
 
     rows: rows that are read.
+    features: whether hidden states are made from the target's features first.
     texts, depth: number of sequences, and of draft positions for each.
     chains: whether only the likeliest token of each position is needed.
     draft_vocab: index of the smaller draft vocabulary; None for the full one.
     """
 
     rows: int
+    features: bool
     texts: int
     depth: int
     chains: bool
@@ -59,28 +123,41 @@ class DraftLoop:
 
     pages: most pages of a sequence.
     arrays: inputs of a pass: arrays of `context_shapes`; ``pages`` (S, P), ``row_params`` (S, words), ``outlines`` (S, 4);
-        ``sources``, the address of the trunk's hidden rows; ``alone`` (2,), counts of the later passes; ``next`` (MOST, S),
-        positions at which draft tokens are read.
+        ``sources``, addresses of the rows of hidden states, or of the target's features; ``alone`` (2,), counts of the later
+        passes; ``next`` (MOST, S), positions at which draft tokens are read.
     ids, scores: candidates; those of one position lie together.
     out: draft trees in the layout of `dflash.kernels.tree.cuda`.
+    last_hidden: float32 (S, D) or None; hidden state that the last row of each sequence has read, if it was made from the
+        target's features.
     """
 
-    def __init__(self, parts: MtpContext, pages: int) -> None:
-        self._parts, s, width = parts, SEQUENCES, parts.config.width
-        shapes = {"pages": (s, pages), "row_params": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE), "sources": (2,)}
-        self.arrays = a = DeviceArrays(**context_shapes(), **shapes, alone=(2,), next=(MOST, s))
+    def __init__(self, parts: HeadContext, pages: int) -> None:
+        self._parts, s, config, scratch = parts, SEQUENCES, parts.block.config, parts.block.scratch
+        width = config.width
+        shapes = {"pages": (s, pages), "row_params": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE)}
+        each = {"sources": (2 * parts.n_sources,), "alone": (2,), "next": (MOST, s)}
+        self.arrays = a = DeviceArrays(**context_shapes(), **shapes, **each)
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
         own = {
             name: getattr(a, name) for name in ("counts", "row_starts", "sequence", "parent", "depth", "length", "position")
         }
         hidden = device.empty(PENDING, width)
-        self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, hidden)
+        sources = a.sources.view(np.uint64)
+        self._take = Features(sources[:1], a.counts, a.row, width, hidden)
+        self._project: Op | None = None
+        self.last_hidden: Any = None
+        if parts.project is not None:
+            self._project = parts.project(sources=sources, counts=a.counts, row=a.row, hidden=hidden)
+            self.last_hidden = device.empty(s, width)
+            self._keep_last = Features(_address(hidden), a.counts, a.last, width, self.last_hidden, which=1)
         batch = SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room)
-        self._logits = parts.scratch.alloc(s, parts.config.n_vocab)
-        self._reading = reading = Reading(parts, batch, hidden)
-        stream = device.array(np.array([reading.stream.data.ptr], np.uint64))
+        ids = parts.known.targets if parts.known.own else None
+        self._targets = None if ids is None else device.array(ids)
+        self._n_logits = config.n_vocab if ids is None else len(ids)
+        self._logits = scratch.alloc(s, self._n_logits)
+        self._reading = reading = parts.reading(batch, hidden)
         self._last, self._seen = device.empty(s, width), device.empty(s, width)
-        self._take_last = Features(stream, a.counts, a.last, width, self._last, which=1)
+        self._take_last = Features(_address(reading.stream), a.counts, a.last, width, self._last, which=1)
         self._wanted = device.empty(s, width, dtype=np.float16)
         self._known = parts.known, *parts.common
         self._heads = [
@@ -90,8 +167,8 @@ class DraftLoop:
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
         self.out = draft_arrays(s)
-        found = (self.ids, self.scores), self._largest
-        self._grow, self._grow_largest = (BuildTree(*pair, a.outlines, self.out, apart=s) for pair in found)
+        self._grow = BuildTree(self.ids, self.scores, a.outlines, self.out, apart=s)
+        self._grow_largest = BuildTree(*self._largest, a.outlines, self.out, apart=s, targets=self._targets)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
         fixed = {"row_starts": every, "sequence": every[:s], "parent": none - 1, "depth": none}
         self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
@@ -102,24 +179,24 @@ class DraftLoop:
     def lay(
         self,
         states: Sequence[State],
-        hidden: GpuArray,
+        sources: Sequence[GpuArray],
         requests: Sequence[DeviceDraftRequest[State]] = (),
         *,
         follows: bool = False,
     ) -> None:
-        """Upload pages of the sequences, the address of the trunk's rows, and the requests.
+        """Upload pages of the sequences, addresses of the rows of hidden states or features, and the requests.
 
         The caller has written the other inputs to ``arrays.host``. With `follows`, a kernel writes them on the device, and
         an upload equal to the last one is skipped.
         """
-        laid = [tuple(state.pages) for state in states], hidden.data.ptr, list(requests)
+        laid = [tuple(state.pages) for state in states], [array.data.ptr for array in sources], list(requests)
         if follows and laid == self._laid:
             return
         host = self.arrays.host
         host.alone[:] = len(states)
         for i, state in enumerate(states):
             host.pages[i, : len(state.pages)] = state.pages
-        host.sources.view(np.uint64)[0] = hidden.data.ptr
+        host.sources.view(np.uint64)[: len(sources)] = laid[1]
         if requests:
             describe(host.row_params, [request.params for request in requests])
             for i, request in enumerate(requests):
@@ -128,18 +205,24 @@ class DraftLoop:
         self._laid = laid if follows else None
 
     def prepare(
-        self, n_rows: int, requests: Sequence[DeviceDraftRequest[State]] = (), *, candidates: bool = False
+        self,
+        n_rows: int,
+        requests: Sequence[DeviceDraftRequest[State]] = (),
+        *,
+        candidates: bool = False,
+        features: bool = False,
     ) -> LoopGraphKey:
         """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key for `run`.
 
-        With `candidates`, the graph finds all candidates of each position.
+        With `candidates`, the graph finds all candidates of each position; with `features`, it reads features of the target.
         """
         depth = max((request.positions for request in requests), default=0)
         greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
         for t in range(len(self._steps), depth):
             self._bind(t)
         rows = next(bucket for bucket in BUCKETS if bucket >= n_rows)
-        size = LoopGraphKey(rows, len(requests), depth, greedy and not candidates, shared_draft_vocab(requests))
+        projects = features and self._project is not None
+        size = LoopGraphKey(rows, projects, len(requests), depth, greedy and not candidates, shared_draft_vocab(requests))
         self._graphs.prepare(size)
         return size
 
@@ -148,25 +231,34 @@ class DraftLoop:
         self._graphs(size)
 
     def _bind(self, t: int) -> None:
-        s, a, source = SEQUENCES, self.arrays, self._last
+        s, a, source, parts = SEQUENCES, self.arrays, self._last, self._parts
         part, picks, read = slice(t * s, (t + 1) * s), None, None
         if t:
             tokens, where, before = device.zeros(s, dtype=np.int32), a.next[t - 1], slice((t - 1) * s, t * s)
-            picks = GatherTop1(self.ids[before], POOL, tokens), GatherTop1(self._largest[0][before], 1, tokens)
+            of_all = GatherTop1(self.ids[before], POOL, tokens)
+            picks = of_all, GatherTop1(self._largest[0][before], 1, tokens, targets=self._targets)
             own = {"counts": a.alone, "length": where, "position": where, "tokens": tokens, "max_rows": s}
-            read = Reading(self._parts, SimpleNamespace(**self._fixed, **own), self._seen)
+            above = self._steps[t - 1].read
+            stream = self._last if above is None else above.stream
+            read = parts.reading(SimpleNamespace(**self._fixed, **own), self._seen if parts.normed_output else stream)
             source = read.stream
-        norm = RmsNorm(source, self._parts.norm, self._parts.config.norm_eps, half=self._wanted, full=self._seen)
+        full = {"full": self._seen} if parts.normed_output else {}
+        norm = RmsNorm(source, parts.norm, parts.block.config.norm_eps, half=self._wanted, **full)
         out, largest = ((ids[part], scores[part]) for ids, scores in ((self.ids, self.scores), self._largest))
-        candidates = FindCandidates(self._logits, a.row_params, a.next[t], each=1, shift=1, out=out)
+        about: dict[str, Any] = {"each": 1, "shift": 1, "out": out, "targets": self._targets}
+        candidates = FindCandidates(self._logits, a.row_params, a.next[t], **about)
         self._steps.append(_LoopStep(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
 
     def _launch(self, size: LoopGraphKey) -> None:
         which = 0 if size.draft_vocab is None else 1 + size.draft_vocab
         head = self._heads[which]
-        if len(self._known[which]) < self._parts.config.n_vocab:
+        if len(self._known[which]) < self._n_logits:
             bury(self._logits[: size.texts])
-        self._take(size.rows)
+        if size.features and self._project is not None:
+            self._project(size.rows)
+            self._keep_last(size.texts)
+        else:
+            self._take(size.rows)
         self._reading(size.rows)
         if size.depth == 0:
             return
@@ -184,3 +276,8 @@ class DraftLoop:
         self.arrays.counts.fill(0)
         self.arrays.alone.fill(0)
         self._laid = None
+
+
+def _address(array: GpuArray) -> GpuArray:
+    """Return the address of an array, as an array on the device."""
+    return device.array(np.array([array.data.ptr], np.uint64))
