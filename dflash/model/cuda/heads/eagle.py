@@ -24,7 +24,7 @@ from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.ops import Op, Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
-from dflash.model.draft.files.source import DraftLayerWeights, Source
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.eagle.config import EagleConfig
 from dflash.model.rope import inverse_frequencies
@@ -135,13 +135,16 @@ class DeviceEagleHead(DeviceRecurrentHead):
         block = config.block(model.config.context)
         super().__init__(model, block, common)
         with device.device_errors("the EAGLE-3 head"), Staging(model.threads) as staging:
-            own, layer = DeviceWeights(source, staging), DeviceWeights(DraftLayerWeights(source, 0), staging)
+            own = DeviceWeights(source, staging)
             output = "token_embd.weight" if model.config.tied else "output.weight"
             embedding, head = (
                 own.matrix(name) if source.has(name) else model.weights.matrix(shared)
                 for name, shared in (("token_embd.weight", "token_embd.weight"), ("output.weight", output))
             )
-            parts, n = BlockContext(layer, block, embedding, self.pools, model.scratch()), len(config.target_layer_ids)
+            parts, n = (
+                BlockContext(own.block(0), block, embedding, self.pools, model.scratch()),
+                len(config.target_layer_ids),
+            )
             project, reading = partial(EagleFeatures, own, config), partial(EagleReading, parts, config)
             about: dict[str, Any] = {"n_sources": n, "project": project, "normed_output": config.normed_output}
             norm = own.vector("output_norm.weight")
