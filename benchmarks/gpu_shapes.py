@@ -16,8 +16,8 @@ from gpu_linear import COLD, random_tiles
 from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.linear import cuda, tile_config
+from dflash.kernels.linear.shapes_without_clusters import WARPS
 from dflash.kernels.linear.tile_config import tile_bytes
-from dflash.kernels.linear.unclustered import WARPS
 
 MULTIPLIES = {
     "attn_qkv, gate": ((("Q4_K", 16480),), 5120),

@@ -62,7 +62,7 @@ def test_tools_reach_the_template(lm):
     assert "Oslo" in text
 
 
-def test_text_ids_and_messages_are_told_apart(lm):
+def test_text_ids_and_messages_are_distinguished(lm):
     ids = lm.tokenizer.encode("def add(a, b):")
     from_text, from_ids = lm.generate("def add(a, b):", max_tokens=8), lm.generate(ids, max_tokens=8)
     assert from_text.tokens == from_ids.tokens == lm.generate(np.array(ids), max_tokens=8).tokens

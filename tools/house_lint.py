@@ -27,6 +27,11 @@ PHRASES = re.compile(
 )
 """Private words; the glossary in CONTRIBUTING.md has the field's word for each."""
 
+NAMES = re.compile(
+    r"(?<![a-z])(guess(es|ed|er|ers|ing)?|told|untold|heard|lent|bury|buried|plant|odds|bets)(?![a-z])", re.IGNORECASE
+)
+"""The same words as parts of identifiers, in Python files, tests and benchmarks, and in CUDA files."""
+
 MAX_FILES = 16
 LARGE_FOLDERS = {
     "dflash/kernels/sample",
@@ -47,6 +52,7 @@ def main() -> int:
     sources = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
     findings = [
         *(finding for path, text in sources.items() for finding in language(path, text)),
+        *identifiers(),
         *headers(),
         *pages(),
         *duplicates(sources),
@@ -73,6 +79,21 @@ def language(path: Path, text: str) -> Iterator[str]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and (found := PHRASES.search(token.string)):
             yield f"{where}:{token.start[0]}: {found[0]!r}"
+
+
+def identifiers() -> Iterator[str]:
+    """Findings about names of Python and CUDA files, tests and benchmarks included."""
+    for folder in ("dflash", "tests", "benchmarks", "examples"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if found := NAMES.search(path.name):
+                yield f"{path.relative_to(ROOT)}: {found[0]!r}"
+            for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+                if token.type == tokenize.NAME and (found := NAMES.search(token.string)):
+                    yield f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string!r}"
+    for path in sorted([*PACKAGE.rglob("*.cu"), *PACKAGE.rglob("*.cuh")]):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if found := NAMES.search(line.partition("//")[0]):
+                yield f"{path.relative_to(ROOT)}:{number}: {found[0]!r}"
 
 
 def headers() -> Iterator[str]:

@@ -88,7 +88,7 @@ class _Line:
             self._next = now + _LOG_TICK
 
     def close(self) -> None:
-        """Remove the line; in a log, write how many kernels were compiled if a line told of them."""
+        """Remove the line; in a log, write how many kernels were compiled if a line announced them."""
         if self._redrawn:
             if self._drawn:
                 self._redraw("")

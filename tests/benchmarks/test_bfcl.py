@@ -60,7 +60,7 @@ def test_one_call_of_the_function_is_wanted():
     assert bfcl.fault_of(CASE, strict_answer, [right]) == "missing"
 
 
-def test_requests():
+def test_a_case_becomes_a_request_without_being_changed():
     free, strict = (bfcl.body_of(CASE, mode, "m") for mode in ("free", "strict"))
     assert (free["tool_choice"], strict["tool_choice"]) == ("auto", "required")
     (tool,) = free["tools"]

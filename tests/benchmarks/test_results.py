@@ -40,7 +40,7 @@ def exists(named):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_page(path):
+def test_each_table_of_a_page_has_a_command_that_exists(path):
     text = path.read_text("utf-8")
     assert text.count("\n") <= MOST_LINES
     for commands in commands_above_tables(text):

@@ -151,7 +151,7 @@ def test_an_interrupt_keeps_what_is_there(capsys, monkeypatch, pools):
     assert "cancelled" in capsys.readouterr().err
 
 
-def test_info(capsys):
+def test_info_prints_what_the_description_holds(capsys):
     assert main(["info", "demo"]) == 0
     text = capsys.readouterr().out
     for word in ("qwen35", "Q4_K", "Q6_K", "KV cache", "NFC", "tools", "threads", "mtp[:DEPTH]", "min:N, stall[:TOOL]"):
@@ -263,7 +263,7 @@ def test_info_of_an_eagle_head(capsys, tmp_path):
     assert draft_as_text(json.loads(capsys.readouterr().out)) == text.rstrip("\n")
 
 
-def test_bench(capsys, monkeypatch):
+def test_bench_prints_text_and_json(capsys, monkeypatch):
     """Measurements are printed as text and as JSON."""
     measure, measured = bench.measure, []
 
@@ -348,7 +348,7 @@ def test_a_recovery_is_reported(capsys):
     ("words", "message"),
     [
         ("--recover stal", "recover: 'stal' is not one of empty, loop[:BODY], min:N, stall[:TOOL]"),
-        ("--strategy guess", "guess"),
+        ("--strategy nonsense", "nonsense"),
         ("--recover min:x", "recover: 'min:x' is not one of"),
     ],
 )

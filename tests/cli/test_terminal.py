@@ -63,7 +63,7 @@ def test_all_other_text_stays():
 
 
 @both
-def test_generated_text(monkeypatch, terminal):
+def test_escape_sequences_of_generated_text_are_made_visible(monkeypatch, terminal):
     """Also where an escape sequence is cut between two pieces."""
     output = redirect(monkeypatch, terminal)
     pieces = ["one\n", "\x1b", "[2J", "two", C1]

@@ -58,10 +58,10 @@ def test_an_error_is_one_sentence(capsys, words):
 
 
 def test_the_folder_is_the_one_that_holds_code(tmp_path, monkeypatch):
-    from dflash.kernels import code_cache
+    from dflash.kernels.compile_cache import cache as compile_cache
 
-    monkeypatch.setattr(code_cache, "spare_folder", lambda name: tmp_path / "spare" / name)
-    cache = code_cache.CodeCache(tmp_path / "own")
+    monkeypatch.setattr(compile_cache, "spare_folder", lambda name: tmp_path / "spare" / name)
+    cache = compile_cache.CodeCache(tmp_path / "own")
     assert cache.used_folder == tmp_path / "own"
     (tmp_path / "spare" / "own").mkdir(parents=True)
     assert cache.used_folder == tmp_path / "spare" / "own"

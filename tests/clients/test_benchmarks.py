@@ -90,7 +90,7 @@ def read_json(folder, pattern):
 
 
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
-def test_guidellm(route, run, tokenizer, tmp_path):
+def test_guidellm_gets_outputs_of_the_length_it_asks_for(route, run, tokenizer, tmp_path):
     """Each output has the length that was asked for, beyond end tokens."""
     sessions, _ = run(
         "guidellm",
@@ -115,7 +115,7 @@ def test_guidellm(route, run, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_aiperf(kind, run, tokenizer, tmp_path):
+def test_aiperf_measures_all_its_requests(kind, run, tokenizer, tmp_path):
     sessions, _ = run(
         "aiperf",
         [
@@ -162,7 +162,7 @@ def test_aiperf_replays_traces_of_agents(run, tokenizer, tmp_path):
     assert {session.n_tokens for session in sessions if session.finish_reason == "length"} == {1, N_OUTPUT}  # 1: its warm-up
 
 
-def test_lm_eval(run, lm, tokenizer, tmp_path):
+def test_lm_eval_gets_the_log_likelihoods_of_the_library(run, lm, tokenizer, tmp_path):
     """Log-likelihoods are those of the library; texts are generated up to a line break."""
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))

@@ -40,7 +40,7 @@ def pair(target, draft):
 
 
 def steps_of(model, draft, prompt, output, shape):
-    """Tokens of each step if the target says what was recorded: the longest way through the guesses, and one more."""
+    """Tokens of each step if the target says what was recorded: the longest way through the draft tokens, and one more."""
     text, at = [*prompt, *output], len(prompt)
     end, state, target = min(at + NEW_TOKENS, len(text)), draft.state(), model.state()
     span = Span(target, np.array(text, np.int32), chain(len(text)), prefill=True, logits=False)
@@ -50,8 +50,8 @@ def steps_of(model, draft, prompt, output, shape):
     found = []
     while at + 1 < end:
         (candidates,) = draft.propose([DraftRequest(state, text[at], n, SampleParams(), width)])
-        guesses, node, kept = shape.draft(candidates, 63), -1, 1
-        while at + kept + 1 < len(text) and (node := guesses.child(node, text[at + kept])) >= 0:
+        draft_tokens, node, kept = shape.draft(candidates, 63), -1, 1
+        while at + kept + 1 < len(text) and (node := draft_tokens.child(node, text[at + kept])) >= 0:
             kept += 1
         draft.read(state, features, slice(at, at + kept))
         found.append(kept)
@@ -87,7 +87,7 @@ def test_the_packaged_pair():
 
 @pytest.mark.skipif(not (FOLDER / "draft").exists(), reason="DFLASH_DEMO names no folder with the draft")
 @pytest.mark.parametrize("name", SHAPES)
-def test_all_prompts(name):
+def test_accepted_tokens_of_all_prompts_are_as_recorded(name):
     model, draft = pair(FOLDER / "demo-bf16.gguf", FOLDER / "draft")
     found, recorded = ({kind: [] for kind in KINDS} for _ in range(2))
     for prompt in RECORDED["prompts"]:

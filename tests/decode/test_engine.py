@@ -97,8 +97,8 @@ def test_nothing_to_write():
     toy = Toy(context=3)
     engine = Engine(toy)
     session = engine.add(Session(PROMPT, max_tokens=0))
-    ((told, step),) = engine.step()
-    assert (told, step.finish, session.finish_reason, session.output_ids) == (session, "length", "length", [])
+    ((of, step),) = engine.step()
+    assert (of, step.finish, session.finish_reason, session.output_ids) == (session, "length", "length", [])
     assert toy.forwards == []
 
 
@@ -238,7 +238,7 @@ def test_times_and_counts():
 
 @dataclass(frozen=True)
 class Counted(Drafter):
-    """Guesses nothing that is right, wants to see some layers, and notes whom it is asked about together."""
+    """Drafts nothing that is right, wants to see some layers, and notes whom it is asked about together."""
 
     wanted: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""No guess changes a text: every drafter in every shape, however tokens are picked, alone and in company."""
+"""No draft token changes a text: every drafter in every shape, however tokens are picked, alone and in company."""
 
 from dataclasses import replace
 
@@ -34,11 +34,11 @@ TINY = [
 
 
 @pytest.mark.parametrize(("prompt", "name"), UNITS)
-def test_the_demo(prompt, name):
+def test_every_drafter_gives_the_plain_output_of_the_demo(prompt, name):
     assert_unit("cpu", prompt, name)
 
 
-def test_ties_are_told_from_differences():
+def test_ties_are_no_differences():
     model, session = demo().model, Session(PROMPTS[0], max_tokens=5)
     (tokens,) = run(model, session)
     assert margin(model, session, 4, tokens[4]) < 1e-4
@@ -47,8 +47,8 @@ def test_ties_are_told_from_differences():
 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("settings", SAMPLINGS.values(), ids=SAMPLINGS)
-def test_random_models(name, settings):
-    """Where a model is its own small model, sampled guesses are right."""
+def test_every_drafter_gives_the_plain_output_of_random_models(name, settings):
+    """Where a model is its own small model, sampled draft tokens are right."""
     model, file = load(name, kv="f16"), str(path_of(name))
     strategies = [
         Strategy(PromptLookup(min_ngram=1)),
@@ -64,8 +64,8 @@ def test_random_models(name, settings):
 
 
 @pytest.mark.parametrize("kind", drafts.KINDS)
-def test_random_drafts(kind, tmp_path, monkeypatch):
-    """Guesses that are right by chance alone change nothing either."""
+def test_random_drafts_give_the_plain_output(kind, tmp_path, monkeypatch):
+    """Drafts that are right by chance alone change nothing either."""
     model = load("qwen35-r2-untied-F32", kv="f16")
     config = model.config
     sizes = {"width": config.width, "n_vocab": config.n_vocab, "mask": 5, "target_layer_ids": (0, config.n_layers - 1)}

@@ -87,7 +87,7 @@ def test_what_a_strategy_is_not_made_of(drafter, shape, message):
         Strategy(drafter, shape)
 
 
-def test_words():
+def test_names_list_every_word():
     assert words_of(" first(lookup:4,  mtp-tree:8,adaptive(dflash)) ") == [
         "first",
         "lookup",

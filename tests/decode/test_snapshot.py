@@ -27,7 +27,7 @@ OPEN = []
 
 @dataclass(frozen=True)
 class Learns(Drafter):
-    """Guesses from what it has seen, whatever the text is: the more it knows, the longer its guesses."""
+    """Drafts from what it has seen, whatever the text is: the more it knows, the longer its draft tokens."""
 
     remembers: bool = True
 
@@ -70,10 +70,10 @@ def broken_off(model, strategy, n_steps, prompt=PROMPT, chunk=2):
     session = engine.add(Session(prompt, strategy=strategy, sampling=SAMPLING, max_tokens=N))
     for _ in range(n_steps):
         engine.step()
-    snapshot, text, n_told = session.snapshot(), list(session.token_ids), len(session.steps)
+    snapshot, text, n_steps_before = session.snapshot(), list(session.token_ids), len(session.steps)
     while engine.busy:
         engine.step()
-    return session, snapshot, text, n_told
+    return session, snapshot, text, n_steps_before
 
 
 def run(toy, prompt, prefix, strategy=None, **settings):
@@ -85,13 +85,13 @@ def run(toy, prompt, prefix, strategy=None, **settings):
 @pytest.mark.parametrize("n_steps", [1, 2, 3, 4, 9])
 def test_a_session_continues_with_the_same_tokens_and_drafts(n_steps):
     toy, strategy = Toy(), Strategy(Learns())
-    first, snapshot, text, n_told = broken_off(toy, strategy, n_steps)
+    first, snapshot, text, n_steps_before = broken_off(toy, strategy, n_steps)
     assert snapshot.token_ids == text[: snapshot.length]
     for _ in range(2):
         again = run(toy, text, snapshot, strategy, max_tokens=N - (len(text) - len(PROMPT)))
         assert again.token_ids == first.token_ids
         assert sum(step.prefilled for step in again.steps) == len(text) - 1 - snapshot.length
-        left = [(step.draft, step.tokens) for step in first.steps[n_told:] if step.tokens]
+        left = [(step.draft, step.tokens) for step in first.steps[n_steps_before:] if step.tokens]
         assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
         assert any(len(draft) for draft, _ in left)
     snapshot.close()
@@ -152,11 +152,11 @@ def test_drafters_of_the_demo_continue_with_the_same_drafts(drafter):
     prompt = [int(token) for token in np.random.default_rng(2).integers(0, 16000, 160)] * 2
     strategy = Strategy(drafter)
     for n_steps in (1, 3, 7):
-        first, snapshot, text, n_told = broken_off(model, strategy, n_steps, prompt, chunk=256)
+        first, snapshot, text, n_steps_before = broken_off(model, strategy, n_steps, prompt, chunk=256)
         again = run(model, text, snapshot, strategy, max_tokens=N - (len(text) - len(prompt)))
         snapshot.close()
         assert again.token_ids == first.token_ids
-        left = [(step.draft, step.tokens) for step in first.steps[n_told:] if step.tokens]
+        left = [(step.draft, step.tokens) for step in first.steps[n_steps_before:] if step.tokens]
         assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
         assert any(len(draft) for draft, _ in left)
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)

@@ -25,12 +25,12 @@ class HostToy(Toy):
 
 
 def test_lookups_and_trees_are_compiled_at_the_first_start(monkeypatch):
-    known, told = set(), []
+    known, stages = set(), []
     monkeypatch.setattr(warm_marker, "is_known", known.__contains__)
     monkeypatch.setattr(warm_marker, "remember", known.add)
     for _ in range(2):
-        warm(Engine(HostToy()), "a kind", told.append)
-    assert told.count("compiling drafts") == 1
+        warm(Engine(HostToy()), "a kind", stages.append)
+    assert stages.count("compiling drafts") == 1
     assert len(known) == 2
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
-from dflash.kernels.code_folder import cache_folder
+from dflash.kernels.compile_cache.folder import cache_folder
 from emulator import translate
 
 HERE = Path(__file__).parent

@@ -247,7 +247,7 @@ def test_files_that_are_none(tmp_path, text, message):
         dflash.load_prompts(tmp_path / "none.jsonl")
 
 
-def test_bench_compares(lm, monkeypatch, capsys, tmp_path):
+def test_bench_compares_strategies(lm, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(lm, "_finalizer", lambda: None)
     monkeypatch.setattr("dflash.load", lambda *_, **__: lm)
     path = tmp_path / "few.jsonl"

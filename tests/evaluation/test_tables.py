@@ -73,7 +73,7 @@ def test_categories_add_up_to_the_whole(found):
     assert repr(found) == text.partition("\n\n")[0]
 
 
-def test_data_frames(found):
+def test_data_frames_hold_the_measurements(found):
     pandas = pytest.importorskip("pandas")
     assert list(found.to_pandas().index) == STRATEGIES
     assert len(found.to_pandas("requests")) == 12

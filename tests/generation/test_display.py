@@ -84,7 +84,7 @@ def test_nothing_written_can_be_shown(steps):
     assert "0 tokens" in repr(empty)
 
 
-def test_numbers():
+def test_summaries_show_the_numbers_of_a_generation():
     shown = generation(DRAFTED)
     assert shown.tokens_per_step == 2
     assert shown.acceptance == 0.25

@@ -28,7 +28,7 @@ def peak():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
-def test_peak_memory():
+def test_peak_memory_stays_below_the_bound():
     """Kernels are compiled by the first run, the second finds them on the disk."""
     dflash.load("demo").close()
     used, weights_and_cache = peak()

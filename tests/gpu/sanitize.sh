@@ -93,7 +93,7 @@ declare -A cases=(
     [tree]="test_grow[False-ties]
         test_grow[True-fewer]
         test_grow_as_far_as_it_reaches
-        test_plant[far apart]
+        test_draft_trees_are_written_below_their_roots[far apart]
         test_walk[five]
         test_walk[three of five]
         test_features

@@ -11,7 +11,7 @@ from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.attention.cuda")
-row_cuda = pytest.importorskip("dflash.kernels.attention.cuda_row")
+row_cuda = pytest.importorskip("dflash.kernels.attention.cuda_fused_decode")
 rope_cuda = pytest.importorskip("dflash.kernels.rope.cuda")
 
 SHAPES = {

@@ -12,7 +12,7 @@ from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.attention.cuda")
-rows_of = pytest.importorskip("dflash.kernels.attention.cuda_rows")
+rows_of = pytest.importorskip("dflash.kernels.attention.cuda_fallback")
 gates_of = pytest.importorskip("dflash.kernels.attention.cuda_gate")
 
 KINDS = {"halves": np.float16, "float32": np.float32, "q8_0": np.int8, "q4_0": np.uint8}

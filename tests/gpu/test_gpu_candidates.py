@@ -12,7 +12,7 @@ cuda = pytest.importorskip("dflash.kernels.sample.cuda_candidates")
 device = pytest.importorskip("dflash.kernels.gpu.device")
 
 RNG = np.random.default_rng(3)
-LAWS = [
+PARAMS = [
     SampleParams(),
     SampleParams(1.0, seed=5),
     SampleParams(0.5, seed=-1),
@@ -37,16 +37,16 @@ def rows_of(n, vocab, kind):
 @pytest.mark.parametrize("kind", ["normal", "ties", "holes"])
 def test_candidates(vocab, kind):
     """The same tokens in the same order; scores but for the last bits of a sum over the vocabulary."""
-    each, n = 3, 3 * len(LAWS)
+    each, n = 3, 3 * len(PARAMS)
     rows, position = rows_of(n, vocab, kind), RNG.integers(0, 10_000, n).astype(np.int32)
-    laws = np.zeros((len(LAWS), cuda.LAW.itemsize // 4), np.int32)
-    cuda.describe(laws, LAWS)
-    op = cuda.FindCandidates(cupy.asarray(rows), cupy.asarray(laws), cupy.asarray(position), each=each, shift=2)
+    row_params = np.zeros((len(PARAMS), cuda.ROW_PARAMS.itemsize // 4), np.int32)
+    cuda.describe(row_params, PARAMS)
+    op = cuda.FindCandidates(cupy.asarray(rows), cupy.asarray(row_params), cupy.asarray(position), each=each, shift=2)
     for array in (op.ids, op.scores):
         array.fill(77)
     op(n)
     ids, scores = np.empty((n, POOL), np.int32), np.empty((n, POOL), np.float32)
-    by_row = [law for law in LAWS for _ in range(each)]
+    by_row = [law for law in PARAMS for _ in range(each)]
     sample.candidates(rows, by_row, (position + 2).tolist(), POOL, ids=ids, scores=scores)
     got = op.ids.get()
     np.testing.assert_array_equal(got, ids)
@@ -70,9 +70,9 @@ def test_largest(vocab, kind):
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nothing_to_propose(value):
     rows = np.full((2, 5000), value, np.float32)
-    laws = np.zeros((2, cuda.LAW.itemsize // 4), np.int32)
-    cuda.describe(laws, LAWS[:2])
-    op = cuda.FindCandidates(cupy.asarray(rows), cupy.asarray(laws), device.zeros(2, dtype=np.int32), each=1, shift=0)
+    row_params = np.zeros((2, cuda.ROW_PARAMS.itemsize // 4), np.int32)
+    cuda.describe(row_params, PARAMS[:2])
+    op = cuda.FindCandidates(cupy.asarray(rows), cupy.asarray(row_params), device.zeros(2, dtype=np.int32), each=1, shift=0)
     op(2)
     assert (op.ids.get() == -1).all()
     assert np.isneginf(op.scores.get()).all()
@@ -86,10 +86,10 @@ def test_rows_of_a_forward():
         .rows(9)
     )
     chosen, positions = [8, 1, 4], [30, 20, 1000]
-    laws = [LAWS[0], LAWS[4], LAWS[1]]
+    row_params = [PARAMS[0], PARAMS[4], PARAMS[1]]
     ids, scores = np.empty((3, 5), np.int32), np.empty((3, 5), np.float32)
-    sample.candidates(rows[chosen], laws, positions, 5, ids=ids, scores=scores)
+    sample.candidates(rows[chosen], row_params, positions, 5, ids=ids, scores=scores)
     for part, shift in ((logits, 0), (logits[1:], 1)):
-        got = part.candidates([row - shift for row in chosen], laws, positions, 5)
+        got = part.candidates([row - shift for row in chosen], row_params, positions, 5)
         np.testing.assert_array_equal(got[0], ids)
         np.testing.assert_allclose(got[1], scores, rtol=0, atol=2e-5)

@@ -1,4 +1,4 @@
-"""Guesses of the common tokens alone, on a GPU, while a text keeps to them: texts stay those of plain decoding."""
+"""Drafts of the common tokens alone, on a GPU, while a text keeps to them: texts stay those of plain decoding."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ def test_a_limit_is_kept_to_whatever_a_text_is(demo):
 @pytest.mark.parametrize("drafter", [DFlash(), MTP()], ids=["dflash", "mtp"])
 @pytest.mark.parametrize("shape", [Chain(), Tree(14)], ids=repr)
 def test_texts_are_those_of_plain_decoding(demo, plain, drafter, shape, rule, monkeypatch):
-    """Guesses are the same whether steps are launched ahead or not."""
+    """Drafts are the same whether steps are launched ahead or not."""
     (model, prompts), (sampling, text), steps = demo, plain, []
     for name, value in zip(("RECENT", "FEW"), rule, strict=True):
         monkeypatch.setattr(vocab_tracker, name, value)
@@ -98,8 +98,8 @@ def test_texts_are_those_of_plain_decoding(demo, plain, drafter, shape, rule, mo
         assert sum(session.n_accepted for session in sessions) > 0
         steps.append([[(step.tokens, step.accepted, step.draft.tokens.tolist()) for step in s.steps] for s in sessions])
     assert steps[0] == steps[1]
-    guesses = [token for session in steps[0] for step in session for token in step[2]]
-    kept_to = all(model.attachments[drafter].draft_vocabs[0].has(token) for token in guesses)
+    draft_tokens = [token for session in steps[0] for step in session for token in step[2]]
+    kept_to = all(model.attachments[drafter].draft_vocabs[0].has(token) for token in draft_tokens)
     assert kept_to == (rule[1] == rule[0])
     draft_vocab_steps = {n for session in sessions for n in session.draft_vocab_steps}
     sizes = [known.parts[0].stop for known in model.attachments[drafter].draft_vocabs]
@@ -127,6 +127,6 @@ def test_random_drafts_keep_to_them(demo, plain, kind, tmp_path, monkeypatch):
     for shape in (Chain(), Tree(14)):
         sessions = written(model, prompts, Strategy(drafter, shape), sampling)
         assert tokens(sessions) == text
-        guesses = [token for session in sessions for step in session.steps for token in step.draft.tokens.tolist()]
-        assert len(guesses) > 100
-        assert all(model.attachments[drafter].draft_vocabs[0].has(token) for token in guesses)
+        draft_tokens = [token for session in sessions for step in session.steps for token in step.draft.tokens.tolist()]
+        assert len(draft_tokens) > 100
+        assert all(model.attachments[drafter].draft_vocabs[0].has(token) for token in draft_tokens)

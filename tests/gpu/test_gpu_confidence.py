@@ -1,4 +1,4 @@
-"""On a GPU: capped numbers, and how far the guesses of a draft are to be trusted."""
+"""On a GPU: capped numbers, and how far the draft tokens of a draft are to be trusted."""
 
 from itertools import pairwise
 

@@ -79,15 +79,15 @@ def test_a_rule_that_sees_every_node(model, plain):
 
 
 @pytest.mark.parametrize("kind", ["right", "chain", "wrong"])
-def test_chains_of_guesses_change_nothing(model, plain, kind):
+def test_outputs_with_draft_chains_are_plain(model, plain, kind):
     texts = tuple((*range(5 + i, 40 + 3 * i), *text.tokens) for i, text in enumerate(plain))
-    same(plain, written(model, Strategy(Guesses(texts, kind, n_vocab=model.n_vocab))))
+    same(plain, written(model, Strategy(OracleDrafts(texts, kind, n_vocab=model.n_vocab))))
 
 
-class Guesses(Oracle):
+class OracleDrafts(Oracle):
     """An oracle that wants to see nothing of the model."""
 
     def start(self, session, model, snapshot=None):
-        guessing = super().start(session, model, snapshot)
-        guessing.capture, guessing.observe = (), lambda step, out, rows: None
-        return guessing
+        drafting = super().start(session, model, snapshot)
+        drafting.capture, drafting.observe = (), lambda step, out, rows: None
+        return drafting

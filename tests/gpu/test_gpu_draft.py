@@ -193,7 +193,7 @@ def test_pairs_of_candidates(model, second):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1", "T 0.8 cut"])
 @pytest.mark.parametrize("shape", [Chain(), Tree(12)], ids=repr)
 def test_pairs_make_texts(model, second, shape, sampling, monkeypatch):
-    """Nearly every guess of a random draft is wrong; texts are right, and guesses the same wherever they are shaped."""
+    """Outputs are plain though nearly all draft tokens are wrong, and draft tokens the same wherever they are shaped."""
     strategy, prompts = Strategy(DFlash(str(second[0])), shape), demo()[1][:2]
     steps = []
     for on_device in (True, False):
@@ -209,8 +209,8 @@ def test_pairs_make_texts(model, second, shape, sampling, monkeypatch):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
 @pytest.mark.parametrize("shape", [Chain(4), Tree(12, depth=4)], ids=repr)
-def test_a_small_model_guesses(model, shape, sampling):
-    """The demo for itself: along a chain all that it guesses is right, but what the end of a text cuts off."""
+def test_a_small_model_drafts_on_the_gpu(model, shape, sampling):
+    """The demo for itself: along a chain all that it proposes is right, but what the end of a text cuts off."""
     drafter, prompts = DraftModel("demo"), demo()[1][:2]
     sessions = written(model, prompts, Strategy(drafter, shape), sampling)
     assert tokens(sessions) == plain(sampling)[:2]
@@ -231,20 +231,20 @@ def test_a_small_model_guesses(model, shape, sampling):
     ids=["first of", "draft on the CPU", "adaptive", "adaptive with MTP"],
 )
 def test_drafters_that_take_turns(model, drafter, sampling):
-    """What was guessed ahead may be of no use in the next step."""
+    """What was drafted ahead may be of no use in the next step."""
     n_accepted = 0
     for prompts in (demo()[1][:1], demo()[1]):
         sessions = written(model, prompts, Strategy(drafter), sampling)
         assert tokens(sessions) == plain(sampling)[: len(prompts)]
         n_accepted += sum(session.n_accepted for session in sessions)
-    # who chooses may find that guesses do not pay where many texts share a step, but must have tried them in one
+    # who chooses may find that draft tokens do not pay where many texts share a step, but must have tried them in one
     assert n_accepted > 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
 @pytest.mark.parametrize("plan", ["....0", "0....................00", "01..10", "..?0?1..1?0", ".01"])
 def test_every_way_from_step_to_step(model, plan, sampling, monkeypatch):
-    """Plain steps and two drafters, that see all of them: the same guesses are right, launched ahead or not."""
+    """Plain steps and two drafters, that see all of them: the same draft tokens are right, launched ahead or not."""
     drafter, steps = Turns((DFlash(), MTP()), plan), []
     for prompts in (demo()[1][:1], demo()[1][:3]):
         for ahead in (True, False):
@@ -298,7 +298,7 @@ def test_several_texts_together(model, shape, sampling):
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
 @pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
 def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
-    """The same guesses, of which as many are right: launched ahead, launched step by step, and shaped on the host."""
+    """The same draft tokens, of which as many are right: launched ahead, launched step by step, and shaped on the host."""
     strategy, prompts = Strategy(DFlash(), shape), demo()[1][:2]
     steps = []
     for ahead, on_device in ((True, True), (False, True), (False, False)):
@@ -311,7 +311,7 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
     assert steps[0] == steps[2]
 
 
-def test_guesses_are_launched_ahead(model, monkeypatch):
+def test_drafts_are_launched_ahead(model, monkeypatch):
     draft, followed = model.attachments[DFlash()], []
     follow = draft.launch_ahead
     monkeypatch.setattr(draft, "launch_ahead", lambda *asked: followed.append(follow(*asked)) or followed[-1])
@@ -340,7 +340,7 @@ def test_end_tokens_and_observers(model):
 
 
 def test_rules_and_log_probabilities_see_the_same_text(model):
-    """What must be seen on the host is guessed step by step."""
+    """What must be seen on the host is drafted step by step."""
     sampling = Sampling(temperature=1.0, presence_penalty=0.5, seed=7, logprobs=2)
     prompts = demo()[1][:2]
     want = tokens(written(model, prompts, Plain(), sampling))

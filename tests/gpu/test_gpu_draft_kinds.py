@@ -81,7 +81,7 @@ def spark(tmp_path, **changes):
 
 
 @pytest.mark.parametrize("from_anchor", [True, False])
-def test_it_guesses_as_far_as_it_trusts_itself(tmp_path, from_anchor):
+def test_drafts_reach_as_far_as_their_confidence(tmp_path, from_anchor):
     path, config, weights = spark(tmp_path, from_anchor=from_anchor)
     got, oracle = proposed(path, config, weights)
     walk, _, held = oracle.walk(ANCHOR, config.block)
@@ -122,8 +122,8 @@ def test_pairs_of_a_walk(tmp_path, from_anchor):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
 @pytest.mark.parametrize("shape", [Chain(), Tree(12)], ids=repr)
-def test_texts_with_guesses_as_far_as_they_are_trusted(tmp_path, shape, sampling, monkeypatch):
-    """Texts are right though nearly every guess is wrong; but near their ends, guesses are what the host would shape."""
+def test_outputs_of_drafts_cut_by_confidence_are_plain(tmp_path, shape, sampling, monkeypatch):
+    """Outputs are plain though nearly all draft tokens are wrong; but near ends, drafts are what the host would shape."""
     model, prompts = demo()
     strategy, steps = Strategy(DFlash(str(spark(tmp_path)[0]), min_confidence=0.4), shape), []
     for on_device in (True, False):

@@ -1,4 +1,4 @@
-"""Drafts and MTP heads on a GPU that guess from some tokens: as on the CPU, and texts stay those of plain decoding."""
+"""Drafts and MTP heads on a GPU that draft from some tokens: as on the CPU, and texts stay those of plain decoding."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_all_tokens_are_as_good_as_no_limit():
 @pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
 @pytest.mark.parametrize("drafter", [DFlash(draft_vocab=N), MTP(draft_vocab=N)], ids=["dflash", "mtp"])
 def test_texts_are_those_of_plain_decoding(drafter, shape, sampling, monkeypatch):
-    """Guesses are of the tokens that are known, the same ones launched ahead, step by step, and shaped on the host."""
+    """Drafts are of the tokens that are known, the same ones launched ahead, step by step, and shaped on the host."""
     model, prompts = demo()
     strategy, steps = Strategy(drafter, shape), []
     strategy.drafter.prepare(model)
@@ -103,7 +103,7 @@ def test_candidates_of_a_head_are_the_best_of_all_that_are_known(law):
     state = model.state()
     hidden = model.forward([Span(state, tokens[:-1], chain(len(tokens) - 1), prefill=True, logits=False)]).hidden.copy()
     state.close()
-    every, some = (guessed(model, n, tokens[1:], hidden, law) for n in (model.n_vocab, N))
+    every, some = (drafted(model, n, tokens[1:], hidden, law) for n in (model.n_vocab, N))
     assert len(np.unique(some.ids)) == 64
     assert np.isin(some.ids, known).all()
     assert not np.isin(every.ids, known).all()
@@ -113,7 +113,7 @@ def test_candidates_of_a_head_are_the_best_of_all_that_are_known(law):
     assert np.ptp(apart) < 1e-2  # sums of K may be cut otherwise
 
 
-def guessed(model, n, tokens, hidden, law):
+def drafted(model, n, tokens, hidden, law):
     head = load_mtp(model, draft_vocab=n)
     assert head.draft_vocabs == ()
     state = head.state()

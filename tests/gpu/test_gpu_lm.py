@@ -44,9 +44,9 @@ def test_logits_and_perplexity(gpu):
     assert off.max() < 0.1
     exact = logits.astype(np.float64)
     total = np.log(np.exp(exact - exact.max(axis=1, keepdims=True)).sum(axis=1)) + exact.max(axis=1)
-    told = exact[np.arange(len(ids) - 1), ids[1:]] - total[:-1]
-    assert np.abs(gpu.log_probabilities(ids) - told).max() < 1e-4
-    assert gpu.perplexity(ids) == pytest.approx(np.exp(-told.mean()), rel=1e-5)
+    wanted = exact[np.arange(len(ids) - 1), ids[1:]] - total[:-1]
+    assert np.abs(gpu.log_probabilities(ids) - wanted).max() < 1e-4
+    assert gpu.perplexity(ids) == pytest.approx(np.exp(-wanted.mean()), rel=1e-5)
 
 
 def test_hidden_states(gpu, lm):

@@ -1,4 +1,4 @@
-"""No guess changes a text on a GPU: chains not at all, trees not but near a tie. DFLASH_LONG=1 writes long ones."""
+"""No draft token changes a text on a GPU: chains not at all, trees not but near a tie. DFLASH_LONG=1 writes long ones."""
 
 import pytest
 from lossless import PROMPTS, STRATEGIES, UNITS, N, assert_unit, compare, demo

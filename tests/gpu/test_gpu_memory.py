@@ -70,11 +70,11 @@ def test_gathered_outputs_that_grow_row_by_row_take_twice_their_size_at_most():
     assert sum(sizes) <= 2 * max(sizes) <= 2 * 2 * 199
 
 
-def test_lent():
+def test_pieces_of_a_scratch_arena_do_not_overlap():
     """Pieces do not overlap; what does not fit lies elsewhere."""
     memories = [cupy.zeros(1000, cupy.float32), cupy.zeros((3, 64), cupy.float16)]
-    lent = ScratchArena(memories)
-    pieces = [lent.alloc(10, 20), lent.alloc(1, 700), lent.alloc(90, dtype=cupy.uint16), lent.alloc(5000)]
+    arena = ScratchArena(memories)
+    pieces = [arena.alloc(10, 20), arena.alloc(1, 700), arena.alloc(90, dtype=cupy.uint16), arena.alloc(5000)]
     spans = sorted((piece.data.ptr, piece.data.ptr + piece.nbytes) for piece in pieces)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 

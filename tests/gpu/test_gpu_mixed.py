@@ -49,7 +49,7 @@ def mixed(strategies, sampling):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
 @pytest.mark.parametrize("strategies", MIXTURES.values(), ids=MIXTURES)
 def test_each_as_alone(strategies, sampling, monkeypatch):
-    """The same tokens, and the same guesses are right, as where nothing is begun before the host has looked."""
+    """The same tokens, and the same draft tokens are right, as where nothing is begun before the host has looked."""
     model, _ = demo()
     steps = []
     for ahead in (True, False):
@@ -61,15 +61,15 @@ def test_each_as_alone(strategies, sampling, monkeypatch):
 
 
 def test_drafts_are_launched_ahead(monkeypatch):
-    """In every step but the first and the last of a text there are guesses when they are asked for."""
+    """In every step but the first and the last of a text there are draft tokens when they are asked for."""
     model, _ = demo()
     DFlash().prepare(model)
     draft, taken = model.attachments[DFlash()], []
-    guess = draft.draft_on_device
+    propose = draft.draft_on_device
 
     def counted(wishes, anchors):
         ahead = draft._ahead
-        taken.append((found := guess(wishes, anchors)) is ahead)
+        taken.append((found := propose(wishes, anchors)) is ahead)
         return found
 
     monkeypatch.setattr(draft, "draft_on_device", counted)

@@ -8,7 +8,7 @@ from experts import random_experts
 from dflash.errors import KernelError
 from dflash.kernels.formats import Matrix
 from dflash.kernels.moe import SigmoidRouting, reference
-from dflash.kernels.moe.kind import MoeKind
+from dflash.kernels.moe.moe_kind import MoeKind
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.moe.cuda")

@@ -81,7 +81,7 @@ def prompts():
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
 @pytest.mark.parametrize("shape", [Chain(1), Chain(3), Chain(6), Tree(8, depth=3), Tree(20, depth=4)], ids=repr)
 def test_texts_are_those_of_plain_decoding(model, shape, sampling):
-    """Alone and together; guesses launched ahead, step by step, and shaped on the host: the same steps."""
+    """Alone and together; draft tokens launched ahead, step by step, and shaped on the host: the same steps."""
     want = tokens(written(model, prompts(), Plain(), sampling))
     strategy, steps = Strategy(MTP(), shape), []
     with pytest.MonkeyPatch.context() as patch:

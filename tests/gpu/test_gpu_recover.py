@@ -1,4 +1,4 @@
-"""Recoveries on the GPU: what they do to the demo's texts, whatever guesses, and what is left behind."""
+"""Recoveries on the GPU: what they do to the demo's texts, whatever drafts, and what is left behind."""
 
 import numpy as np
 import pytest

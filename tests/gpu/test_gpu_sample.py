@@ -16,7 +16,7 @@ RNG = np.random.default_rng(12)
 
 
 SIZES = [1, 2, 7, 63, 129, 1000, 4099, 20_000, 248_320]
-LAWS = [
+PARAMS = [
     SampleParams(),
     SampleParams(1.0, seed=5),
     SampleParams(1.0, floor=-1.5, seed=2**64 - 1),
@@ -42,11 +42,11 @@ def f32(law):
     return law if law.scale is None else law._replace(scale=float(np.float32(law.scale)))
 
 
-LAWS = [f32(law) for law in LAWS]
+PARAMS = [f32(law) for law in PARAMS]
 
 
 def rows_of(n, kind):
-    return logit_rows(RNG, len(LAWS), n, kind)
+    return logit_rows(RNG, len(PARAMS), n, kind)
 
 
 def sampler(rows):
@@ -62,13 +62,13 @@ def tokens(logits, asks, n):
 @pytest.mark.parametrize("kind", ["normal", "ties", "equal", "holes", "peaked", "masked"])
 def test_draws_are_those_of_the_cpu(n, kind):
     rows = rows_of(n, kind)
-    asks = [SampleRequest(law, i, [1000 + i]) for i, law in enumerate(LAWS)]
+    asks = [SampleRequest(law, i, [1000 + i]) for i, law in enumerate(PARAMS)]
     device = sampler(rows)
-    got = tokens(device, asks, len(LAWS))
+    got = tokens(device, asks, len(PARAMS))
     want = tokens_of_cpu(rows, asks)
-    wrong = [(LAWS[i], g, w) for i, (g, w) in enumerate(zip(got, want, strict=True)) if g != w]
+    wrong = [(PARAMS[i], g, w) for i, (g, w) in enumerate(zip(got, want, strict=True)) if g != w]
     assert not wrong
-    assert tokens(device, asks, len(LAWS)) == got, "two runs"
+    assert tokens(device, asks, len(PARAMS)) == got, "two runs"
 
 
 def tokens_of_cpu(rows, asks):
@@ -91,25 +91,25 @@ def test_argmax(n, n_rows):
 def test_an_infinite_logit():
     rows = rows_of(5000, "normal")
     rows[:, 77] = np.inf
-    asks = [SampleRequest(law, i, [7]) for i, law in enumerate(LAWS)]
-    assert tokens(sampler(rows), asks, len(LAWS)) == [77 if law.scale is None else -1 for law in LAWS]
+    asks = [SampleRequest(law, i, [7]) for i, law in enumerate(PARAMS)]
+    assert tokens(sampler(rows), asks, len(PARAMS)) == [77 if law.scale is None else -1 for law in PARAMS]
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nothing_to_draw(value):
-    rows = np.full((len(LAWS), 5000), value, np.float32)
-    asks = [SampleRequest(law, i, [7]) for i, law in enumerate(LAWS)]
-    assert tokens(sampler(rows), asks, len(LAWS)) == [-1] * len(LAWS)
-    assert tokens(sampler(rows), [SampleRequest(SampleParams(), 0, range(len(LAWS)))], len(LAWS)) == [-1] * len(LAWS)
+    rows = np.full((len(PARAMS), 5000), value, np.float32)
+    asks = [SampleRequest(law, i, [7]) for i, law in enumerate(PARAMS)]
+    assert tokens(sampler(rows), asks, len(PARAMS)) == [-1] * len(PARAMS)
+    assert tokens(sampler(rows), [SampleRequest(SampleParams(), 0, range(len(PARAMS)))], len(PARAMS)) == [-1] * len(PARAMS)
 
 
 def test_a_row_in_any_company():
     rows = rows_of(50_000, "normal")
-    together = tokens(sampler(rows), [SampleRequest(law, i, [i]) for i, law in enumerate(LAWS)], len(LAWS))
+    together = tokens(sampler(rows), [SampleRequest(law, i, [i]) for i, law in enumerate(PARAMS)], len(PARAMS))
     for i in (0, 1, 6, 11, 13):
-        assert tokens(sampler(rows[i : i + 1]), [SampleRequest(LAWS[i], 0, [i])], 1) == [together[i]]
+        assert tokens(sampler(rows[i : i + 1]), [SampleRequest(PARAMS[i], 0, [i])], 1) == [together[i]]
         many = np.concatenate([rows_of(50_000, "ties")[:3], rows[i : i + 1]])
-        asks = [SampleRequest(LAWS[13], 0, [0, 1, 2]), SampleRequest(LAWS[i], 3, [i])]
+        asks = [SampleRequest(PARAMS[13], 0, [0, 1, 2]), SampleRequest(PARAMS[i], 3, [i])]
         assert tokens(sampler(many), asks, 4)[3] == together[i]
 
 
@@ -126,7 +126,7 @@ def test_positions_and_seeds_are_of_a_row():
 def test_log_probabilities(n, kind):
     rows = rows_of(n, kind)[:6]
     rows = np.where(np.isnan(rows), -np.inf, rows).astype(np.float32)
-    laws = [
+    row_params = [
         SampleParams(n_top=0),
         SampleParams(n_top=1),
         f32(SampleParams(0.7, seed=3, n_top=5)),
@@ -134,9 +134,9 @@ def test_log_probabilities(n, kind):
         SampleParams(n_top=129),
         SampleParams(),
     ]
-    asks = [SampleRequest(law, i, [i]) for i, law in enumerate(laws)]
+    asks = [SampleRequest(law, i, [i]) for i, law in enumerate(row_params)]
     draws, host = sampler(rows).sample_rows(asks), HostSampleResult(rows, asks)
-    for i, law in enumerate(laws[:-1]):
+    for i, law in enumerate(row_params[:-1]):
         assert draws.token(i) == host.token(i)
         got, exact = draws.top(i), rows[i].astype(np.float64) - reference.log_sum_exp(rows[i])
         assert got.logprob == pytest.approx(exact[host.token(i)], abs=5e-5 if law.n_top > 128 else 1e-6)
@@ -158,7 +158,7 @@ def test_rows_come_back():
     assert_same_bits("part", np.asarray(part), rows[2:5])
     with pytest.raises(IndexError):
         part[3]
-    asks = [SampleRequest(LAWS[6], 0, [4, 5, 6])]
+    asks = [SampleRequest(PARAMS[6], 0, [4, 5, 6])]
     assert tokens(part, asks, 3) == tokens_of_cpu(rows[2:5], asks)
 
 
@@ -170,10 +170,10 @@ def test_refused():
 def test_a_second_step_does_not_disturb_the_first():
     rows = rows_of(4000, "normal")
     logits = sampler(rows)
-    first = logits.sample_rows([SampleRequest(LAWS[1], 0, range(9))])
-    second = logits.sample_rows([SampleRequest(LAWS[1], 0, range(100, 109))])
-    assert [first.token(i) for i in range(9)] == tokens_of_cpu(rows[:9], [SampleRequest(LAWS[1], 0, range(9))])
-    assert [second.token(i) for i in range(9)] == tokens_of_cpu(rows[:9], [SampleRequest(LAWS[1], 0, range(100, 109))])
+    first = logits.sample_rows([SampleRequest(PARAMS[1], 0, range(9))])
+    second = logits.sample_rows([SampleRequest(PARAMS[1], 0, range(100, 109))])
+    assert [first.token(i) for i in range(9)] == tokens_of_cpu(rows[:9], [SampleRequest(PARAMS[1], 0, range(9))])
+    assert [second.token(i) for i in range(9)] == tokens_of_cpu(rows[:9], [SampleRequest(PARAMS[1], 0, range(100, 109))])
 
 
 def random_edits(n, n_text, n_rows):

@@ -35,7 +35,7 @@ def candidates(rows, pool, *, dependent, kind):
 @pytest.mark.parametrize("kind", ["", "ties", "fewer"])
 @pytest.mark.parametrize("dependent", [False, True])
 def test_grow(kind, dependent):
-    """The nodes of the CPU in its order; what is missing is filled up with guesses that are never found, or a chain."""
+    """The nodes of the CPU in its order; what is missing is filled up with draft tokens that are never found, or a chain."""
     pool = 16 if dependent else 64
     sizes = [(0, 15, 1, 15), (15, 15, pool, 22), (30, 7, 4, 63), (37, 3, pool, 63), (40, 1, 5, 9), (41, 5, pool, 3)]
     ids, scores, edges = candidates(46, pool, dependent=dependent, kind=kind)
@@ -91,7 +91,7 @@ def test_keep():
 
 
 def batch_of(sizes, lengths):
-    """A batch with a root and guesses for each sequence."""
+    """A batch with a root and draft tokens for each sequence."""
     s = len(sizes)
     first = np.cumsum([0, *sizes], dtype=np.int32)
     sequence = np.repeat(np.arange(s, dtype=np.int32), sizes)
@@ -121,7 +121,7 @@ ORDERS = {"all": [0, 1, 2, 3], "two": [3, 1], "one": [-1, 2], "far apart": [0, -
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-def test_plant(order):
+def test_draft_trees_are_written_below_their_roots(order):
     sizes, lengths = [1, 23, 16, 4], [10, 20, 30, 4000]
     batch, out = batch_of(sizes, lengths), cuda.draft_arrays(16)
     trees = [random_tree(n - 1) for n in sizes]

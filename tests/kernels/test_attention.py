@@ -48,7 +48,7 @@ def run(q, k, v, rows, gate=None, window=0):
 
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
-def test_attend(case, kind):
+def test_attention_equals_the_definition(case, kind):
     name, sequences, heads, kv, width = case
     width += -width % BLOCK if kind in (np.int8, np.uint8) else 0
     rows = batch(sequences)
@@ -68,7 +68,7 @@ def test_attend(case, kind):
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("window", [1, 5, 64, 300])
 @pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
-def test_window(case, window, kind):
+def test_a_window_hides_older_positions(case, window, kind):
     name, sequences, heads, kv, width = case
     width += -width % BLOCK if kind in (np.int8, np.uint8) else 0
     rows = batch(sequences)
@@ -234,7 +234,7 @@ def test_threads_change_nothing(sequences):
 
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("layers", [(), (3,)])
-def test_compact(layers, kind):
+def test_compaction_moves_accepted_rows(layers, kind):
     rng = np.random.default_rng(0)
     shape, pages = (*layers, 4, PAGE, 2, 32), np.array([2, 0, 3], np.int32)
     k, v = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))

@@ -27,7 +27,7 @@ def run(arrays, blocks, window, causal):
 
 @pytest.mark.parametrize("kind", RINGS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_block_attend(case, kind):
+def test_block_attention_equals_the_definition(case, kind):
     name, sequences, heads, kv, width, places, window, causal = case
     blocks = of(sequences)
     arrays = *rows_of(blocks, heads, kv, width), *rings(blocks, kv, width, places, window, kind)
@@ -100,7 +100,7 @@ def test_threads_change_nothing():
 
 
 @pytest.mark.parametrize("kind", RINGS)
-def test_append(kind):
+def test_appended_rows_equal_the_definition(kind):
     rng = np.random.default_rng(2)
     got = [rng.integers(0, 1 << 14, (3, 50, 2, 32)).astype(np.uint16) for _ in range(2)]
     if kind == np.float32:

@@ -31,7 +31,7 @@ def guarded(n, width, value=np.nan):
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_reference(case, side, add):
+def test_block_convolution_equals_the_definition(case, side, add):
     name, *sizes = case
     args = inputs(*sizes)
     before = np.random.default_rng(2).standard_normal(args[0].shape, dtype=np.float32) if add else np.nan

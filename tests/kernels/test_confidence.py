@@ -16,7 +16,7 @@ def normal(*shape):
 
 
 @pytest.mark.parametrize(("name", "texts", "each", "lead", "width", "rank"), CASES, ids=IDS)
-def test_confidence(name, texts, each, lead, width, rank):
+def test_confidences_equal_the_definition(name, texts, each, lead, width, rank):
     n = texts * (each - lead)
     hidden, codes, weight = normal(n, width), normal(n, rank), normal(width + rank) / np.float32(np.sqrt(width))
     got = confidence(hidden, codes, weight, 0.3)
@@ -25,7 +25,7 @@ def test_confidence(name, texts, each, lead, width, rank):
 
 
 @pytest.mark.parametrize("least", [0.0, 0.3, 0.9, 1.0])
-def test_reach(least):
+def test_draft_lengths_equal_the_definition(least):
     for confidences in (
         RNG.random((20, 7), dtype=np.float32) ** 0.2,
         np.ones((1, 3), np.float32),

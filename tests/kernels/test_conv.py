@@ -45,7 +45,7 @@ def flush(sequences, memory):
 
 
 @pytest.mark.parametrize("start", ["state0", None])
-def test_recorded(start):
+def test_convolution_is_as_recorded(start):
     g = np.load(DATA / "conv1d_silu.npz")
     memory = ConvMemory.empty(1, g["weight"].shape[1], g["x"].shape[1])
     if start:
@@ -56,7 +56,7 @@ def test_recorded(start):
 
 
 @pytest.mark.parametrize(("name", "n_channels", "n_taps", "sequences"), CASES, ids=[name for name, *_ in CASES])
-def test_reference(name, n_channels, n_taps, sequences):
+def test_convolution_equals_the_definition(name, n_channels, n_taps, sequences):
     rows, weight = batch(sequences), random(n_taps, n_channels)
     n = int(rows.row_starts[-1])
     x = random(n, n_channels, seed=1)
@@ -74,7 +74,7 @@ def test_reference(name, n_channels, n_taps, sequences):
 
 
 @pytest.mark.parametrize("n_taps", [2, 4, 7])
-def test_prefill(n_taps):
+def test_a_prompt_has_the_bits_of_single_tokens(n_taps):
     """A prompt gives the same bits at once, in chunks, as single committed tokens, and as accepted drafts of one token."""
     n, weight = 21, random(n_taps, 40)
     x, memory = random(n, 40, seed=1), random_memory(40, n_taps)
@@ -91,7 +91,7 @@ def test_prefill(n_taps):
         assert_same_bits("tail", other.tail, memory.tail)
 
 
-def test_tree():
+def test_every_path_of_a_tree_equals_a_chain():
     """Every path through a tree equals a chain; an accepted path leaves the inputs as if nothing else had been drafted."""
     n, weight = 64, random(4, 24)
     x, after, memory = random(n, 24, seed=1), random(3, 24, seed=2), random_memory(24, 4)
@@ -132,7 +132,7 @@ def test_a_sequence_has_the_same_bits_in_every_batch():
         assert_same_bits("inputs", other.inputs, memory.inputs)
 
 
-def test_apply_kept():
+def test_accepted_rows_are_applied_without_a_new_token():
     sequences = [Rows(1, slot=5, accepted=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, accepted=(0, 1, 2, 9, 63), buffer=1)]
     memory = poison(random_memory(37, 4), sequences)
     before, wanted, made = copy(memory), copy(memory), batch(sequences)
@@ -142,7 +142,7 @@ def test_apply_kept():
     assert_same_bits("inputs", memory.inputs, before.inputs)
 
 
-def test_refused():
+def test_arrays_of_wrong_shape_are_refused():
     memory, x = ConvMemory.empty(1, 4, 16), random(65, 16)
     with pytest.raises(KernelError, match="65 pending rows"):
         causal_conv(x, random(4, 16), batch([Rows(65)]), memory, out=x.copy())

@@ -49,7 +49,7 @@ def decode(quants, tokens, size, mode, arch=90, norm=None, polled=0):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_architecture(arch):
+def test_multiplies_compile_for_every_architecture(arch):
     compiled("formats/repack.cu", arch, QUANT="Q4_K")
     compiled("copy/copy.cu", arch)
     compiled("copy/transfer.cu", arch)
@@ -60,7 +60,7 @@ def test_every_architecture(arch):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("tokens", TOKENS)
-def test_every_shape(tokens, size):
+def test_multiplies_compile_for_every_shape(tokens, size):
     assert decode("Q4_K", tokens, size, SIZES[size]) == 0
 
 
@@ -75,7 +75,7 @@ def test_shapes_of_smaller_gpus(size, arch):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_format(kind):
+def test_multiplies_compile_for_every_format(kind):
     compiled("formats/repack.cu", QUANT=kind)
     for tokens in (8, 24):
         assert decode(kind, tokens, (320, 17408), linear.ADD) == 0, f"{tokens} tokens spill"

@@ -34,7 +34,7 @@ def quantized(arch, heads, kv, width, bits):
 
 
 @pytest.mark.parametrize("arch", GENERATIONS)
-def test_every_generation(arch):
+def test_attention_compiles_for_every_generation(arch):
     assert attention(arch, 24, 4, 256) == 0
     assert attention(arch, 32, 4, 128, gated=0) == 0, "30B-A3B"
     assert (
@@ -79,7 +79,7 @@ def test_every_shape_with_a_quantized_cache(heads, kv, width, bits):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_architecture(arch):
+def test_attention_compiles_for_every_architecture(arch):
     assert compiled("attention/compact.cu", arch) == 0
     assert compiled("rope/angles.cu", arch) == 0
     assert (
@@ -147,7 +147,7 @@ def test_an_odd_shape_elsewhere():
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8])
-def test_tiles_fit(group):
+def test_attention_tiles_fit_shared_memory(group):
     for hopper, room in ((True, 227), (False, 99)):
         for queries in (64, 128):
             cut = cuda.tiles(queries, group, hopper=hopper)

@@ -18,7 +18,7 @@ def spilled(arch, *shape, window, causal):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_architecture(arch):
+def test_block_attention_compiles_for_every_architecture(arch):
     assert spilled(arch, 32, 8, 128, 2560, window=2048, causal=True) == 0
 
 
@@ -27,11 +27,11 @@ def test_every_architecture(arch):
     [((32, 8, 128, 16384), 0, False), ((4, 2, 64, 64), 5, False), ((8, 2, 256, 300), 200, True), ((3, 1, 48, 64), 0, True)],
     ids=["a draft", "small", "wide", "odd"],
 )
-def test_every_shape(shape, window, causal):
+def test_block_attention_compiles_for_every_shape(shape, window, causal):
     assert spilled(90, *shape, window=window, causal=causal) == 0
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
-def test_tiles_fit(width):
+def test_block_attention_tiles_fit_shared_memory(width):
     assert cuda.tiles(width).shared(width) + 128 <= 99 << 10
     assert width > 128 or 2 * (cuda.tiles(width, roomy=True).shared(width) + 1024) <= 228 << 10

@@ -21,7 +21,7 @@ def constants(shape, run=1, **more):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_architecture(arch):
+def test_the_delta_rule_compiles_for_every_architecture(arch):
     """Kernels of the 27B model compile; its norm is fused into the step on GPUs with clusters and much shared memory."""
     fused = int(arch in (90, 100))
     of_step = constants(LARGEST, TAPS=4, SPLIT=8, FUSE_NORM=fused, ROWS_PER_THREAD=2)
@@ -41,7 +41,7 @@ def test_every_architecture(arch):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_shape(name):
+def test_the_delta_rule_compiles_for_every_shape(name):
     for rows in (2, 4):
         assert (
             compiled(

@@ -19,7 +19,7 @@ def constants_of(n, tiles, width, types, **about):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_exchange(arch):
+def test_exchanges_compile(arch):
     assert compiled("exchange/advance.cu", arch) == 0
     assert compiled("exchange/clear.cu", arch) == 0
     for unit in (2, 4, 8, 16):
@@ -28,14 +28,14 @@ def test_exchange(arch):
 
 @pytest.mark.parametrize("peers", [PEERS, DATA], ids=["signals", "data"])
 @pytest.mark.parametrize("arch", GENERATIONS)
-def test_combine(arch, peers):
+def test_split_attention_compiles_with_peers(arch, peers):
     heads = {"HEAD_DIM": 256, "GROUP_SIZE": 6, "KV_HEADS": 2}
     assert compiled("attention/combine.cu", arch, **heads, GATED=1, MAX_SPLITS=33, **peers) == 0
 
 
 @pytest.mark.parametrize("peers", [PEERS, DATA], ids=["signals", "data"])
 @pytest.mark.parametrize("rows", [2, 4])
-def test_delta_step(rows, peers):
+def test_the_delta_rule_compiles_with_peers(rows, peers):
     heads = {
         "KEY_HEADS": 8,
         "VALUE_HEADS": 24,
@@ -51,7 +51,7 @@ def test_delta_step(rows, peers):
 
 @pytest.mark.parametrize(("tokens", "peers"), [(8, DATA), (8, PEERS), (16, PEERS), (32, PEERS)])
 @pytest.mark.parametrize("size", HALVES)
-def test_multiplies(size, tokens, peers):
+def test_multiplies_compile_with_peers(size, tokens, peers):
     tiles, width, mode, norm = size
     constants = constants_of(tokens, tiles, width, ("Q4_K",), gated=mode == GATED, whole=HALVES[size])
     constants |= {"MODE": mode, "NORM": norm, "POLLED": 0}

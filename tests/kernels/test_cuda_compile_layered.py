@@ -49,7 +49,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(("path", "constants"), KERNELS.values(), ids=KERNELS)
-def test_it_compiles(path, constants):
+def test_kernels_of_layered_models_compile(path, constants):
     """For one architecture, since other tests compile these sources for all; `attend_rows`, tested only here, for all."""
     rows = "attend_rows" in path
     for arch in GENERATIONS if rows else ("90a",):

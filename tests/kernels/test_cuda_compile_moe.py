@@ -56,19 +56,19 @@ def prefill_hopper(kind, gated=1, inner_order=8, shape=SHAPE):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_architecture(arch):
+def test_experts_compile_for_every_architecture(arch):
     assert gate_up("Q4_K", arch) == 0
     stages = 3 if arch in (86, 89, 120) else 4
     assert compiled("moe/prefill_router.cu", arch, MODEL_DIM=2048, PAIRS=64, STAGES=stages, NORMED_ORDER=8, **SMALL) == 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
-def test_every_format(kind):
+def test_experts_compile_for_every_format(kind):
     assert gate_up(kind) == 0
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "F16"])
-def test_down(kind):
+def test_down_projections_of_experts_compile(kind):
     assert down(kind) == 0
 
 
@@ -80,7 +80,7 @@ def test_few_and_small_shapes():
 
 
 @pytest.mark.parametrize(("rows", "outs"), [(1, 2), (4, 4), (16, 8)])
-def test_router(rows, outs):
+def test_routers_compile(rows, outs):
     assert compiled("moe/router.cu", "90a", ROWS=rows, OUTS=outs, **SHAPE) == 0
 
 
@@ -89,7 +89,7 @@ def test_plan_and_combine():
     assert compiled("moe/combine.cu", "90a", MODEL_DIM=2048, N_USED=8, N_SHARED=1) == 0
 
 
-def test_prefill():
+def test_prefill_of_experts_compiles():
     prefill("Q4_K")
     prefill("F32", gated=0, warps=1, stages=1)
     assert prefill_hopper("Q4_K") == 0
@@ -98,7 +98,7 @@ def test_prefill():
 
 @pytest.mark.parametrize("arch", GENERATIONS)
 @pytest.mark.parametrize("shape", MODELS.values(), ids=MODELS)
-def test_true_shapes(shape, arch):
+def test_experts_of_large_models_compile(shape, arch):
     few = {name: shape[name] for name in ("N_USED", "N_SHARED")}
     for rows, outs in ((1, 2), (4, 4)):
         assert compiled("moe/router.cu", arch, ROWS=rows, OUTS=outs, **shape) == 0

@@ -11,13 +11,13 @@ MODES = range(3)
 
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
-def test_every_architecture(arch):
+def test_prefill_compiles_for_every_architecture(arch):
     assert nvrtc.compiled("linear/prefill.cu", arch, MODE=0, TILE_K=64) == 0
     assert nvrtc.compiled("formats/unpack.cu", arch, QUANT="Q4_K", PART=0) == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_multiply(mode):
+def test_the_packed_prefill_compiles(mode):
     assert nvrtc.compiled("linear/prefill.cu", 86, MODE=mode, TILE_K=32) == 0
     if mode:
         assert nvrtc.compiled("linear/prefill.cu", 80, MODE=mode, TILE_K=64) == 0
@@ -26,7 +26,7 @@ def test_multiply(mode):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
-def test_every_format(kind):
+def test_the_packed_prefill_compiles_for_every_format(kind):
     assert nvrtc.compiled("formats/unpack.cu", QUANT=kind, PART=0) == 0
     assert nvrtc.compiled("linear/prefill_packed.cu", "90a", MODE=0, QUANT=kind) == 0
 

@@ -21,7 +21,7 @@ def sampling(vocab):
     yield "candidates", {"THREADS": 64, "MAX_TOP": 64}
 
 
-def guessing():
+def drafting():
     """Yield sources and constants for pairs of candidates, draft trees, acceptance and blocks of a draft model."""
     for top, rank, walk in ((16, 256, 0), (16, 256, 1), (32, 1040, 0)):
         draft = {"VOCAB": QWEN, "BLOCK_ROWS": 8, "FIRST_DRAFT_ROW": 1, "SEQUENTIAL": walk}
@@ -44,19 +44,19 @@ def guessing():
 
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
-def test_every_architecture(arch):
+def test_sampling_compiles_for_every_architecture(arch):
     assert nvrtc.compiled("norm/rms_norm.cu", arch, ROW_DIM=5120, THREADS=320) == 0
     assert nvrtc.compiled("embed/embed.cu", arch, QUANT="Q4_K", MODEL_DIM=5120) == 0
     assert nvrtc.compiled("embed/pass_start.cu", arch, QUANT="Q4_K", MODEL_DIM=5120, ROW_DIM=5120, THREADS=320) == 0
     for name, constants in sampling(QWEN):
         if name not in SLOW:
             assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"
-    for name, constants in guessing():
+    for name, constants in drafting():
         assert nvrtc.compiled(f"{name}.cu", arch, **constants) == 0, f"{name} spills"
 
 
 @pytest.mark.parametrize(("arch", "vocab"), list(zip(nvrtc.GENERATIONS, (ODD, QWEN, QWEN), strict=True)))
-def test_every_generation(arch, vocab):
+def test_sampling_compiles_for_every_generation(arch, vocab):
     for name, constants in sampling(vocab):
         if name in SLOW:
             assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=vocab, **constants) == 0, f"{name} spills"

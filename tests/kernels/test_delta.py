@@ -80,7 +80,7 @@ def recorded(path):
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
-def test_recorded(path):
+def test_the_delta_rule_is_as_recorded(path):
     arguments, state, want, last = recorded(path)
     n, n_heads, width = want.shape
     memory = DeltaMemory.empty(1, (arguments[0].shape[1] // width - n_heads) // 2, n_heads, width, width)
@@ -95,7 +95,7 @@ def test_recorded(path):
     assert_same_bits("state", pending.state, memory.state)
 
 
-def test_recorded_gates():
+def test_gates_are_as_recorded():
     g = np.load(DATA / "gates.npz")
     n, n_heads = g["alpha"].shape
     for head in range(n_heads):
@@ -124,7 +124,7 @@ def test_recorded_unit_rows():
 
 
 @pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
-def test_reference(case):
+def test_the_delta_rule_equals_the_definition(case):
     name, *shape, sequences = case
     rows = batch(sequences)
     n = int(rows.row_starts[-1])
@@ -147,7 +147,7 @@ def test_reference(case):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_prefill(shape):
+def test_a_prompt_has_the_bits_of_single_tokens(shape):
     """A prompt gives the same bits at once, in chunks, as single committed tokens, and as accepted drafts of one token."""
     n, memory = 70, random_memory(*shape)
     arguments = tokens(n, *shape)
@@ -165,7 +165,7 @@ def test_prefill(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_tree(shape):
+def test_every_path_of_a_tree_equals_a_chain(shape):
     """Every path through a tree equals a chain; an accepted path leaves the state as if nothing else had been drafted."""
     n, memory = 40, random_memory(*shape)
     arguments, after = tokens(n, *shape), tokens(3, *shape, seed=5)
@@ -227,7 +227,7 @@ def test_value_heads_of_a_key_head_may_be_neighbours():
     assert_same_bits("accepted", flush(accepted, neighbours).state, flush(accepted, memory).state[:, turns])
 
 
-def test_apply_kept():
+def test_accepted_rows_are_applied_without_a_new_token():
     sequences = [Rows(1, slot=5, accepted=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, accepted=(0, 1, 2, 9, 63), buffer=1)]
     memory = poison(random_memory(2, 6, 32, 48), sequences)
     before, wanted, made = copy(memory), copy(memory), batch(sequences)
@@ -275,7 +275,7 @@ def test_plan_reuses_places(parents):
     assert places == (1 if parents == [-1, 0, 1, 2] else places)
 
 
-def test_refused():
+def test_arrays_of_wrong_shape_are_refused():
     arguments, memory = tokens(65, 1, 2, 16, 16), DeltaMemory.empty(1, 1, 2, 16, 16)
     out = np.empty((65, 2, 16), np.float32)
     with pytest.raises(KernelError, match="65 pending rows"):

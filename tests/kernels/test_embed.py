@@ -11,7 +11,7 @@ from dflash.kernels.formats import FORMATS
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_embed(kind):
+def test_embeddings_are_rows_of_the_matrix(kind):
     table = random_matrix(50, 256, kind)
     ids = np.array([0, 49, 7, 7, 31], np.int32)
     out, want = np.full((6, 256), np.nan, np.float32), np.empty((5, 256), np.float32)

@@ -42,7 +42,7 @@ def test_types_are_those_of_the_gguf_package():
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_recorded_blocks(kind):
+def test_blocks_are_unpacked_as_recorded(kind):
     raw, values = recorded(kind)
     assert (FORMATS[kind].unpack(raw).ravel() == values.ravel()).all()
     assert (unpack_in_lanes(raw, kind) == values.ravel()).all()

@@ -11,7 +11,7 @@ CASES = list(reference.cases())
 
 
 @pytest.mark.parametrize(("rows", "width"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_gelu_gate(rows, width):
+def test_the_gelu_gate_equals_the_definition(rows, width):
     rng = np.random.default_rng(0)
     gate = 4 * rng.standard_normal((rows, width), dtype=np.float32)
     gate[0, :6] = 0, -0.0, 1e-20, 30, -30, -1e9
@@ -30,7 +30,7 @@ SIZES = {"gate": (24, 24, 24), "values": (16, 32, 16), "out": (16, 16, 32)}
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_wrong_shapes(name):
+def test_arrays_of_wrong_shape_are_refused(name):
     gate, values, out = (np.zeros((2, width), np.float32) for width in SIZES[name])
     with pytest.raises(KernelError, match=f"gelu_gate: {name}"):
         gelu_gate(gate, values, out=out)

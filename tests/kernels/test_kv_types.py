@@ -112,7 +112,7 @@ def test_the_kernel_writes_the_definition(kv):
         assert_same_bits("other places", cache, spare)
 
 
-def test_names():
+def test_kv_types_are_made_from_names():
     assert kv_types("q8_0/f16") == (*kv_types("q8_0")[:1], kv_types("f16")[1])
     assert [drafter_kv(kv) for kv in ("f32", "f16", "q8_0", "f32/q8_0")] == ["f32", "f16", "f16", "f16"]
     assert [kind.head_bytes(256) for kind in (*kv_types("q8_0/f32"), *kv_types("q4_0")[:1])] == [272, 1024, 144]

@@ -28,7 +28,7 @@ def poisoned(tokens, rows):
 
 
 @pytest.mark.parametrize(("name", "rows", "width", "tokens"), list(reference.cases()))
-def test_linear(name, rows, width, tokens):
+def test_products_equal_the_definition(name, rows, width, tokens):
     kind = "Q4_K" if width % 256 == 0 else "Q8_0"
     weights = [random_matrix(r, width, kind) for r in rows]
     x = RNG.standard_normal((tokens, width)).astype(np.float32)
@@ -44,7 +44,7 @@ def test_linear(name, rows, width, tokens):
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 6])
-def test_every_format(kind, tokens):
+def test_products_of_every_format_equal_the_definition(kind, tokens):
     weight = random_matrix(21, 512, kind)
     x = RNG.standard_normal((tokens, 512)).astype(np.float32)
     out, want = np.full((tokens, 21), np.nan, np.float32), np.zeros((tokens, 21))
@@ -111,7 +111,7 @@ def test_formats_that_kernels_do_not_read(kind):
 
 @pytest.mark.parametrize("gelu", [False, True], ids=["silu", "gelu"])
 @pytest.mark.parametrize("tokens", [1, 7, 40])
-def test_gated_linear(tokens, gelu):
+def test_gated_products_equal_the_definition(tokens, gelu):
     gate, up = random_matrix(70, 512), random_matrix(70, 512, "Q6_K")
     x = RNG.standard_normal((tokens, 512)).astype(np.float32)
     whole, out = poisoned(tokens, 70)

@@ -10,7 +10,7 @@ from dflash.kernels.lookup import Index, cpu, reference
 
 
 @pytest.mark.parametrize(("name", "text", "shortest", "longest"), list(reference.cases()))
-def test_match(name, text, shortest, longest):
+def test_the_longest_match_is_found(name, text, shortest, longest):
     index = Index(shortest, longest)
     for i, token in enumerate(text):
         index.append([token])

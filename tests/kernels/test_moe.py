@@ -27,7 +27,7 @@ def with_rows(matrix, rows):
     return Matrix(np.pad(matrix.data, padding), matrix.type)
 
 
-def test_recorded():
+def test_routing_is_as_recorded():
     g = np.load(DATA)
     names = {name.removesuffix(".weight"): g[name] for name in g.files}
     weights = Experts(
@@ -55,7 +55,7 @@ def test_recorded():
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 9, 40])
-def test_experts(tokens):
+def test_experts_equal_the_definition(tokens):
     weights = random_experts()
     x = RNG.standard_normal((tokens, 256)).astype(np.float32)
     start = RNG.standard_normal((tokens, 256)).astype(np.float32)

@@ -20,14 +20,14 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-def test_recorded():
+def test_norms_are_as_recorded():
     g = np.load(DATA / "rmsnorm.npz")
     out = np.full_like(g["x"], np.nan)
     rms_norm(g["x"], g["weight_gguf"], float(g["eps"]), out=out)
     np.testing.assert_allclose(out, g["y"], rtol=2e-6, atol=0)
 
 
-def test_recorded_gated():
+def test_gated_norms_are_as_recorded():
     g = np.load(DATA / "rmsnorm_gated.npz")
     out = np.full_like(g["x"], np.nan)
     gated_rms_norm(g["x"][:, None], g["z"], g["weight"], float(g["eps"]), out=out)
@@ -35,7 +35,7 @@ def test_recorded_gated():
 
 
 @pytest.mark.parametrize(("name", "n", "width"), CASES, ids=IDS)
-def test_rms_norm(name, n, width):
+def test_norms_equal_the_definition(name, n, width):
     x, weight = random(n, width), random(width, seed=1)
     room, out = guarded(n, width)
     rms_norm(x, weight, 1e-6, out=out)
@@ -70,7 +70,7 @@ def test_a_row_has_the_same_bits_in_every_batch(width):
         assert_same_bits("gated row", gated[row : row + 1], gated_alone)
 
 
-def test_threads():
+def test_bits_do_not_depend_on_the_number_of_threads():
     x, z, weight = random(65, 3, 48), random(65, 3 * 48, seed=1), random(48, seed=2)
     outs = [np.empty_like(z) for _ in range(3)]
     cpu.gated_rms_norm(x, z, weight, 1e-6, outs[0])
@@ -84,7 +84,7 @@ def test_threads():
     assert_same_bits("one thread", outs[2], outs[0])
 
 
-def test_in_place():
+def test_a_norm_in_place_has_the_same_bits():
     x, z, weight = random(5, 2, 40), random(5, 80, seed=1), random(40, seed=2)
     want = np.empty_like(z)
     gated_rms_norm(x, z, weight, 1e-6, out=want)
@@ -96,7 +96,7 @@ def test_in_place():
     assert_same_bits("norm", rows, want)
 
 
-def test_refused():
+def test_arrays_of_wrong_shape_are_refused():
     x = random(4, 32)
     with pytest.raises(KernelError, match="weight: wanted contiguous float32"):
         rms_norm(x, x[0, :31].copy(), 1e-6, out=x)

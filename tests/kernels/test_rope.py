@@ -46,7 +46,7 @@ def run(args, rows, heads, kv, width, kind, **settings):
 
 @pytest.mark.parametrize("name", ["rope_hd256", "rope_hd64"])
 @pytest.mark.parametrize("axes", ["1d", "3d"])
-def test_recorded(name, axes):
+def test_rotation_is_as_recorded(name, axes):
     z = np.load(DATA / f"{name}.npz")
     positions, sections = (z["pos"], None) if axes == "1d" else (z["pos_thw"], tuple(z["sections"].tolist()))
     n, half, ratio = z["q"].shape[1], z["inv_freq"].size, 2e-6 if axes == "1d" else 5e-4
@@ -63,7 +63,7 @@ def test_recorded(name, axes):
         assert np.abs(got.transpose(1, 0, 2) * norm - z[f"{part}_{axes}"]).max() < 2 * ratio
 
 
-def test_angles():
+def test_angles_equal_the_definition():
     positions = np.array([0, 1, 4095, 262143], np.int32)
     inv_freq = (1e7 ** (-np.arange(32) / 32)).astype(np.float32)
     cos, sin, want_cos, want_sin = np.full((4, 4, 32), np.nan, np.float32)
@@ -75,7 +75,7 @@ def test_angles():
 
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("case", list(reference.cases()), ids=lambda case: case[0])
-def test_rotate(case, kind):
+def test_rotation_equals_the_definition(case, kind):
     name, sequences, heads, kv, width, rotated, gated = case
     width += -width % BLOCK if kind == np.int8 else 0
     width = max(BLOCK, 1 << (width - 1).bit_length()) if kind == np.uint8 else width
@@ -138,7 +138,7 @@ def test_a_bias_of_queries_with_gates_is_refused():
 @pytest.mark.parametrize(
     ("n", "heads", "width", "rotated"), [(1, 1, 16, 2), (16, 8, 128, 128), (7, 3, 48, 32), (90, 8, 64, 64)]
 )
-def test_turn(n, heads, width, rotated):
+def test_rotation_in_place_has_the_bits_of_rotate(n, heads, width, rotated):
     """In-place rotation matches the definition and has the bits of `rotate`."""
     rows = ragged([(5, chain(n), True)])
     query, key, value, gain, _, cos, sin = inputs(rows, heads, heads, width, rotated, False)

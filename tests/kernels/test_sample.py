@@ -33,7 +33,7 @@ def noise_of(words, out):
     simd.store_f32(out.ctypes.data, gumbel_of(simd.load_i32(words.ctypes.data)))
 
 
-def test_log():
+def test_the_logarithm_is_exact_to_a_bit():
     near_one = 1 + np.arange(-2000, 2000) * np.float32(2**-20)
     x = np.concatenate([near_one, np.exp(RNG.uniform(-87, 88, 16000))]).astype(np.float32)
     out = np.empty_like(x)
@@ -60,7 +60,7 @@ def test_philox_as_published(counter, key, words):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
-def test_argmax(n, ties):
+def test_the_largest_logit_is_found(n, ties):
     logits = np.stack([row(n, ties=ties) for _ in range(3)])
     logits[1] = -np.inf
     logits[2, ::3] = np.nan
@@ -75,7 +75,7 @@ def test_argmax(n, ties):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
-def test_top_k(n, ties):
+def test_the_k_largest_logits_are_found(n, ties):
     logits = row(n, ties=ties)
     logits[::5] = -np.inf
     for k in sorted({1, 2, min(n, 40), n} & set(range(n + 1))):
@@ -97,7 +97,7 @@ def test_log_sum_exp(n, scale):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("floor", [-np.inf, -20.0, -5.0, 0.0])
-def test_likely(n, floor):
+def test_likely_tokens_equal_the_definition(n, floor):
     logits = row(n, ties=True)
     ids, want = np.empty(n, np.int32), np.empty(n, np.int32)
     scaled, want_scaled = np.empty(n, np.float32), np.empty(n, np.float32)
@@ -114,7 +114,7 @@ CLUSTERS = np.concatenate([[0.0], RNG.uniform(-20.001, -20, 3000)])
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", ["equal", "close", "ties", "wide", "clusters"])
-def test_nucleus(n, kind):
+def test_the_nucleus_equals_the_definition(n, kind):
     normal = RNG.standard_normal(n)
     scaled = {
         "equal": np.zeros(n),
@@ -136,7 +136,7 @@ def test_nucleus(n, kind):
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**64 - 1, 0x0123456789ABCDEF])
-def test_gumbel(seed):
+def test_noise_equals_the_definition(seed):
     ids = np.concatenate([np.arange(200), RNG.integers(0, 250_000, 57)]).astype(np.int32)
     out, want = np.full(258, np.nan, np.float32), np.empty(257, np.float64)
     for position in (0, 7, 262_143):
@@ -167,7 +167,7 @@ def test_noise_of_the_extreme_words():
     assert out.max() < 22.88
 
 
-def test_gumbel_law():
+def test_noise_follows_the_gumbel_distribution():
     ids = np.arange(4096, dtype=np.int32)
     noise = np.empty((60, 4096), np.float32)
     for position in range(60):
@@ -182,7 +182,7 @@ def test_gumbel_law():
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("scale", [1.0, 0.2, 40.0])
-def test_sample(n, scale):
+def test_sampled_tokens_equal_the_definition(n, scale):
     logits = row(n)
     ids = np.arange(n, dtype=np.int32)
     scaled = (logits - logits.max()) * np.float32(scale)
@@ -195,7 +195,7 @@ def test_sample(n, scale):
         assert got == sample.sample_among(ids, scaled, 77, position, floor)
 
 
-LAWS = [
+PARAMS = [
     SampleParams(),
     SampleParams(scale=1.0, seed=3),
     SampleParams(scale=1.5, top_k=20, seed=-4),
@@ -205,13 +205,13 @@ LAWS = [
 ]
 
 
-def proposals(logits, laws, positions, width):
+def proposals(logits, row_params, positions, width):
     """Return candidates, and those of the definition; check that memory around the arrays is unchanged."""
     n = len(logits)
     ids, scores = np.full((n + 2, width), -7, np.int32), np.full((n + 2, width), np.nan, np.float32)
     want_ids, want_scores = np.empty((n, width), np.int32), np.empty((n, width))
-    sample.candidates(logits, laws, positions, width, ids=ids[1:-1], scores=scores[1:-1])
-    reference.candidates(logits, laws, positions, width, ids=want_ids, scores=want_scores)
+    sample.candidates(logits, row_params, positions, width, ids=ids[1:-1], scores=scores[1:-1])
+    reference.candidates(logits, row_params, positions, width, ids=want_ids, scores=want_scores)
     assert (ids[[0, -1]] == -7).all()
     assert np.isnan(scores[[0, -1]]).all()
     return ids[1:-1], scores[1:-1], want_ids, want_scores
@@ -219,9 +219,9 @@ def proposals(logits, laws, positions, width):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("width", [1, 16, 64])
-def test_candidates(n, width):
-    logits = np.stack([row(n, ties=i == 0) for i in range(len(LAWS))])
-    ids, scores, want_ids, want_scores = proposals(logits, LAWS, range(len(LAWS)), width)
+def test_candidates_equal_the_definition(n, width):
+    logits = np.stack([row(n, ties=i == 0) for i in range(len(PARAMS))])
+    ids, scores, want_ids, want_scores = proposals(logits, PARAMS, range(len(PARAMS)), width)
     assert ids.tolist() == want_ids.tolist()
     there = want_ids >= 0
     assert np.abs(scores[there] - want_scores[there]).max() < 1e-5
@@ -231,7 +231,7 @@ def test_candidates(n, width):
         assert (there.sum(axis=1)[2:] < 64).all()
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: f"T {1 / law.scale:g}" if law.scale else "greedy")
+@pytest.mark.parametrize("law", PARAMS, ids=lambda law: f"T {1 / law.scale:g}" if law.scale else "greedy")
 def test_the_first_candidate_is_the_token_that_the_target_would_draw(law):
     """The first candidate is the target's token if draft and target logits are equal."""
     logits = np.stack([4 * row(3000) for _ in range(50)])
@@ -243,10 +243,10 @@ def test_the_first_candidate_is_the_token_that_the_target_would_draw(law):
 
 
 def test_candidates_of_a_row_do_not_depend_on_the_others():
-    logits = np.stack([row(3000) for _ in LAWS])
-    ids, scores, _, _ = proposals(logits, LAWS, range(len(LAWS)), 12)
-    for i in range(len(LAWS)):
-        alone_ids, alone_scores, _, _ = proposals(logits[i : i + 1], LAWS[i : i + 1], [i], 12)
+    logits = np.stack([row(3000) for _ in PARAMS])
+    ids, scores, _, _ = proposals(logits, PARAMS, range(len(PARAMS)), 12)
+    for i in range(len(PARAMS)):
+        alone_ids, alone_scores, _, _ = proposals(logits[i : i + 1], PARAMS[i : i + 1], [i], 12)
         assert alone_ids.tolist() == [ids[i].tolist()]
         assert_same_bits("scores", alone_scores[0], scores[i])
 
@@ -254,13 +254,13 @@ def test_candidates_of_a_row_do_not_depend_on_the_others():
 def test_candidates_of_fewer_tokens():
     """A draft vocabulary gives the candidates of a full row in which all other tokens are minus infinity."""
     targets = np.sort(np.random.default_rng(1).permutation(3000)[:700]).astype(np.int32)
-    few = np.stack([row(700) for _ in LAWS])
-    wide = np.full((len(LAWS), 3000), -np.inf, np.float32)
+    few = np.stack([row(700) for _ in PARAMS])
+    wide = np.full((len(PARAMS), 3000), -np.inf, np.float32)
     wide[:, targets] = few
-    want = np.empty((len(LAWS), 12), np.int32), np.empty((len(LAWS), 12), np.float32)
+    want = np.empty((len(PARAMS), 12), np.int32), np.empty((len(PARAMS), 12), np.float32)
     got = np.empty_like(want[0]), np.empty_like(want[1])
-    sample.candidates(wide, LAWS, range(len(LAWS)), 12, ids=want[0], scores=want[1])
-    sample.candidates(few, LAWS, range(len(LAWS)), 12, ids=got[0], scores=got[1], targets=targets)
+    sample.candidates(wide, PARAMS, range(len(PARAMS)), 12, ids=want[0], scores=want[1])
+    sample.candidates(few, PARAMS, range(len(PARAMS)), 12, ids=got[0], scores=got[1], targets=targets)
     assert got[0].tolist() == want[0].tolist()
     there = want[0] >= 0
     assert np.abs(got[1][there] - want[1][there]).max() < 1e-5
@@ -268,14 +268,14 @@ def test_candidates_of_fewer_tokens():
 
 def test_nothing_to_propose():
     for nothing in (np.nan, -np.inf):
-        logits = np.full((len(LAWS), 70), nothing, np.float32)
-        ids, scores = np.empty((len(LAWS), 3), np.int32), np.empty((len(LAWS), 3), np.float32)
-        sample.candidates(logits, LAWS, range(len(LAWS)), 3, ids=ids, scores=scores)
+        logits = np.full((len(PARAMS), 70), nothing, np.float32)
+        ids, scores = np.empty((len(PARAMS), 3), np.int32), np.empty((len(PARAMS), 3), np.float32)
+        sample.candidates(logits, PARAMS, range(len(PARAMS)), 3, ids=ids, scores=scores)
         assert (ids == -1).all()
         assert (scores == -np.inf).all()
     logits[:, 5] = 1.0
-    ids, scores, want_ids, want_scores = proposals(logits, LAWS, range(len(LAWS)), 3)
-    assert ids.tolist() == want_ids.tolist() == [[5, -1, -1]] * len(LAWS)
+    ids, scores, want_ids, want_scores = proposals(logits, PARAMS, range(len(PARAMS)), 3)
+    assert ids.tolist() == want_ids.tolist() == [[5, -1, -1]] * len(PARAMS)
     assert np.abs(scores[:, 0] - want_scores[:, 0]).max() < 1e-6
 
 
@@ -285,7 +285,7 @@ def test_nothing_to_sample():
     assert sample.sample_among(np.empty(0, np.int32), np.empty(0, np.float32), 0, 0) == -1
 
 
-def test_refusals():
+def test_requests_out_of_range_are_refused():
     logits = np.zeros((2, 8), np.float32)
     with pytest.raises(KernelError, match=r"out: wanted contiguous int32 \(2,\), got int64"):
         sample.argmax(logits, out=np.zeros(2, np.int64))

@@ -11,7 +11,7 @@ IDS = [name for name, *_ in CASES]
 
 
 @pytest.mark.parametrize(("name", "rows", "width", "cap"), CASES, ids=IDS)
-def test_soft_cap(name, rows, width, cap):
+def test_the_soft_cap_equals_the_definition(name, rows, width, cap):
     x = 3 * cap * np.random.default_rng(0).standard_normal((rows, width), dtype=np.float32)
     want = reference.soft_cap(x, cap)
     soft_cap(x, cap)

@@ -31,7 +31,7 @@ def grown(function, ids, scores, edges, n):
 
 @pytest.mark.parametrize(("depth", "width", "n", "dependent"), CASES)
 @pytest.mark.parametrize("fewer", [False, True], ids=["", "fewer"])
-def test_grow(depth, width, n, dependent, fewer):
+def test_trees_equal_the_definition(depth, width, n, dependent, fewer):
     given = candidates(depth, width, dependent, fewer=fewer)
     tokens, parents = grown(grow, *given, n)
     assert (tokens, parents) == grown(reference.grow, *given, n)
@@ -61,7 +61,7 @@ def test_nothing_to_grow():
     assert grown(grow, ids, scores, None, 4) == ([], [])
 
 
-def test_refusals():
+def test_candidates_of_wrong_shape_are_refused():
     ids, scores, _ = candidates(3, 4, dependent=False)
     out = np.zeros(5, np.int32)
     with pytest.raises(KernelError, match=r"ids: wanted contiguous int32 \(3, 4\), got strided int32 \(3, 4\)"):

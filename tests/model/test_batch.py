@@ -36,7 +36,7 @@ def test_a_row_ahead_is_the_next_row(lengths):
         state.close()
 
 
-def test_starts():
+def test_first_rows_of_spans():
     model = load(PRIMARY[0])
     state = model.state()
     spans = [Span(state, np.zeros(n, np.int32), chain(n), logits=n != 3) for n in (2, 3, 4)]

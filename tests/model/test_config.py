@@ -197,7 +197,7 @@ def test_mtp_blocks_that_the_file_does_not_hold():
     assert (config.n_layers, config.n_mtp, config.tied) == (8, 0, False)
 
 
-def test_yarn():
+def test_yarn_scaling_is_read():
     keys = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 1024}
     scaling = config_of("qwen3", **keys, rope__scaling__yarn_beta_fast=16.0).rope_scaling
     assert (scaling.kind, scaling.factor, scaling.original_context) == ("yarn", 4, 1024)
@@ -320,7 +320,7 @@ def test_other_architectures_are_unsupported():
         Config.from_gguf({"general.architecture": 3}, {})
 
 
-def test_vocabulary():
+def test_a_vocabulary_must_fit_the_embedding():
     with pytest.raises(FormatError, match=r"'token_embd\.weight' is missing"):
         config_of(tensors=[])
     metadata = {f"qwen3.{name}": value for name, value in KEYS["qwen3"].items()} | {"general.architecture": "qwen3"}
@@ -380,7 +380,7 @@ class TestTensors:
             match_tensors(config, tensors_of(config) | {name: info(name, (1,))})
 
     @pytest.mark.parametrize("architecture", sorted(KEYS.keys() - {"llama", "qwen2"}))
-    def test_fused_attention(self, architecture):
+    def test_fused_attention_tensors_match(self, architecture):
         config = config_of(architecture)
         present = ["blk.3.attn_qkv.weight"]
         shapes = expected_tensors(config, present)
@@ -391,7 +391,7 @@ class TestTensors:
         tensors = tensors_of(config, present)
         assert match_tensors(config, tensors).known == tensors
 
-    def test_fused_experts(self):
+    def test_fused_expert_tensors_match(self):
         config = config_of("qwen35moe")
         fused = "blk.2.ffn_gate_up_exps.weight"
         shapes = expected_tensors(config, [fused])
@@ -422,7 +422,7 @@ class TestTensors:
         tensors = tensors_of(config) | {name: info(name, shape)}
         assert match_tensors(config, tensors).known[name].shape == shape
 
-    def test_mtp_block(self):
+    def test_an_mtp_block_has_its_own_tensors(self):
         config = config_of()
         optional = ["blk.8.nextn.shared_head_norm.weight", "blk.8.nextn.embed_tokens.weight"]
         assert expected_tensors(config)["blk.8.nextn.eh_proj.weight"] == (64, 128)

@@ -35,7 +35,7 @@ def config_of(file):
     return Config.from_gguf(file.metadata, file.tensors)
 
 
-def test_no_gpu(trouble):
+def test_a_cpu_model_has_no_trouble_with_a_gpu(trouble):
     with pytest.raises(Unsupported, match="device 'cuda': there is no NVIDIA GPU"):
         load_model("demo", LoadSettings(device="cuda"))
     with pytest.raises(Unsupported, match="device 'cuda:3': there is no NVIDIA GPU"):
@@ -73,8 +73,8 @@ def test_the_age_of_a_gpu(monkeypatch, capability, found):
     monkeypatch.setattr(cupy.cuda, "runtime", runtime)
     monkeypatch.setattr(cupy.cuda, "Device", lambda _: SimpleNamespace(compute_capability=capability))
     monkeypatch.setattr(cupy, "zeros", lambda *_: None)
-    told = device.trouble.__wrapped__()
-    assert told is None if found is None else found in told
+    message = device.trouble.__wrapped__()
+    assert message is None if found is None else found in message
 
 
 def test_a_driver_that_does_not_answer(monkeypatch):

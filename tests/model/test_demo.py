@@ -79,7 +79,7 @@ def test_steps_give_the_bits_of_a_prefill(prompt):
 class TestLargeFile:
     """The bf16 file, which is not part of the project."""
 
-    def test_tensors(self):
+    def test_tensors_of_the_demo_are_as_recorded(self):
         model = load(FOLDER / "demo-bf16.gguf", "f32")
         want = np.load(FOLDER / "golden" / "target_ref.npz")
         for name in ("p0", "p1", "p2"):
@@ -92,7 +92,7 @@ class TestLargeFile:
             for layer in layers:
                 assert np.abs(captured[layer] - want[f"{name}_layer_outputs"][layer]).max() < 1e-3, layer
 
-    def test_greedy(self):
+    def test_greedy_outputs_of_the_demo_are_as_recorded(self):
         model = load(FOLDER / "demo-bf16.gguf", "f32")
         for prompt in greedy_prompts():
             check_greedy(model, prompt["prompt_ids"], prompt["output_ids"], prompt["margins"], 1e-3, prompt["prompt"][:20])

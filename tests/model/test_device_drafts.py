@@ -22,7 +22,7 @@ class DeviceDrafter:
     """A drafter without functions: the tests call none."""
 
 
-GUESSER = DeviceDrafter()
+DRAFTER = DeviceDrafter()
 
 
 class Device:
@@ -44,28 +44,28 @@ class Device:
 def ahead(anchors=(5, 6), lengths=(13, 21)):
     states = State(10), State(20)
     wishes = [DeviceDraftRequest(state, SampleParams(), 4, 1, 4) for state in states]
-    return states, wishes, DeviceDrafts(GUESSER, wishes, Device(anchors, lengths), None).reading(FEATURES)
+    return states, wishes, DeviceDrafts(DRAFTER, wishes, Device(anchors, lengths), None).reading(FEATURES)
 
 
 def test_they_fit_once_all_texts_have_come_so_far():
-    states, wishes, guesses = ahead()
-    assert guesses.awaits(states[0], FEATURES)
-    assert not guesses.awaits(states[0], object())
-    guesses.record_accepted(states[0], 3)
-    assert not guesses.awaits(states[0], FEATURES)
-    assert not guesses.matches(wishes, [5, 6])
-    guesses.record_accepted(states[1], 1)
+    states, wishes, drafts = ahead()
+    assert drafts.awaits(states[0], FEATURES)
+    assert not drafts.awaits(states[0], object())
+    drafts.record_accepted(states[0], 3)
+    assert not drafts.awaits(states[0], FEATURES)
+    assert not drafts.matches(wishes, [5, 6])
+    drafts.record_accepted(states[1], 1)
     assert [state.length for state in states] == [13, 21]
-    assert guesses.matches(wishes, [5, 6])
-    tokens, parents = guesses.tree(1)
+    assert drafts.matches(wishes, [5, 6])
+    tokens, parents = drafts.tree(1)
     assert (tokens.tolist(), parents.tolist()) == ([64, 65, 66, 67], [63, 64, 65, 66])
 
 
 @pytest.mark.parametrize("change", ["fewer", "order", "law", "nodes", "length"])
 def test_they_do_not_fit_anything_else(change):
-    states, wishes, guesses = ahead()
-    guesses.record_accepted(states[0], 3)
-    guesses.record_accepted(states[1], 1)
+    states, wishes, drafts = ahead()
+    drafts.record_accepted(states[0], 3)
+    drafts.record_accepted(states[1], 1)
     if change == "length":
         states[0].length += 1
     others = {
@@ -74,17 +74,17 @@ def test_they_do_not_fit_anything_else(change):
         "law": [wishes[0], wishes[1]._replace(params=SampleParams(1.0, seed=1))],
         "nodes": [wishes[0]._replace(nodes=3), wishes[1]],
     }
-    assert not guesses.matches(others.get(change, wishes), [5, 6])
+    assert not drafts.matches(others.get(change, wishes), [5, 6])
 
 
 @pytest.mark.parametrize(("anchors", "lengths"), [((5, 7), (13, 21)), ((5, 6), (13, 22))])
 def test_drafts_of_another_text_are_an_error(anchors, lengths):
-    states, wishes, guesses = ahead(anchors, lengths)
-    guesses.record_accepted(states[0], 3)
-    guesses.record_accepted(states[1], 1)
-    assert guesses.matches(wishes, [5, 6])
+    states, wishes, drafts = ahead(anchors, lengths)
+    drafts.record_accepted(states[0], 3)
+    drafts.record_accepted(states[1], 1)
+    assert drafts.matches(wishes, [5, 6])
     with pytest.raises(DFlashError, match="tree roots"):
-        guesses.tree(0)
+        drafts.tree(0)
 
 
 def test_rows_that_may_be_text():

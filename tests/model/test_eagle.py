@@ -43,8 +43,8 @@ def reading(head, n, chunk=512, seed=0):
     return state
 
 
-def ask(state, tokens, given, n=1, *, law=GREEDY, width=64, position=0):
-    return HeadRequest(state, np.array(tokens, np.int32), given, n, law, position, width)
+def ask(state, tokens, given, n=1, *, params=GREEDY, width=64, position=0):
+    return HeadRequest(state, np.array(tokens, np.int32), given, n, params, position, width)
 
 
 @pytest.mark.parametrize("write", [write_speculators, write_specforge])
@@ -87,18 +87,20 @@ def test_chunks_are_one_reading(head, chunk):
         state.close()
 
 
-@pytest.mark.parametrize("law", [GREEDY, SampleParams(scale=1.0, seed=5)], ids=["greedy", "T 1"])
-def test_a_batch_changes_nothing(head, law):
+@pytest.mark.parametrize("params", [GREEDY, SampleParams(scale=1.0, seed=5)], ids=["greedy", "T 1"])
+def test_a_batch_changes_nothing(head, params):
     tokens, given = text()
     sizes, wanted = (3, 16, 9, 1), (4, 1, 2, 7)
     asked = [(tokens[i + 1 : i + 1 + min(n, N - i)], given[i : i + n], n) for i, n in zip(sizes, wanted, strict=True)]
     alone = []
     for i, each in zip(sizes, asked, strict=True):
         state = reading(head, i)
-        alone.append(head.propose([ask(state, *each, law=law, position=i)])[0])
+        alone.append(head.propose([ask(state, *each, params=params, position=i)])[0])
         state.close()
     states = [reading(head, i) for i in sizes]
-    together = head.propose([ask(state, *a, law=law, position=i) for state, a, i in zip(states, asked, sizes, strict=True)])
+    together = head.propose(
+        [ask(state, *a, params=params, position=i) for state, a, i in zip(states, asked, sizes, strict=True)]
+    )
     for one, other in zip(alone, together, strict=True):
         assert one.ids.tolist() == other.ids.tolist()
         assert_same_bits("scores", one.scores, other.scores)
@@ -157,7 +159,7 @@ def test_a_head_of_another_target(tmp_path, changes, message):
         load_eagle(load(TARGET), write_speculators(tmp_path / "head", **changes))
 
 
-def test_damaged_heads(tmp_path):
+def test_damaged_heads_are_refused(tmp_path):
     folder = write_speculators(tmp_path / "head")
     about = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(about | {"norm_before_fc": True}))

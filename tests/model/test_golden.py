@@ -21,7 +21,7 @@ def allowed(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_logits(name):
+def test_logits_are_as_recorded(name):
     got, truth = tail(load(name), recorded(name))
     largest, rms = allowed(name)
     assert np.abs(got - truth).max() < largest
@@ -29,7 +29,7 @@ def test_logits(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_greedy(name):
+def test_greedy_tokens_are_as_recorded(name):
     """The same tokens."""
     assert_greedy(load(name), recorded(name), allowed(name)[0])
 

@@ -33,7 +33,7 @@ def config_of(changes=(), drop=(), architecture="gemma4"):
 
 
 @pytest.mark.parametrize(("architecture", "changes", "fused"), VARIANTS.values(), ids=VARIANTS)
-def test_variants(architecture, changes, fused, tmp_path):
+def test_logits_of_every_variant_equal_the_definition(architecture, changes, fused, tmp_path):
     file, config = opened(tmp_path / "model.gguf", architecture, changes, fused)
     with file:
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)

@@ -126,13 +126,13 @@ def test_reading_computes_keys_and_values_alone(head, monkeypatch):
 def test_draft_positions_are_removed(head):
     """After a proposal, the cache holds only the text, so that later results do not depend on the proposal."""
     tokens, hidden = text()
-    guessed, plain = reading(head, 30), reading(head, 30)
-    head.propose([ask(guessed, tokens[31:33], hidden[30:32], 6)])
-    assert guessed.length == 32
+    drafted, plain = reading(head, 30), reading(head, 30)
+    head.propose([ask(drafted, tokens[31:33], hidden[30:32], 6)])
+    assert drafted.length == 32
     head.read(plain, tokens[31:33], hidden[30:32])
-    one, other = (head.propose([ask(s, tokens[33:35], hidden[32:34], 3)])[0] for s in (guessed, plain))
+    one, other = (head.propose([ask(s, tokens[33:35], hidden[32:34], 3)])[0] for s in (drafted, plain))
     assert_same_bits("scores", one.scores, other.scores)
-    guessed.close(), plain.close()
+    drafted.close(), plain.close()
 
 
 def test_a_snapshot_is_a_place_to_come_back_to(head):
@@ -164,7 +164,7 @@ def test_drafts_of_the_first_and_the_special_tokens(n, law):
     """Candidates are the best tokens of the draft vocabulary, with the noise of the same tokens."""
     model, (tokens, hidden) = load(NAME, kv="f32"), text()
     known = np.r_[0:n, SPECIAL : model.n_vocab]
-    every, some = (guessed(load_mtp(model, draft_vocab=m), tokens, hidden, law) for m in (None, n))
+    every, some = (drafted(load_mtp(model, draft_vocab=m), tokens, hidden, law) for m in (None, n))
     assert np.isin(some.ids[some.ids >= 0], known).all()
     assert not np.isin(every.ids[every.ids >= 0], known).all()
     all_scores, scores = (dict(zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)) for found in (every, some))
@@ -173,7 +173,7 @@ def test_drafts_of_the_first_and_the_special_tokens(n, law):
     assert np.ptp([all_scores[token] - scores[token] for token in both]) < 1e-4
 
 
-def guessed(head, tokens, hidden, law):
+def drafted(head, tokens, hidden, law):
     state = reading(head, 8)
     (found,) = head.propose([ask(state, tokens[9:10], hidden[8:9], 3, law=law, width=64, position=10)])
     state.close()

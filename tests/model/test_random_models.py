@@ -62,7 +62,7 @@ def test_the_definition_agrees_with_transformers(name):
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("architecture", KEYS)
-def test_every_type(architecture, kind, tmp_path):
+def test_logits_of_every_tensor_type_equal_the_definition(architecture, kind, tmp_path):
     file, config = written(tmp_path / "model.gguf", architecture, kind, FUSED[architecture])
     with file:
         bound = ROUNDED if FORMATS[kind].integers else CLOSE

@@ -23,7 +23,7 @@ def scaling_of(**keys):
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['kind']}-{case['factor']:g}-{case['n_rot']}")
-def test_scaled_frequencies(case):
+def test_scaled_frequencies_are_as_recorded(case):
     scaling = scaling_of(type=case["kind"], factor=case["factor"], original_context_length=case["original_context"])
     config = SimpleNamespace(n_rot=case["n_rot"], rope_base=case["rope_base"], rope_scaling=scaling)
     inv_freq, gain = inverse_frequencies(config)
@@ -39,7 +39,7 @@ def test_frequencies_of_llama_3():
     assert gain == 1
 
 
-def test_plain_frequencies():
+def test_plain_frequencies_equal_the_definition():
     config = SimpleNamespace(n_rot=64, rope_base=1e7, rope_scaling=None)
     inv_freq, gain = inverse_frequencies(config)
     np.testing.assert_allclose(inv_freq, 1e7 ** (-np.arange(0, 64, 2) / 64), rtol=1e-6)

@@ -184,7 +184,7 @@ def test_info_shows_the_plan(demo):
     assert f"split          layer, {plan.n_pages:,} KV pages" in text
 
 
-def test_layouts_differ(demo):
+def test_states_of_another_split_are_not_found(demo):
     """States saved under one plan are not looked for under another."""
     plans = [plan_of(*demo, "layer", 2), plan_of(*demo, "layer", 3), plan_of(*demo, "tensor", 2)]
     assert len({plan.layout for plan in plans}) == 3

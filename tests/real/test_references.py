@@ -75,7 +75,7 @@ def test_prompts_have_the_recorded_ids(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_logits(name):
+def test_logits_equal_the_reference(name):
     want, _ = references_of(name)
     rows, last = logits_of_source(name, "f32"), want["long.last_logits"]
     if DEVICE == "cuda":
@@ -90,7 +90,7 @@ def test_logits(name):
 
 @pytest.mark.parametrize("kv", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("name", FILES)
-def test_perplexity(name, kv):
+def test_perplexity_equals_the_reference(name, kv):
     want, _ = references_of(name)
     own, recorded = nll(logits_of_source(name, kv), want["long.ids"]).mean(), want["long.nll"].mean()
     print(f"{name} {kv}: perplexity {np.exp(own):.6f}, recorded {np.exp(recorded):.6f}")
@@ -99,7 +99,7 @@ def test_perplexity(name, kv):
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 @pytest.mark.parametrize("name", FILES)
-def test_greedy_tokens(name, kv):
+def test_greedy_tokens_equal_the_reference(name, kv):
     """The recorded tokens, read one at a time, win wherever the recorded gap is clear."""
     want, prompts = references_of(name)
     model, n = model_of(name, kv), 0

@@ -142,7 +142,7 @@ def bench(cached, monkeypatch):
     return lambda *words: main(["bench", *map(str, words)])
 
 
-def test_the_command(bench, folder, tmp_path, capsys):
+def test_the_command_saves_its_settings(bench, folder, tmp_path, capsys):
     record, plot = tmp_path / "record.json", tmp_path / "plot.png"
     limits = ("--scale", 4, "--think-scale", 0, "--turns", 2, "--goodput", "ttft:60000", "tpot:60000")
     assert bench("demo", "--traces", folder, "--clients", "1,2", *limits, "--record", record, "--plot", plot) == 0

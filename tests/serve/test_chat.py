@@ -26,7 +26,7 @@ def test_a_chat_completion_has_content_reason_and_usage(client, server):
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_chat_streamed(client):
+def test_a_streamed_chat_equals_the_whole_one(client):
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
     assert chunks[0].choices[0].delta.role == "assistant"
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
@@ -108,7 +108,7 @@ def test_choices_are_streamed_side_by_side(client):
     assert pieces == {choice.index: choice.message.content for choice in whole.choices}
 
 
-def test_log_probabilities(client):
+def test_log_probabilities_come_where_asked(client):
     whole = ask(client, logprobs=True, top_logprobs=2).choices[0]
     streamed = ask(client, logprobs=True, top_logprobs=2, stream=True)
     entries = whole.logprobs.content

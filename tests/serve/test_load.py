@@ -39,7 +39,7 @@ def output_of(body):
     return body["content"], body["usage"]["output_tokens"]
 
 
-def test_many_clients(server):
+def test_many_clients_at_once_are_answered(server):
     rng = random.Random(5)
     forms = [form(number, rng) for number in range(16)]
 

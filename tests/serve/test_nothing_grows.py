@@ -74,7 +74,7 @@ def send_all(url):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the files of /proc")
 @pytest.mark.parametrize("prefix_cache", [False, 64 << 20], ids=["no-cache", "cache"])
-def test_nothing_grows(serving, prefix_cache):
+def test_nothing_grows_over_many_requests(serving, prefix_cache):
     loaded, engine_thread = start("demo", LoadSettings(threads=1, context=1024, sequences=4, prefix_cache=prefix_cache))
     backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=Limits(loaded.model.config.context))
     with serving(build_app(backend)) as url:

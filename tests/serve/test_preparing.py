@@ -87,7 +87,7 @@ class Companion:
 
 @dataclass(frozen=True)
 class Loaded(LoadingDrafter):
-    """Guesses nothing, with a companion that takes its time."""
+    """Drafts nothing, with a companion that takes its time."""
 
     name: str
     pieces: int = 2

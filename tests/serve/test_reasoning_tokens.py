@@ -77,7 +77,7 @@ def test_reasoning_that_is_closed_by_force(counts, server, budget):
 
 
 @pytest.mark.parametrize("settings", [{"chat_template_kwargs": {"enable_thinking": False}}, {"logit_bias": {"EOS": 100}}])
-def test_no_reasoning(counts, server, settings):
+def test_an_answer_without_reasoning_counts_none(counts, server, settings):
     end = str(server.loaded.tokenizer.eos_ids[0])
     settings = {"logit_bias": {end: 100}} if "logit_bias" in settings else settings
     assert counts(**settings)[1:] == (0, "")

@@ -212,7 +212,7 @@ class Neighbour:
         return self._gap if self._last is None else max(self._gap, self._clock() - self._last)
 
     async def stay(self):
-        """Stream texts until told to leave."""
+        """Stream texts until asked to leave."""
         while not self.leave:
             await self._stream()
 

@@ -94,7 +94,7 @@ def test_a_stream_tells_interventions_with_its_end(client):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("strategy", "guess", "guess"),
+        ("strategy", "nonsense", "nonsense"),
         ("strategy", "lookup:0", "lookup"),
         ("strategy", 7, "must be a string"),
         ("recover", "loop,stal", "'stal' is not one of empty, loop"),
@@ -155,7 +155,7 @@ def asked_of(server, defaults, *bodies):
         ("plain, lookup", "mtp:3", "strategy: 'mtp:3' is not allowed on this server; use plain, lookup"),
         ("plain,lookup,first", "first(lookup, mtp:2)", "strategy: 'first(lookup, mtp:2)' is not allowed"),
         ("mtp", "mtp-tree:8", "strategy: 'mtp-tree:8' is not allowed"),
-        ("plain", "guess", "strategy: 'guess' is not known"),
+        ("plain", "nonsense", "strategy: 'nonsense' is not known"),
         ("none", "plain", "strategy: requests can't choose one on this server"),
     ],
 )
@@ -245,7 +245,7 @@ def test_strategies_that_are_allowed(server):
         )
     ]
     assert texts[0] == texts[1] == texts[2]
-    for wrong in ("guess", "lookup,", "lookup:4", ""):
+    for wrong in ("nonsense", "lookup,", "lookup:4", ""):
         with pytest.raises(RequestError, match=r"--allow-strategies: '.*' is not a strategy; use plain, dflash"):
             allowed(wrong)
 

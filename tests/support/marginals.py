@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from oracles import Guessing
+from oracles import DraftingState
 from toy import Toy
 
 from dflash.decode.drafting.drafter import Drafter
@@ -61,7 +61,7 @@ class Marginals(Drafter):
         return _Marginal(self, session)
 
 
-class _Marginal(Guessing):
+class _Marginal(DraftingState):
     def __init__(self, drafter, session):
         super().__init__(drafter, session)
         self.shape = session.strategy.shape or Chain()

@@ -51,7 +51,7 @@ def drawn(logits, sampling, seed, position):
 
 @dataclass(frozen=True)
 class Oracle(Drafter):
-    """Guesses a text that it was told, with random mistakes and forks.
+    """Drafts a given text, with random mistakes and forks.
 
     kind : "right", "wrong", "chain" (each token right with probability `p`) or "tree" (the same, with forks)
     """
@@ -64,10 +64,10 @@ class Oracle(Drafter):
     greedy_for_room: bool = False
 
     def start(self, session, model, snapshot=None):
-        return _Guessing(self, session)
+        return _OracleState(self, session)
 
 
-class _Guessing:
+class _OracleState:
     capture = (3,)
 
     def __init__(self, drafter, session):
@@ -106,7 +106,7 @@ class _Guessing:
 
 @dataclass(frozen=True)
 class Remembers(Drafter):
-    """Guesses a given continuation as a tree: every other token is wrong, and its right sibling stands beside it."""
+    """Drafts a given continuation as a tree: every other token is wrong, and its right sibling stands beside it."""
 
     text: tuple[int, ...]
     size: int
@@ -115,7 +115,7 @@ class Remembers(Drafter):
         return Remembering(self, session)
 
 
-class Guessing:
+class DraftingState:
     """State of a drafter that needs nothing from the model."""
 
     capture = ()
@@ -133,7 +133,7 @@ class Guessing:
         pass
 
 
-class Remembering(Guessing):
+class Remembering(DraftingState):
     """State of `Remembers`."""
 
     capture = (0,)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from oracles import Guessing, naive
+from oracles import DraftingState, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
@@ -74,7 +74,7 @@ class Paced(Drafter):
         return drafts
 
 
-class _Paced(Guessing):
+class _Paced(DraftingState):
     def __init__(self, drafter, session, model):
         super().__init__(drafter, session)
         self.model, self.shape = model, session.strategy.shape or Chain()

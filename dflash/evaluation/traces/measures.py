@@ -67,17 +67,17 @@ def hits(requests: Sequence[SentRequest]) -> JsonObject | None:
     whole answer, without which no state after it fits. ``first`` counts first turns that found something: the server has
     seen these prompts before.
     """
-    told = [sent for sent in requests if sent.n_cached is not None]
-    if not told:
+    reported = [sent for sent in requests if sent.n_cached is not None]
+    if not reported:
         return None
-    count: Callable[[str], int] = lambda kind: sum(sent.found == kind for sent in told)  # noqa: E731
+    count: Callable[[str], int] = lambda kind: sum(sent.found == kind for sent in reported)  # noqa: E731
     return {
-        "cached": sum(sent.n_cached or 0 for sent in told),
-        "reusable": sum(max(sent.n_before + sent.n_own - 1, 0) for sent in told),
-        "later": sum(sent.found is not None for sent in told),
-        "answer_fits": sum(sent.may_find_answer for sent in told),
+        "cached": sum(sent.n_cached or 0 for sent in reported),
+        "reusable": sum(max(sent.n_before + sent.n_own - 1, 0) for sent in reported),
+        "later": sum(sent.found is not None for sent in reported),
+        "answer_fits": sum(sent.may_find_answer for sent in reported),
         **{kind: count(kind) for kind in ("answer", "prompt", "nothing")},
-        "first": sum(bool(sent.n_cached) for sent in told if not sent.turn),
+        "first": sum(bool(sent.n_cached) for sent in reported if not sent.turn),
     }
 
 

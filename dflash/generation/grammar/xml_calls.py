@@ -22,7 +22,7 @@ _OTHER_KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
 _BLANK = r"[ \t\r\n]*"
 _PYTHON = "/True|False|None|NULL|Null/"
 
-_MAX_TOLD_APART = 64
+_MAX_DISTINGUISHED = 64
 """Most parameters of a function for which a text may hold the tags of parameters that were given before it. A list of the
 others stands beside each of them."""
 
@@ -154,7 +154,7 @@ class _ShapeRules:
         # shapes share their terminals only if what was given before does not matter
         before = range(min(j + 1, len(self._parameters)))
         given = [k for k in before if k == j or (self._required[k] and self._is_only)]
-        given = given if len(self._parameters) <= _MAX_TOLD_APART else []
+        given = given if len(self._parameters) <= _MAX_DISTINGUISHED else []
         open_keys = [key for k, (key, _) in enumerate(self._parameters) if k not in given]
         following = [f"n{self._name}_{min(j + 1, len(self._parameters))}"] if self._has_next(j + 1) else []
         known = [quoted(f"{self._parameters[k][0]}>") for k in given] if is_free else []

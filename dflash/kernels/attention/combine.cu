@@ -1,7 +1,7 @@
 // Combine the splits of pending rows that `decode` has stored (split-KV). combine.cuh has the formula, grid and block.
 //
 // Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, the shape of the heads; MAX_SPLITS; GATED. Bytes: those of combine.cuh.
-// In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
+// In a tensor split PEERS, RANK and PEER_DATA, see signals.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
 #include "../gpu/include/pdl.cuh"
 #include "split_kv.cuh"
 #include "combine.cuh"

@@ -9,7 +9,7 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
-#include "../gpu/include/peers.cuh"
+#include "../gpu/include/signals.cuh"
 #include "../gpu/include/warp.cuh"
 #include "partial_layout.cuh"
 

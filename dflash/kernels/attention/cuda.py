@@ -10,9 +10,9 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import GpuArray, Stream, check
-from dflash.kernels.attention.cuda_rows import AttendRows
+from dflash.kernels.attention.cuda_fallback import AttendRows
 from dflash.kernels.attention.quantized_tiles import QuantizedTiles, quantized_tiles
-from dflash.kernels.exchange.links import SIGNALS, PeerLink
+from dflash.kernels.exchange.signals import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.capabilities import capabilities

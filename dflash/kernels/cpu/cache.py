@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 from numba.core import caching, ccallback, compiler, config, serialize
 
-from dflash.kernels.code_cache import CodeCache
+from dflash.kernels.compile_cache.cache import CodeCache
 from dflash.kernels.cpu import sources
 from dflash.kernels.cpu.parts import EntryCompiler
 

@@ -2,8 +2,8 @@
 
 The cache is a folder ``numba-<version>`` in ``$NUMBA_CACHE_DIR/dflash`` if that variable is set, else in
 ``$XDG_CACHE_HOME/dflash``, else in ``~/.cache/dflash``. All processes and installs share it. An entry is named after what
-its code is made from (`cache`): a change recompiles the kernels whose sources it touches. `code_age` removes what was not
-used for 30 days.
+its code is made from (`cache`): a change recompiles the kernels whose sources it touches. `compile_cache` removes what
+was not used for 30 days.
 """
 
 import functools
@@ -16,8 +16,8 @@ from typing import Any
 import numba
 from numba import types
 
-from dflash.kernels.code_cache import CodeCache
-from dflash.kernels.code_folder import cache_folder
+from dflash.kernels.compile_cache.cache import CodeCache
+from dflash.kernels.compile_cache.folder import cache_folder
 from dflash.kernels.cpu import sources
 from dflash.kernels.cpu.dry_run import intercept, record
 

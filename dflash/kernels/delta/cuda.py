@@ -17,7 +17,7 @@ from dflash.kernels.delta.cuda_row import OneRow
 from dflash.kernels.delta.cuda_single import LEAST_SEQUENCES, SingleRows
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.delta.step_shape import ACCEPTED_ROOM, StepShape, step_shapes
-from dflash.kernels.exchange.links import SIGNALS, PeerLink
+from dflash.kernels.exchange.signals import SIGNALS, PeerLink
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING

@@ -2,7 +2,7 @@
 //
 // Macros: those of smem.cuh and stored_rows.cuh.
 #pragma once
-#include "../gpu/include/peers.cuh"
+#include "../gpu/include/signals.cuh"
 #include "stored_rows.cuh"
 #include "tree_order.cuh"
 

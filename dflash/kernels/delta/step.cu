@@ -16,7 +16,7 @@
 // saved_capacity states.
 // Macros: those of stored_rows.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
-// change no bit of a result. In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals`
+// change no bit of a result. In a tensor split PEERS, RANK and PEER_DATA, see signals.cuh: results go to all GPUs, with `signals`
 // signals unless PEER_DATA.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted and are not kept.
 #ifndef SPLIT

@@ -2,12 +2,12 @@
 //
 // Each piece is a number of columns of an array, in ranges: column range i of the source goes to `step` * i bytes behind the
 // first one of each target. When the kernel ends, the columns of all GPUs are in this GPU's array.
-// Grid: any number of blocks, the same on all GPUs; block 256, no shared memory. Macros: RANK, PEERS, see peers.cuh; UNIT,
+// Grid: any number of blocks, the same on all GPUs; block 256, no shared memory. Macros: RANK, PEERS, see signals.cuh; UNIT,
 // bytes that a thread copies, 2 to 16, which divide all sizes and addresses.
 // `counters`: for each GPU the address of its counters; `arrived`: those of this GPU; `expected`: signals that each other
 // GPU has sent in all before this launch. Bytes: those of the piece, read once and written PEERS times.
 #include "../gpu/include/pdl.cuh"
-#include "../gpu/include/peers.cuh"
+#include "../gpu/include/signals.cuh"
 
 #ifndef UNIT
 #error "UNIT must be defined"

@@ -2,7 +2,7 @@
 
 The cache is a folder ``cubins`` in ``$CUPY_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``,
 else in ``~/.cache/dflash``. A file's name is the hash of what it was made from: the source with its includes, the options,
-the target and the compiler's version. `code_cache` checks each file and removes what was not used for 30 days.
+the target and the compiler's version. `compile_cache` checks each file and removes what was not used for 30 days.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from dflash.errors import KernelError
-from dflash.kernels.code_cache import CodeCache
-from dflash.kernels.code_folder import cache_folder
+from dflash.kernels.compile_cache.cache import CodeCache
+from dflash.kernels.compile_cache.folder import cache_folder
 from dflash.kernels.gpu.spills import compile_without_spills
 
 OPTIONS = ("-std=c++17", "--ftz=true", "--fmad=false", "--device-as-default-execution-space")

@@ -8,7 +8,7 @@ import cupy
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import GpuArray, Stream
-from dflash.kernels.exchange.links import SIGNALS, PeerLink
+from dflash.kernels.exchange.signals import SIGNALS, PeerLink
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
@@ -45,7 +45,7 @@ class DecodeLinear:
     behind: output norm; requires `add` and one weight. Its `half` and `squares` are written.
     link: link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
     published: the launch before this one publishes `x` and the squares of `before` if there is one token
-        (``published.cuh``).
+        (``early_read.cuh``).
 
     Products are summed in float32. Weights are exact, except for F32 and for BF16 below 2^-14, which are rounded to
     float16. A token has the same bits for any number of tokens, whichever weights share the launch.

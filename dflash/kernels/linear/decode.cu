@@ -15,15 +15,15 @@
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
 // CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, at least 2 unless one holds a slice;
 // SMEM_BYTES, of which the weight rings take all that the tokens leave; BLOCKS_PER_SM, blocks whose registers must fit a
-// multiprocessor; POLLED, 1 if there is one token and the launch before publishes it and the squares of its norm (published.cuh);
+// multiprocessor; POLLED, 1 if there is one token and the launch before publishes it and the squares of its norm (early_read.cuh);
 // X_ROWS, tokens that a stage has memory for, 1 in place of TOKENS if there is one token; WEIGHTS_FIRST, stages of weights that a
 // warp requests before the tokens, 1 unless defined.
-// In a tensor split PEERS, RANK and PEER_DATA, see peers.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
+// In a tensor split PEERS, RANK and PEER_DATA, see signals.cuh: results go to all GPUs, with `signals` signals unless PEER_DATA.
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
-#include "../gpu/include/peer_data.cuh"
-#include "../gpu/include/peers.cuh"
-#include "../gpu/include/published.cuh"
+#include "../gpu/include/flags_in_data.cuh"
+#include "../gpu/include/signals.cuh"
+#include "../gpu/include/early_read.cuh"
 #include "../gpu/include/smem_ring.cuh"
 #include "epilogue.cuh"
 #include "../formats/mma_tile.cuh"

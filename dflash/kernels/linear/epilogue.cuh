@@ -13,9 +13,9 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
-#include "../gpu/include/peer_data.cuh"
-#include "../gpu/include/peers.cuh"
-#include "../gpu/include/published.cuh"
+#include "../gpu/include/flags_in_data.cuh"
+#include "../gpu/include/signals.cuh"
+#include "../gpu/include/early_read.cuh"
 #include "../gpu/include/warp.cuh"
 
 #define STORE 0

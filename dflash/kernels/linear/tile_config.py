@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dflash.kernels.formats.cuda import tile_bytes, tile_width
 from dflash.kernels.formats.format import FORMATS
-from dflash.kernels.linear.unclustered import TOKENS, WARPS, Launch, launch, n_slices
+from dflash.kernels.linear.shapes_without_clusters import TOKENS, WARPS, Launch, launch, n_slices
 
 _COLUMNS = 256  # columns of K that are a unit of slicing
 _ROOMY = 200  # KiB of shared memory of a block above which a GPU counts as large

@@ -15,7 +15,7 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.kind import USUAL, MoeKind
+from dflash.kernels.moe.moe_kind import USUAL, MoeKind
 from dflash.kernels.norm.split import SplitNorm
 
 MOST_ROWS = 64
@@ -89,7 +89,7 @@ class DecodeScratch:
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
         self.logits = cupy.empty((rows, shape.experts + shape.n_shared), np.float32)
-        # EMPTY of published.cuh; the launches of few rows clear them again
+        # EMPTY of early_read.cuh; the launches of few rows clear them again
         self.few_logits = cupy.full((FEW, shape.experts + shape.n_shared), 2**32 - 1, np.uint32).view(np.float32)
         self.experts = cupy.empty((rows, shape.n_used), np.int32)
         self.factors = cupy.empty((rows, shape.slots), np.float32)
@@ -111,7 +111,7 @@ class DecodeMoe:
     eps: added to the mean square of a row.
     behind: norm of the stream after the experts; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
     clears: float16 (T, N), optional; array whose first row is cleared, up to `FEW` rows: a later launch publishes it
-        (``published.cuh``).
+        (``early_read.cuh``).
     kind: differences from `dflash.kernels.moe.Moe`.
     publishes: launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
 

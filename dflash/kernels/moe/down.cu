@@ -13,7 +13,7 @@
 // a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
 // Bytes: `down`, the tiles of an expert once for every four of its pairs; `down_small`, once for every pair, repeats from
 // the L2 cache.
-#include "../gpu/include/published.cuh"
+#include "../gpu/include/early_read.cuh"
 #include "combine.cuh"
 #include "activation_spans.cuh"
 #include "shape.cuh"

@@ -1,7 +1,7 @@
 // Gate and up projections of few rows, with the formula of gate_up.cu, fused with top-k routing. A block computes one unit
 // of one pair.
 //
-// Each block chooses the expert of its pair itself from the router's logits, as soon as they are published (published.cuh). The
+// Each block chooses the expert of its pair itself from the router's logits, as soon as they are published (early_read.cuh). The
 // first block of a row's last routed slot knows all experts and publishes the choice.
 // Each block also prefetches a part of its expert's down projection into the L2 cache, once it has its own weights.
 // Grid (UNITS, pairs), block 32 * SPANS, shared memory SPANS * (PIECE + SPAN_BYTES + 1024). Roles: each warp copies and

@@ -4,7 +4,7 @@
 // A block computes the logits of OUTS experts for ROWS rows. Four warps share an expert, a quarter of its weights each; the
 // weights are loaded into registers before the rows are ready. The order of the additions of a logit is the same for any
 // ROWS and OUTS.
-// For few rows the next launches read results before their launch has ended (published.cuh). This one publishes the logits
+// For few rows the next launches read results before their launch has ended (early_read.cuh). This one publishes the logits
 // and clears what the others publish: `inner`, `experts` and `factors`, and the norm behind the experts (`next_halves`,
 // `next_squares`), and `later_bytes` of `later`, which a launch of the next layer publishes. They are null for many rows.
 // Grid (LOGITS / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros: those of
@@ -12,7 +12,7 @@
 // defined.
 // Bytes: the router's weights once for every ROWS rows; the rows once for every OUTS experts, repeats from the L2 cache.
 #include "../gpu/include/pdl.cuh"
-#include "../gpu/include/published.cuh"
+#include "../gpu/include/early_read.cuh"
 #include "../gpu/include/warp.cuh"
 #include "activation_spans.cuh"
 #include "shape.cuh"

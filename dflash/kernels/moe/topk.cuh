@@ -8,7 +8,7 @@
 // expert has a share of 1 in place of the sigmoid of its logit, 1 unless defined.
 #pragma once
 #include "../gpu/include/activation.cuh"
-#include "../gpu/include/published.cuh"
+#include "../gpu/include/early_read.cuh"
 #include "slots.cuh"
 
 #ifndef ROUTING

@@ -2,7 +2,7 @@
 //
 // Grid (rows), block THREADS, shared memory 12 * MAX_TOP bytes (static): a thread handles one of the MAX_TOP most probable
 // tokens. Macros: VOCAB, tokens of a row; THREADS and MAX_TOP, equal.
-// Each element of `laws`, the sampling parameters, applies to `each` rows. Row r is at position[r] + shift. `targets`, if
+// Each element of `row_params`, the sampling parameters, applies to `each` rows. Row r is at position[r] + shift. `targets`, if
 // not null, maps draft tokens to target tokens.
 // Without a scale in the parameters (greedy), scores are log probabilities. With one, x = scaled logit + Gumbel noise of the
 // tokens that top-k, top-p and min-p leave; scores are x - log(sum(exp(x))), in descending order. Bytes: 16 * MAX_TOP a row.
@@ -41,13 +41,13 @@ __device__ __forceinline__ int n_remaining(const SampleParams& params, float val
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-candidates(const int* found, const float* largest, const int* laws, int each, const int* position,
+candidates(const int* found, const float* largest, const int* row_params, int each, const int* position,
            int shift, const int* targets, int* ids, float* scores) {
     __shared__ float xs[MAX_TOP];
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x, i = threadIdx.x;
-    const SampleParams params = ((const SampleParams*)laws)[row / each];
+    const SampleParams params = ((const SampleParams*)row_params)[row / each];
     const RowLogprobs& logprobs = ((const RowLogprobs*)found)[row];
     const float highest = largest[row], minus_infinity = __int_as_float(0xff800000);
     const bool invalid = is_invalid(highest);

@@ -17,7 +17,7 @@ from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.gpu.mirror import Mirror
 from dflash.kernels.sample.cuda_candidates import Proposing
 from dflash.kernels.sample.cuda_edits import DeviceEdits
-from dflash.kernels.sample.cuda_layout import FOUND, GROUP, LAW, MOST_TOP, SELECT_THREADS, SURVEY, record
+from dflash.kernels.sample.cuda_layout import FOUND, GROUP, MOST_TOP, ROW_PARAMS, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import DeviceSampleResult, Logits, Proposed
 from dflash.kernels.sample.cuda_masks import DeviceMasks
 from dflash.kernels.sample.params import SampleParams, SampleRequest
@@ -26,8 +26,8 @@ _HERE = Path(__file__).parent
 _DRAW_THREADS, _DRAW_TOKENS = 512, 2048  # threads of a block of draw.cu, and the tokens of a row that it handles
 _DRAW_BLOCKS = 1056  # blocks of draw.cu over all rows: eight for each of the 132 multiprocessors of an H100 or H200
 _MOST_VOCAB = 1 << 19  # limit of select.cuh, whose sums then fit 64 bits
-_NO_LAW = np.zeros(1, LAW)
-_NO_LAW["n_top"] = -1
+_NO_PARAMS = np.zeros(1, ROW_PARAMS)
+_NO_PARAMS["n_top"] = -1
 
 
 class DeviceSampler:
@@ -48,15 +48,15 @@ class DeviceSampler:
         if vocab >= _MOST_VOCAB:
             raise KernelError(f"sampler: rows of {vocab} logits; there must be fewer than {_MOST_VOCAB}")
         self.logits, self.stream = logits, stream
-        self._laws, self._ids = Mirror(n, LAW), Mirror(n, np.int32)
+        self._row_params, self._ids = Mirror(n, ROW_PARAMS), Mirror(n, np.int32)
         self._found: Mirror | None = None
         self._edits, self._masks = DeviceEdits(logits), DeviceMasks(vocab)
         self.ids = self._ids.device.reshape(-1)
         self._bind(n, vocab)
         self._place = None
         if position is not None:
-            assert LAW.fields is not None, "a structured type"
-            args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
+            assert ROW_PARAMS.fields is not None, "a structured type"
+            args = position, self._row_params.device, ROW_PARAMS.itemsize // 4, ROW_PARAMS.fields["position"][1] // 4, n
             self._place = kernel(_HERE / "set_positions.cu", "set_positions", dependent=True).bind(1, max(n, 32), args)
         self._event = _event()
         self._latest: Callable[[], DeviceSampleResult | None] = lambda: None
@@ -65,8 +65,8 @@ class DeviceSampler:
 
     def _bind(self, n: int, vocab: int) -> None:
         self._chunks, self._blocks = -(-vocab // SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
-        logits, row_params, ids = self.logits, self._laws.device, self.ids
-        no_laws, largest = device.array(np.repeat(_NO_LAW, n).view(np.int32)), device.zeros(n)
+        logits, row_params, ids = self.logits, self._row_params.device, self.ids
+        no_laws, largest = device.array(np.repeat(_NO_PARAMS, n).view(np.int32)), device.zeros(n)
         tops = device.zeros(n, -(-vocab // GROUP), dtype=np.uint32)
         sums = device.zeros(n, self._chunks, 3)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
@@ -108,7 +108,7 @@ class DeviceSampler:
         masks = {request.first + i: words for request in requests for i, words in request.masks.items()}
         if noisy or tells or masks:
             self._describe(requests, n_rows, self._masks.upload(masks, stream))
-            self._laws.upload(n_rows, stream)
+            self._row_params.upload(n_rows, stream)
             if self._place is not None and any(isinstance(request.positions, LazyArray) for request in requests):
                 self._place(stream, n_rows=n_rows)
             self.launch(noisy, n_rows, stream)
@@ -156,8 +156,8 @@ class DeviceSampler:
         return self._row
 
     def _describe(self, requests: Sequence[SampleRequest], n_rows: int, masks: Mapping[int, int]) -> None:
-        row_params = self._laws.host
-        row_params[:n_rows] = _NO_LAW
+        row_params = self._row_params.host
+        row_params[:n_rows] = _NO_PARAMS
         for request in requests:
             rows = row_params[request.first : request.first + len(request.positions)]
             rows[:] = record(request.params)

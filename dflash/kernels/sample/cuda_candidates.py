@@ -11,7 +11,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda_layout import GROUP, LAW, SELECT_THREADS, SURVEY, record
+from dflash.kernels.sample.cuda_layout import GROUP, ROW_PARAMS, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import Proposed
 from dflash.kernels.sample.params import SampleParams
 
@@ -30,7 +30,7 @@ class Likeliest:
     def __init__(self, logits: GpuArray) -> None:
         n, vocab = logits.shape
         self._chunks = chunks = -(-vocab // SURVEY["CHUNK"])
-        every = np.zeros(n, LAW)
+        every = np.zeros(n, ROW_PARAMS)
         every["top_p"], every["n_top"] = 1, POOL
         tell = device.array(every.view(np.int32))
         tops = device.zeros(n, -(-vocab // GROUP), dtype=np.uint32)
@@ -62,7 +62,7 @@ class Largest:
     def __init__(self, logits: GpuArray, *, out: tuple[Any, Any] | None = None) -> None:
         n, vocab = logits.shape
         self._chunks = -(-vocab // SURVEY["CHUNK"])
-        nothing = np.zeros(n, LAW)
+        nothing = np.zeros(n, ROW_PARAMS)
         nothing["n_top"] = -1
         self.ids, self.scores = out or (device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1))
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
@@ -79,7 +79,7 @@ class FindCandidates:
     """`dflash.kernels.sample.candidates` on fixed arrays, for any number of rows.
 
     logits: float32 (R, V); logits of the draft model; all arrays are on the device.
-    row_params: int32 (S, words of `LAW`); a record for every `each` rows; the positions in the records are ignored.
+    row_params: int32 (S, words of `ROW_PARAMS`); a record for every `each` rows; the positions in the records are ignored.
     position: int32 (R,); positions of the rows.
     each: number of consecutive rows with the same parameters.
     shift: row r predicts the token at ``position[r] + shift``.
@@ -121,7 +121,7 @@ class Proposing:
 
     def __init__(self, logits: GpuArray) -> None:
         n = len(logits)
-        self._asked = DeviceArrays(row_params=(n, LAW.itemsize // 4), position=(n,))
+        self._asked = DeviceArrays(row_params=(n, ROW_PARAMS.itemsize // 4), position=(n,))
         self._find = FindCandidates(logits, self._asked.row_params, self._asked.position, each=1, shift=0)
 
     def __call__(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
@@ -138,6 +138,6 @@ class Proposing:
 
 def describe(row_params: GpuArray, of: Sequence[SampleParams]) -> None:
     """Write records of sampling parameters to the first rows of an int32 (S, words) host array."""
-    records = row_params.view(LAW)[:, 0]
+    records = row_params.view(ROW_PARAMS)[:, 0]
     for i, params in enumerate(of):
         records[i] = record(params)

@@ -9,7 +9,7 @@ from dflash.kernels.sample.params import SampleParams
 MOST_TOP = 128
 """Largest number of most probable tokens found on the device; for more, the row is copied to the host."""
 
-LAW = np.dtype(
+ROW_PARAMS = np.dtype(
     {
         "names": ["scale", "floor", "top_k", "position", "seed", "top_p", "n_top", "unused", "mask"],
         "formats": [np.float32, np.float32, np.int32, np.uint32, np.uint64, np.float64, np.int32, np.int32, np.uint64],
@@ -36,7 +36,7 @@ SELECT_THREADS = 1024
 
 
 def record(params: SampleParams) -> tuple[Any, ...]:
-    """Return sampling parameters as a record of `LAW`; position and mask are 0."""
+    """Return sampling parameters as a record of `ROW_PARAMS`; position and mask are 0."""
     n_top = -1 if params.n_top is None else min(params.n_top, MOST_TOP)
     if params.scale is None:
         return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0, 0)

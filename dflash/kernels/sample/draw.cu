@@ -11,12 +11,12 @@
 #include "rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-draw(const float* logits, const int* laws, const float* largest, unsigned long long* best,
+draw(const float* logits, const int* row_params, const float* largest, unsigned long long* best,
      unsigned* arrived, int* ids) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.y;
-    const SampleParams params = ((const SampleParams*)laws)[row];
+    const SampleParams params = ((const SampleParams*)row_params)[row];
     const float highest = largest[row];
     if (params.scale <= 0.0f || is_truncated(params)) return;
     if (is_invalid(highest)) {

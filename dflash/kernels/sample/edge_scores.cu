@@ -54,14 +54,14 @@ __device__ __forceinline__ float reduce_row(float value, float* of_row, bool lar
 
 extern "C" __global__ void __launch_bounds__(TOP* TOP, 1)
 edge_scores(const int* found, const float* largest, const int* ids, const float* before, const float* after,
-            const float* gates, int texts, const int* laws, const int* position, int shift, float* scores,
+            const float* gates, int texts, const int* row_params, const int* position, int shift, float* scores,
             float* edges) {
     __shared__ float first[TOP][CODE_SLICE + 1], second[TOP][CODE_SLICE + 1], row_values[TOP][TOP];
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x, a = threadIdx.x / TOP, j = threadIdx.x % TOP;
     const float minus_infinity = __int_as_float(0xff800000);
-    const SampleParams params = ((const SampleParams*)laws)[row / BLOCK_ROWS];
+    const SampleParams params = ((const SampleParams*)row_params)[row / BLOCK_ROWS];
     const float* gate = gates + (size_t)(SEQUENTIAL ? row % BLOCK_ROWS * texts + row / BLOCK_ROWS : row) * RANK;
     float edge = 0.0f;
     for (int start = 0; start < RANK; start += CODE_SLICE) {

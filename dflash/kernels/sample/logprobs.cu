@@ -42,12 +42,12 @@ __device__ __forceinline__ void write_top_tokens(const Keys& keys, const LogitBi
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-logprobs(const float* logits, const int* laws, const unsigned* tops, const float* sums,
+logprobs(const float* logits, const int* row_params, const unsigned* tops, const float* sums,
          const float* largest, const int* ids, int* found) {
     __shared__ Scratch scratch;
     launch_dependent_grids();
     wait_on_dependent_grids();
-    const int row = blockIdx.x, n = min(((const SampleParams*)laws)[row].n_top, min(MAX_TOP, VOCAB));
+    const int row = blockIdx.x, n = min(((const SampleParams*)row_params)[row].n_top, min(MAX_TOP, VOCAB));
     const float highest = largest[row];
     if (n < 0 || is_invalid(highest)) return;
     const float* at = logits + (size_t)row * VOCAB;

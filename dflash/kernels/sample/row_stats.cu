@@ -37,13 +37,13 @@ __device__ __forceinline__ float block_sum_exp(const float (&x)[PER_THREAD][4], 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
+row_stats(const float* logits, const int* row_params, unsigned* tops, float* sums,
           unsigned long long* best, unsigned* arrived, int* ids, float* largest, int masked) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.y, start = blockIdx.x * CHUNK;
     const float* at = logits + (size_t)row * VOCAB;
-    const SampleParams params = ((const SampleParams*)laws)[row];
+    const SampleParams params = ((const SampleParams*)row_params)[row];
     float x[PER_THREAD][4];
     UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const int token = start + 4 * (i * THREADS + threadIdx.x);

@@ -86,13 +86,13 @@ __device__ __forceinline__ u64 sample_short_list(int n, const LogitBins& logit_b
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-topk_topp(const float* logits, const int* laws, const unsigned* tops, const float* sums,
+topk_topp(const float* logits, const int* row_params, const unsigned* tops, const float* sums,
           const float* largest, int* ids) {
     __shared__ Scratch scratch;
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x;
-    const SampleParams& params = ((const SampleParams*)laws)[row];
+    const SampleParams& params = ((const SampleParams*)row_params)[row];
     const float highest = largest[row];
     if (!is_truncated(params)) return;
     if (is_invalid(highest)) {

@@ -8,14 +8,14 @@
 #include "slot_order.cuh"
 
 extern "C" __global__ void __launch_bounds__(64)
-write_draft(const int* guesses, const int* parents, const int* depths, unsigned long long low,
+write_draft(const int* draft_tokens, const int* parents, const int* depths, unsigned long long low,
             unsigned long long high, const int* first, const int* length, int* tokens, int* parent, int* depth,
             int* position) {
     const int s = batch_sequence(blockIdx.x, low, high), from = 64 * blockIdx.x + threadIdx.x;
     if (s == NO_SEQUENCE) return;
     const int row = first[s] + 1 + threadIdx.x;
     if (row >= first[s + 1]) return;
-    tokens[row] = guesses[from];
+    tokens[row] = draft_tokens[from];
     parent[row] = parents[from] + 1;
     depth[row] = depths[from];
     position[row] = length[s] + depths[from];

@@ -5,6 +5,6 @@ from dflash.kernels.arrays import GpuArray
 _BYTE = 0xFE
 
 
-def bury(logits: GpuArray) -> None:
+def mask_all(logits: GpuArray) -> None:
     """Set float32 logits, contiguous on the device, to -1.7e38: far below all real logits, but finite."""
     logits.data.memset_async(_BYTE, logits.nbytes)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention import cuda as attention
-from dflash.kernels.attention.cuda_row import RotateAttend
+from dflash.kernels.attention.cuda_fused_decode import RotateAttend
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.delta.state_copies import StateCopies
 from dflash.kernels.formats.cuda import PackedWeight
@@ -25,7 +25,7 @@ from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe import cuda as moe
 from dflash.kernels.moe import cuda_prefill as moe_prefill
-from dflash.kernels.moe.kind import USUAL, MoeKind
+from dflash.kernels.moe.moe_kind import USUAL, MoeKind
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.ragged import PENDING

@@ -1,4 +1,4 @@
-"""Drafters with a model of their own, a small one or a head: no guess changes a text, and nothing leaks."""
+"""Drafters with a model of their own, a small one or a head: no draft token changes a text, and nothing leaks."""
 
 from typing import NamedTuple
 
@@ -63,10 +63,10 @@ def test_no_draft_changes_the_text(kind, model, sampling, shape):
     """Read together, in chunks."""
     settings = {"sampling": sampling, "max_tokens": 30}
     plain = sessions_of(kind, 40, 1, 2, 23, strategy=Strategy(), **settings)
-    guessed = sessions_of(kind, 40, 1, 2, 23, strategy=Strategy(kind.drafter, shape), **settings)
+    drafted = sessions_of(kind, 40, 1, 2, 23, strategy=Strategy(kind.drafter, shape), **settings)
     truths = [run(model, session)[0] for session in plain]
-    assert run(model, *guessed, chunk=11) == truths
-    assert all(session.n_drafted > 0 for session in guessed)
+    assert run(model, *drafted, chunk=11) == truths
+    assert all(session.n_drafted > 0 for session in drafted)
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])

@@ -35,11 +35,11 @@ def test_the_text_is_that_of_plain_decoding(lm, tmp_path, kind, shape, temperatu
     settings = {"max_tokens": 24, "temperature": temperature, "seed": 3}
     plain = lm.generate(PROMPTS, **settings)
     drafter = DFlash(path, min_confidence=0.1, draft_vocab=vocab)
-    guessed = lm.generate(PROMPTS, strategy=Strategy(drafter, shape), **settings)
-    assert [one.tokens for one in guessed] == [one.tokens for one in plain]
+    drafted = lm.generate(PROMPTS, strategy=Strategy(drafter, shape), **settings)
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     draft = lm.model.attachments[drafter]
     assert draft.config.kind == kind
     if vocab:
-        tokens = {int(token) for one in guessed for step in one.steps for token in step.draft.tokens}
+        tokens = {int(token) for one in drafted for step in one.steps for token in step.draft.tokens}
         assert not tokens & set(range(vocab, SPECIAL))
     assert draft.free_slots == lm.model.pools.slots

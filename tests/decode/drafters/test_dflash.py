@@ -91,15 +91,15 @@ def test_what_a_long_prompt_would_push_out_is_not_read(model, tmp_path, monkeypa
         old(items, features)
 
     monkeypatch.setattr(draft, "read_many", count)
-    (guesses,) = run(Engine(model, chunk=64), session(path, prompt, n=3))
+    (draft_tokens,) = run(Engine(model, chunk=64), session(path, prompt, n=3))
     assert draft.reach == 64
     assert 64 <= sum(read) <= 64 + 3
     (all_read,) = run(Engine(model, chunk=300), session(path, prompt, n=3))
-    assert guesses == all_read
+    assert draft_tokens == all_read
 
 
 def test_a_snapshot_of_the_prompt(model, path):
-    """Guesses go on as if the text had been read by the same session."""
+    """Drafts go on as if the text had been read by the same session."""
     engine = Engine(model, chunk=40)
     (want,) = run(engine, session(path))
     first = engine.add(session(path))
@@ -110,7 +110,7 @@ def test_a_snapshot_of_the_prompt(model, path):
     engine.step()
     assert snapshot.length == 80
     assert run(engine, session(path, prefix=snapshot)) == [want]
-    # who has seen nothing of the prefix guesses from what comes after it
+    # who has seen nothing of the prefix drafts from what comes after it
     late = session(path, shape=Chain(3), prefix=snapshot.state)
     assert all(len(draft) for draft in run(engine, late)[0][:-2])
     snapshot.close()

@@ -1,4 +1,4 @@
-"""Drafts that can't be right are told of, once."""
+"""Drafts that can't be right are reported once."""
 
 import logging
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ def health(model, name="Draft()"):
     return session, DraftDiagnostics(session, model, name)
 
 
-def test_never_right(model, caplog):
+def test_drafts_that_are_never_accepted_are_reported_once(model, caplog):
     session, watch = health(model)
     for _ in range(63):
         watch.count_draft(4)

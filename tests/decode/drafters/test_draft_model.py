@@ -64,6 +64,6 @@ def test_a_snapshot_and_the_lack_of_one(model):
     snapshot.close()
 
 
-def test_another_vocabulary():
+def test_a_small_model_with_another_vocabulary_is_refused():
     with pytest.raises(Unsupported, match="has another vocabulary"):
         DraftModel("demo").prepare(load(NAME))

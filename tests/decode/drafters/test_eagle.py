@@ -133,7 +133,7 @@ def test_drafts_are_of_the_draft_vocabulary(model, tmp_path, shape):
     assert drafted <= set(model.attachments[drafter]._targets.tolist())
 
 
-def test_names():
+def test_names_with_eagle3_need_a_draft():
     folder = {"draft": "head"}
     assert Strategy.named("eagle3:4", **folder) == Strategy(Eagle3("head"), Chain(4))
     assert Strategy.named("eagle3-tree:9", **folder) == Strategy(Eagle3("head"), Tree(9))

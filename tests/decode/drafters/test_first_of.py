@@ -1,4 +1,4 @@
-"""Several drafters, the first guess of which counts."""
+"""Several drafters, the first draft of which counts."""
 
 import pytest
 from oracles import Oracle, naive
@@ -106,7 +106,7 @@ def test_each_gets_its_own_snapshot_back():
     assert memory.closed == 1
 
 
-def test_a_value():
+def test_drafters_compare_by_their_parts():
     one = FirstOf(PromptLookup(), PromptLookup(max_ngram=9))
     assert one == FirstOf(PromptLookup(), PromptLookup(max_ngram=9)) != FirstOf(PromptLookup())
     assert hash(one) == hash(FirstOf(PromptLookup(), PromptLookup(max_ngram=9)))

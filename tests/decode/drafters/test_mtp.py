@@ -59,14 +59,14 @@ def span_of(state, tokens):
 
 
 def drafts_of(model, session):
-    """What was guessed, step by step."""
+    """What was drafted, step by step."""
     run(model, session)
     return [(step.draft.tokens.tolist(), step.tokens) for step in session.steps if step.tokens]
 
 
 @pytest.mark.parametrize("n", [12, 39])
 def test_a_snapshot_knows_the_prompt(model, n):
-    """What was read by another session is known; without its memory, guesses begin a token later and may differ."""
+    """What was read by another session is known; without its memory, draft tokens begin a token later and may differ."""
     strategy = Strategy(MTP(), Chain(3))
     want = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy))
     reader = Session(prompt(n + 1), max_tokens=1, strategy=strategy)
@@ -86,15 +86,15 @@ def test_a_snapshot_knows_the_prompt(model, n):
 
 @pytest.mark.parametrize("shape", [Chain(3), Tree(12)], ids=repr)
 def test_drafts_from_a_smaller_vocabulary(model, shape):
-    """The text is that of plain decoding, and what is guessed is known: the first tokens and the special ones."""
+    """The text is that of plain decoding, and what is drafted is known: the first tokens and the special ones."""
     want = Session(prompt(), max_tokens=20)
     run(model, want)
     session = Session(prompt(), max_tokens=20, strategy=Strategy(MTP(draft_vocab=90), shape))
     drafts = drafts_of(model, session)
     assert session.output_ids == want.output_ids
-    guesses = {token for tokens, _ in drafts for token in tokens}
-    assert guesses
-    assert not guesses & set(range(90, SPECIAL))
+    draft_tokens = {token for tokens, _ in drafts for token in tokens}
+    assert draft_tokens
+    assert not draft_tokens & set(range(90, SPECIAL))
 
 
 def test_a_model_without_a_head():

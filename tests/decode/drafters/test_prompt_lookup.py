@@ -1,4 +1,4 @@
-"""Prompt lookup: what it guesses, and that no guess changes a text."""
+"""Prompt lookup: what it proposes, and that no draft token changes a text."""
 
 import pickle
 
@@ -75,7 +75,7 @@ def test_no_draft_changes_the_text(sampling):
 
 
 def test_it_reads_what_was_produced_and_begins_anywhere():
-    """A prefix that others have read is part of the text; so is every new token, guessed or not."""
+    """A prefix that others have read is part of the text; so is every new token, drafted or not."""
     toy = Toy(law=lambda text: np.eye(13, dtype=np.float32)[(text[-1] + 1) % 13])
     state = toy.state()
     state.reserve(3)
@@ -92,7 +92,7 @@ def test_it_reads_what_was_produced_and_begins_anywhere():
     assert toy.leaked == (0, 0, 0)
 
 
-def test_a_value():
+def test_settings_are_compared_and_checked():
     assert PromptLookup(max_ngram=5) == PromptLookup(max_ngram=5) != PromptLookup()
     assert pickle.loads(pickle.dumps(PromptLookup())) == PromptLookup()
     assert repr(PromptLookup(n_draft=4)) == "PromptLookup(n_draft=4)"

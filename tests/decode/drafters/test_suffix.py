@@ -119,7 +119,7 @@ def test_the_store_forgets_the_oldest_answers():
     assert drafted(10) == []
 
 
-def test_a_value():
+def test_settings_are_compared_and_checked():
     assert SuffixDecoding(max_ngram=5) == SuffixDecoding(max_ngram=5) != SuffixDecoding()
     assert pickle.loads(pickle.dumps(SuffixDecoding())) == SuffixDecoding()
     assert repr(SuffixDecoding(n_draft=4)) == "SuffixDecoding(4)"

@@ -22,7 +22,7 @@ def test_an_empty_draft_has_no_children():
     assert Draft([]) == EMPTY
 
 
-def test_tree():
+def test_children_of_a_tree_are_found_by_token():
     assert TREE.depth == 3
     assert TREE.depths.tolist() == [1, 1, 2, 2, 3]
     assert TREE.children() == [0, 1]
@@ -46,12 +46,12 @@ def test_every_front_part_is_a_tree(n):
 
 
 @pytest.mark.parametrize("parents", [[0], [1, 0], [-2], [-1, 1], [-1], [[-1, 0]]])
-def test_refusals(parents):
+def test_malformed_drafts_are_refused(parents):
     with pytest.raises(ValueError, match="draft: "):
         Draft([1] * (2 if parents == [-1] else np.size(parents)), parents)
 
 
-def test_scores():
+def test_a_draft_has_one_score_for_each_token():
     chain = Draft([4, 5, 6], scores=np.array([-0.1, -0.2, -0.3], np.float32))
     assert chain.cut(2).scores.tolist() == chain.scores[:2].tolist()
     assert chain.cut(5) is chain

@@ -20,7 +20,7 @@ def random_candidates(rng, depth, width, *, edges=False):
 
 
 def accepted(draft, text):
-    """How many guesses are right if the target writes `text`."""
+    """How many draft tokens are right if the target writes `text`."""
     node, n = -1, 0
     while n < len(text) and (node := draft.child(node, text[n])) >= 0:
         n += 1
@@ -120,7 +120,7 @@ def test_where_candidates_run_out():
     assert Tree(9).draft(candidates, 9).parents.tolist() == [-1, 0, -1, 2]
 
 
-def test_refusals():
+def test_shapes_refuse_settings_out_of_range():
     for value in (0, "3", 2.5):
         for make in (Chain, Tree, partial(Tree, 8), partial(Tree, 8, None)):
             with pytest.raises(RequestError, match="must be a whole number of at least 1"):

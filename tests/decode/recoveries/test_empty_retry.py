@@ -21,20 +21,20 @@ KNOWN = {"eos": [END], "special_tokens": SpecialTokens(silent=frozenset([BLANK])
 
 
 class Wavering(Toy):
-    """Whenever it reads guesses it wants to write `wrong`, and then the end."""
+    """Whenever it reads draft tokens it wants to write `wrong`, and then the end."""
 
     def __init__(self, wrong=(), **arguments):
         super().__init__(**arguments)
         self.wrong, self.before_forward = [*wrong, END], self.look
 
     def look(self, spans):
-        self.guessed = any(not span.prefill and len(span.tokens) > 1 for span in spans)
+        self.drafted = any(not span.prefill and len(span.tokens) > 1 for span in spans)
 
     def expect(self, memory, text):
         logits = super().expect(memory, text)
         logits[END] = -9
         place = len(text) - len(PROMPT)
-        if self.guessed and 0 <= place < len(self.wrong):
+        if self.drafted and 0 <= place < len(self.wrong):
             logits[self.wrong[place]] = 9
         return logits
 
@@ -42,7 +42,7 @@ class Wavering(Toy):
 @pytest.fixture(scope="module")
 def truth():
     toy = Wavering()
-    toy.guessed = False
+    toy.drafted = False
     truth = naive(toy, PROMPT, Sampling(), 40)
     assert truth[0] not in (END, BLANK)
     return truth
@@ -83,7 +83,7 @@ def test_without_memory_to_remember_the_prompt_is_read_again(truth):
 def test_a_prompt_of_one_token():
     toy = Wavering()
     session = Session([5], strategy=way("right", [5, END]) | EmptyRetry(), max_tokens=3, eos=[END])
-    toy.expect = lambda memory, text: [9, 0, 0] + [toy.guessed * -99 + 20] + [0] * 9
+    toy.expect = lambda memory, text: [9, 0, 0] + [toy.drafted * -99 + 20] + [0] * 9
     list(Engine(toy).stream(session))
     assert session.output_ids == [3, 3, 3]
 
@@ -112,7 +112,7 @@ def test_a_token_of_the_caller_that_ends_an_output_is_no_fault():
     assert (session.output_ids, session.interventions) == ([BLANK], [])
 
 
-def test_only_once():
+def test_an_empty_output_is_retried_only_once():
     toy = Toy(law=lambda text: [9] + [0] * 12)
     session = written(toy, PROMPT, way("right", [*PROMPT, 0]) | EmptyRetry() | EmptyRetry(), eos=[0])
     assert session.output_ids == [1, 0], "the first visible token, and then the end that is likeliest"
@@ -220,7 +220,7 @@ def test_log_probabilities_are_those_of_the_second_try(truth):
     assert [entry.token for entry in session.logprobs] == truth
 
 
-def test_patience_ends():
+def test_held_tokens_are_emitted_when_patience_ends():
     """What can't be seen is handed on all the same, and the place to go back to is forgotten."""
     toy = Toy(law=script(4, [BLANK] * 30))
     strategy = way("right", [*PROMPT, *[BLANK] * 30], size=1) | EmptyRetry(patience=6)

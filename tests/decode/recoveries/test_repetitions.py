@@ -79,7 +79,7 @@ def test_lines_end_where_the_definition_says(data):
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_equal_lines(kind):
+def test_equal_lines_of_ordinary_text_are_left_alone(kind):
     line, other = [A, B, BREAK], [B, BREAK]
     cut_at(kind, line * 9, 12, "a line came 4 times among the last 4", lines=4, line_window=4)
     cut_at(kind, (line + other) * 9, 18, "a line came 4 times among the last 7", lines=4, line_window=8)

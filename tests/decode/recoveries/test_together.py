@@ -43,19 +43,19 @@ def wanted(text):
 
 
 class Agent(Toy):
-    """Wants the end at once whenever it reads guesses."""
+    """Wants the end at once whenever it reads draft tokens."""
 
     def __init__(self, *, wavers, **arguments):
         super().__init__(**arguments)
         self.wavers, self.before_forward = wavers, self.look
 
     def look(self, spans):
-        self.guessed = any(not span.prefill and len(span.tokens) > 1 for span in spans)
+        self.drafted = any(not span.prefill and len(span.tokens) > 1 for span in spans)
 
     def expect(self, memory, text):
         new = text[len(PROMPT) :]
         logits = wanted(new)
-        if self.wavers and self.guessed and not new:
+        if self.wavers and self.drafted and not new:
             logits[END] = 99
         return logits.astype(np.float32)
 
@@ -102,7 +102,7 @@ def test_two_at_a_time(kind, names):
 def test_what_holds_for_the_first_try_holds_for_the_second():
     """The least length is reached by tokens that are thrown away then."""
     toy = Agent(wavers=False)
-    toy.expect = lambda memory, text: [[0, 9, 0], [9, 0, 5]][len(text) >= (6 if toy.guessed else 4)] + [0] * 10
+    toy.expect = lambda memory, text: [[0, 9, 0], [9, 0, 5]][len(text) >= (6 if toy.drafted else 4)] + [0] * 10
     for names in permutations(["empty", "min"]):
         strategy = way("right", [*PROMPT, BLANK, BLANK, END])
         for name in names:

@@ -1,4 +1,4 @@
-"""Guesses under sampling: what comes out follows the target's law, and drafts that share its noise are right often."""
+"""Drafts under sampling: what comes out follows the target's law, and drafts that share its noise are right often."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ CASES = [(Chain(3), CUTS[1]), (Tree(7, depth=3), CUTS[2])]
 
 
 def two_tokens(drafter, shape, sampling, seed):
-    """The first two tokens after token 3 by the verifier, and how many of them were guessed."""
+    """The first two tokens after token 3 by the verifier, and how many of them were drafted."""
     options = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed=seed)
     session = Session([3], sampling=options, strategy=Strategy(drafter, shape), max_tokens=8)
     session.max_length, drafter_state, accepted = 9, drafter.start(session, None), 0

@@ -44,7 +44,7 @@ def law_of(logits, sampling):
     ],
     ids=repr,
 )
-def test_one_token(sampling):
+def test_a_sampled_token_follows_the_distribution(sampling):
     n_vocab = 90
     logits = (1.5 * np.random.default_rng(2).standard_normal(n_vocab)).astype(np.float32)
     history, counts = History([1, 2, 3]), np.zeros(n_vocab)
@@ -66,7 +66,7 @@ def test_one_seed_along_a_text():
     assert_follows(counts.ravel(), np.outer(law, law).ravel())
 
 
-def test_pairs():
+def test_pairs_of_sampled_tokens_follow_the_distribution():
     toy, sampling, n = Toy(4, sharp=1.5), {"temperature": 0.9, "top_p": 0.97}, 4000
     sessions = [Session([1, 2], sampling=Sampling(**sampling, seed=seed), max_tokens=2) for seed in range(n)]
     for _ in Engine(toy).run(sessions):

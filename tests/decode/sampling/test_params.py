@@ -18,7 +18,7 @@ def test_nothing_is_on_that_was_not_asked_for():
     assert Sampling(top_k=5, top_p=0.5, min_p=0.1).after == []
 
 
-def test_order():
+def test_processors_are_applied_in_their_order():
     sampling = Sampling(
         temperature=0.5, top_k=5, top_p=0.5, min_p=0.1, repetition_penalty=1.1, frequency_penalty=0.2, logit_bias={3: 1}
     )
@@ -52,13 +52,13 @@ def test_order():
         ("logprobs", -1, "at least 0"),
     ],
 )
-def test_refusals(name, value, message):
+def test_sampling_parameters_out_of_range_are_refused(name, value, message):
     with pytest.raises(RequestError, match=name) as caught:
         Sampling(**{name: value})
     assert message in str(caught.value)
 
 
-def test_a_value():
+def test_numbers_of_numpy_are_equal_to_those_of_python():
     bias = {5: 1.0, 2: -3}
     assert Sampling(logit_bias=bias) == Sampling(logit_bias={2: -3, 5: 1.0})
     assert hash(Sampling(logit_bias=bias)) == hash(Sampling(logit_bias=dict(reversed(bias.items()))))

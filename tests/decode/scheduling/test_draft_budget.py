@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from costed_toy import CostedToy
-from oracles import Guessing
+from oracles import DraftingState
 
 from dflash.decode import engine as engine_module
 from dflash.decode import warmup
@@ -32,7 +32,7 @@ class Timed(Drafter):
     once: float = 0.0
 
     def start(self, session, model, snapshot=None):
-        return Guessing(self, session)
+        return DraftingState(self, session)
 
     def propose(self, drafter_states, max_drafts):
         sizes = [min(self.most, n) for n in max_drafts]

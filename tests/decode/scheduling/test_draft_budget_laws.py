@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from ahead_toy import AheadToy
-from oracles import Guessing, Oracle, naive
+from oracles import DraftingState, Oracle, naive
 from toy import Toy
 
 from dflash.decode import engine as engine_module
@@ -60,7 +60,7 @@ class Ahead(Drafter):
         self.clock, self.launched = clock, 0
 
     def start(self, session, model, snapshot=None):
-        return Guessing(self, session)
+        return DraftingState(self, session)
 
     def propose(self, drafter_states, max_drafts):
         if self.clock:

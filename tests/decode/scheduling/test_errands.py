@@ -9,15 +9,15 @@ from dflash.errors import Cancelled
 
 
 def test_one_piece_before_each_step():
-    toy, told = Toy(), []
+    toy, noted = Toy(), []
     engine = Engine(toy)
     session = engine.add(Session([1, 2], max_tokens=6))
     for number in range(4):
-        engine.errands.add(lambda number=number: told.append((number, session.n_tokens)))
+        engine.errands.add(lambda number=number: noted.append((number, session.n_tokens)))
     while engine.busy:
         engine.step()
     # the first step reads the prompt, each further one writes a token
-    assert told == [(0, 0), (1, 0), (2, 1), (3, 2)]
+    assert noted == [(0, 0), (1, 0), (2, 1), (3, 2)]
     assert session.finish_reason == "length"
 
 

@@ -33,7 +33,7 @@ def run(engine):
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])
-def test_one_text(toy, n):
+def test_steps_of_one_sequence_are_launched_ahead(toy, n):
     session = Session(PROMPT, max_tokens=n)
     for _ in Engine(toy).stream(session):
         pass
@@ -161,7 +161,7 @@ def test_sessions_with_forced_tokens_are_not_overlapped(toy):
 
 
 class Seeing(Drafter):
-    """Foresees that it guesses in every sixth step only, and notes what it is shown."""
+    """Foresees that it drafts in every sixth step only, and notes what it is shown."""
 
     capture = (0,)
 
@@ -208,7 +208,7 @@ def test_a_drafter_sees_all_of_the_text(toy):
 
 
 class Following(Drafter):
-    """Guesses a token that is mostly wrong; says that a device could begin with it."""
+    """Drafts a token that is mostly wrong; says that a device could begin with it."""
 
     capture = ()
 
@@ -229,7 +229,7 @@ class Following(Drafter):
 
 
 def test_device_drafts_begin_for_sessions_that_can_be_overlapped(toy):
-    """In a batch of several strategies, each guesser once for its own, whatever the others do."""
+    """In a batch of several strategies, each drafter once for its own, whatever the others do."""
     one, other = Following(), Following()
     drafters = [None, one, other, None, one]
     sessions = [

@@ -31,16 +31,16 @@ LENGTHS = [
 
 
 @dataclass(frozen=True)
-class Guesses(Drafter):
+class FixedDrafts(Drafter):
     """Drafts tokens that the target almost never predicts."""
 
     parents: tuple[int, ...]
 
     def start(self, session, model, snapshot=None):
-        return _Guessing(self, session)
+        return _FixedState(self, session)
 
 
-class _Guessing:
+class _FixedState:
     capture = ()
 
     def __init__(self, drafter, session):
@@ -77,7 +77,7 @@ def test_the_mean_of_two_thousand_steps(acceptance, parents, seed):
 def test_steps_of_an_engine(acceptance, parents, n_sessions):
     toy = Toy()
     engine = Engine(toy)
-    strategy = Strategy(Guesses(parents), verifier=acceptance)
+    strategy = Strategy(FixedDrafts(parents), verifier=acceptance)
     sessions = [
         engine.add(Session([1, 2, 3], sampling=Sampling(seed=seed), strategy=strategy, max_tokens=500))
         for seed in range(n_sessions)
@@ -123,7 +123,7 @@ def test_what_is_refused(length, method):
         SyntheticAcceptance(length, method)
 
 
-def test_golden_lengths():
+def test_published_acceptance_lengths_are_found():
     found = golden("qwen3.8-27b", "mtp", k=3, thinking=True)
     assert (found.mean, dflash.golden("qwen3.8-27b", "mtp", k=3).mean) == (2.52, 3.28)
     assert "golden" in str(found)
@@ -143,12 +143,12 @@ def test_golden_lengths():
         ("golden:qwen3.8-27b:mtp:3:thinking", golden("qwen3.8-27b", "mtp", k=3, thinking=True)),
     ],
 )
-def test_spelled(text, meant):
+def test_acceptance_lengths_are_read_from_text(text, meant):
     assert parse_length(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "x", "golden", "golden:demo:mtp:3", "golden:qwen3.8-27b:mtp:x", "uniform:2", "0.9,"])
-def test_misspelled(text):
+def test_misspelled_acceptance_lengths_are_refused(text):
     with pytest.raises(RequestError, match=r"^acceptance: "):
         parse_length(text)
 

@@ -178,7 +178,7 @@ def test_settings_of_typical_are_checked(value):
         Typical(delta=value)
 
 
-def test_names():
+def test_verifiers_are_made_from_names():
     assert [parse(text) for text in ("rejection", "block", "typical", "typical:0.2:0.5")] == [
         *(RejectionSampling(), BlockVerification(), Typical(), Typical(0.2, 0.5))
     ]

@@ -54,7 +54,7 @@ def written(tmp_path, *rows):
     return path
 
 
-def test_a_transcript():
+def test_a_transcript_becomes_its_turns():
     """Parts of one answer and results between them, a note, a subagent, an error, a compaction and an image."""
     turns = load_session(DATA / "replay" / "transcript.jsonl")
     first = shown("user", f"<system-reminder>\nAnswer in English.\n</system-reminder>\n\n{TASK}")
@@ -92,7 +92,7 @@ def test_a_transcript_of_a_subagent(tmp_path):
     assert prompt(turn) == shown("user", "Look at main.py.") + ASKS
 
 
-def test_messages():
+def test_recorded_messages_become_prompts():
     turns = load_session(DATA / "replay" / "messages.jsonl")
     first = shown("system", "Ear bar my amount action agreement architect aro") + shown("user", TASK)
     answer = f"<think>\n\n</think>\n\nI look at the files first.\n\n{a_call('bash', command='ls -a')}"
@@ -104,7 +104,7 @@ def test_messages():
     assert [prompt(turn) for turn in turns] == [text + ASKS for text in (first, second, third)]
 
 
-def test_recorded_requests():
+def test_recorded_requests_become_turns_in_order():
     """Chat completions, Messages and Responses in the order of arrival; the count of tokens is no turn."""
     chat, messages, responses = load_session(DATA / "replay" / "requests.jsonl")
     system = shown("system", "Ear bar my amount action agreement architect aro")

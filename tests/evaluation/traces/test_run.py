@@ -119,7 +119,7 @@ def test_latencies_of_a_request():
     json.dumps([each.as_dict() for each in (one, single, sent(1.0, []))])
 
 
-def test_goodput():
+def test_goodput_counts_requests_within_limits():
     good = Goodput.parse(["ttft:500", "tpot:250"])
     fast, slow, late = sent(0, [0.5, 0.75]), sent(0, [0.5, 0.76]), sent(0, [0.51, 0.52])
     assert [good.holds(each) for each in (fast, slow, late, sent(0, [0.4]))] == [True, False, False, True]

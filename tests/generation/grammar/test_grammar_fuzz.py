@@ -40,7 +40,7 @@ def session(seed, grammar=None, n=TOKENS, drafts=False):
 
 
 @pytest.mark.parametrize("lot", range(LOTS))
-def test_hostile_grammars(checker, monkeypatch, lot):
+def test_hostile_grammars_cost_a_bounded_time(checker, monkeypatch, lot):
     built, masks = [], []
     compile_, mask = guidance.compile_source, GuidanceMatcher.mask
     monkeypatch.setattr(guidance, "compile_source", lambda inner, text: (built.append(len(text)), compile_(inner, text))[1])

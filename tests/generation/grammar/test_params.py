@@ -73,7 +73,7 @@ def deep(levels):
         ({"tool_choice": ["required"]}, "tool_choice: must be 'auto', 'none', 'required' or "),
     ],
 )
-def test_refused_fields(fields, message):
+def test_malformed_constraints_are_refused(fields, message):
     with pytest.raises(RequestError, match=f"^{message}"):
         GrammarParams(**fields)
 
@@ -111,7 +111,7 @@ def test_refused_fields(fields, message):
         ),
     ],
 )
-def test_refused_tools(offered, fields, message):
+def test_malformed_tools_are_refused(offered, fields, message):
     with pytest.raises(RequestError, match=f"^{message}"):
         built(offered=offered, **fields)
 

@@ -12,7 +12,7 @@ def parsed(text, *args, **settings):
 
 
 @pytest.mark.parametrize("text", [CALL, f"\n {CALL}\n", f"<|python_tag|>{CALL}", f"Now. <|python_tag|> {CALL}"])
-def test_a_call(text):
+def test_a_call_is_parsed(text):
     output = parsed(text)
     assert calls_of(output) == [("get_weather", '{"city": "Oslo"}')]
     assert output.content.strip() in ("", "Now.")

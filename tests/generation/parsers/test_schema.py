@@ -96,7 +96,7 @@ def quoted(text):
         ({"items": STRING}, "[1]", "[1]"),
     ],
 )
-def test_a_value(schema, text, value):
+def test_values_are_written_as_json(schema, text, value):
     got = coerce(text, members(schema, DEFINITIONS))
     assert got == value
     tools = [tool("f", key=schema)]

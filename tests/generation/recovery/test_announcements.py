@@ -89,7 +89,7 @@ def stall_of(lm):
 
 
 @pytest.mark.parametrize("said", ANNOUNCED)
-def test_an_announcement(lm, stall_of, said):
+def test_an_announcement_without_a_call_is_found(lm, stall_of, said):
     assert see(lm, stall_of("stall"), said) == "inject"
     assert see(lm, stall_of("stall"), f"A line before it. {said}") == "inject"
     assert see(lm, stall_of("stall"), said.rstrip("*\n").rstrip(":\uff1a") + ".") == "pass"

@@ -122,7 +122,7 @@ def test_an_opening_is_read_as_the_model_would_write_it(lm):
         assert tuple(lm.tokenizer.encode(call)[: len(ids)]) == ids
 
 
-def test_names(lm):
+def test_recoveries_are_made_from_names(lm):
     language = Language(lm.tokenizer, lm.template, [READ])
     empty, stall, loop, least = recoveries("empty, stall,loop:200,min:8", language)
     assert (empty, loop, least) == (EmptyRetry(), LoopGuard(body=200), MinTokens(8))
@@ -141,7 +141,7 @@ def test_what_is_no_name(text, lm):
 
 
 @pytest.mark.parametrize("text", ["min", "min:x", "loop:-1"])
-def test_a_wrong_value_is_told_from_a_wrong_name(text):
+def test_a_wrong_value_and_a_wrong_name_have_different_messages(text):
     with pytest.raises(RequestError, match=r"think-leak; (N|BODY) is a whole number$"):
         check(text)
 
@@ -171,7 +171,7 @@ def test_the_words_of_a_stall(lm):
     assert recoveries("stall", Language(lm.tokenizer, lm.template, [READ])) == (stall,)
 
 
-def test_special_tokens(lm):
+def test_special_tokens_are_found_in_the_vocabulary(lm):
     marks = special_tokens_of(lm.tokenizer)
     one = lm.tokenizer.id_of
     assert marks.call == (one("<tool_call>"), one("</tool_call>"))

@@ -142,7 +142,7 @@ def test_a_completion_with_a_call_is_left_alone(kind):
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_only_once(kind):
+def test_a_stall_is_recovered_only_once(kind):
     """Also where no token marks a call and the model goes on to announce."""
     said = [*ANNOUNCED, NAME, NAME, *ANNOUNCED]
     strategy = way(kind, [*PROMPT, *said]) | ToolStall((NAME, NAME), ((COLON,),))

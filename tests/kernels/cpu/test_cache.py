@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numba.core import caching, compiler, types
 
-from dflash.kernels.code_cache import CodeCache
+from dflash.kernels.compile_cache.cache import CodeCache
 from dflash.kernels.cpu import cache as numba_cache
 from dflash.kernels.cpu import jit, parts
 from dflash.kernels.cpu.jit import inline, kernel

@@ -56,7 +56,7 @@ def test_exp_at_the_ends():
 
 
 @pytest.mark.parametrize("function", [silu, sigmoid], ids=["silu", "sigmoid"])
-def test_gates(function):
+def test_gates_equal_the_definition(function):
     x = np.concatenate([GRID, np.zeros(16)]).astype(np.float32)
     wide = x.astype(np.float64)
     want = 1 / (1 + np.exp(-wide))

@@ -55,7 +55,7 @@ def ready_kernel(**options):
     return Kernel("scale in scale.cu", "scale", parameters(KERNEL, "scale"), module, 0, **options)
 
 
-def test_compiles_once(cache, monkeypatch):
+def test_a_source_is_compiled_once(cache, monkeypatch):
     made = cubin.cubin(KERNEL, "scale.cu", ("-DN=3",), "sm_90a")
     assert made.startswith(b"\x7fELF")
     assert [path.suffix for path in cache.iterdir()] == [".cubin"]

@@ -64,7 +64,7 @@ def begun(bench, n, seed=1, begin=0):
 
 @pytest.mark.parametrize("form", ["gguf", "F32", "BF16", "F16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows(tmp_path, kind, form):
+def test_hidden_states_and_logits_equal_the_definition(tmp_path, kind, form):
     config = KINDS[kind]
     bench = Bench(tmp_path, config, form=form)
     if form in {"BF16", "F16"}:
@@ -118,11 +118,13 @@ def test_a_context_that_begins_later(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("law", [GREEDY, SampleParams(scale=0.9, top_k=20, top_p=0.95, seed=5)], ids=["greedy", "sampled"])
-def test_a_sequence_has_the_same_bits_in_a_batch(tmp_path, kind, law):
+@pytest.mark.parametrize(
+    "params", [GREEDY, SampleParams(scale=0.9, top_k=20, top_p=0.95, seed=5)], ids=["greedy", "sampled"]
+)
+def test_a_sequence_has_the_same_bits_in_a_batch(tmp_path, kind, params):
     bench = Bench(tmp_path, KINDS[kind], trim_block=True)
     states = [begun(bench, n, seed=n)[0] for n in (40, 3, 77, 0)]
-    asks = [DraftRequest(state, i, 1 + i, law, 2 + i) for i, state in enumerate(states)]
+    asks = [DraftRequest(state, i, 1 + i, params, 2 + i) for i, state in enumerate(states)]
     together = bench.draft.propose(asks)
     for ask, want in zip(asks, together, strict=True):
         (alone,) = bench.draft.propose([ask])
@@ -173,7 +175,7 @@ def test_arrays_of_a_device_are_fetched(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fewer_positions(tmp_path, kind):
+def test_a_shorter_block_gives_the_same_first_positions(tmp_path, kind):
     """Layers that are not causal need the whole block; with causal layers a shorter block gives the same rows."""
     config = KINDS[kind]
     whole = Bench(tmp_path, config)
@@ -191,7 +193,7 @@ def test_fewer_positions(tmp_path, kind):
     assert_same_bits("causal", few, all_of_them[:2])
 
 
-def test_likeliest_candidates(tmp_path):
+def test_candidates_are_the_likeliest_tokens(tmp_path):
     bench = Bench(tmp_path, SMALL)
     state, oracle = begun(bench, 30)
     (found,) = bench.draft.propose([DraftRequest(state, 11, 5, GREEDY, 7)])
@@ -241,7 +243,7 @@ def test_states_are_counted_and_refused_once_closed(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dflash2"])
-def test_snapshots(tmp_path, kind):
+def test_a_restored_snapshot_drafts_the_same(tmp_path, kind):
     bench = Bench(tmp_path, KINDS[kind], context=64)
     by_layer, _ = features(bench.config, 200)
     for n in (0, 5, 64, 150):
@@ -297,7 +299,7 @@ def grown(found):
 
 
 @pytest.mark.parametrize("form", ["gguf", "F32"])
-def test_selector(tmp_path, form):
+def test_the_selector_equals_the_definition(tmp_path, form):
     bench = Bench(tmp_path, SECOND, form=form)
     state, oracle = begun(bench, 40)
     walks_off = 0
@@ -356,7 +358,7 @@ def test_identity_convolutions_change_no_bit(tmp_path):
 
 @pytest.mark.parametrize("from_anchor", [True, False])
 @pytest.mark.parametrize("form", ["gguf", "F32"])
-def test_markov(tmp_path, form, from_anchor):
+def test_markov_heads_equal_the_definition(tmp_path, form, from_anchor):
     config = replace(SPARK, from_anchor=from_anchor)
     bench = Bench(tmp_path, config, form=form, edit=lambda weights: weights["markov_w1.weight"].__imul__(4))
     assert bench.draft.config.max_draft == (6 if from_anchor else 5)
@@ -400,7 +402,7 @@ def test_likeliest_of_a_vocabulary_of_its_own(tmp_path):
     assert set(found.ids[0].tolist()) == set(targets.tolist())
 
 
-def test_confidence_cuts(tmp_path):
+def test_drafts_end_where_confidence_is_too_low(tmp_path):
     bench = Bench(tmp_path, SPARK)
     _, oracle = begun(bench, 40)
     _, _, trust = oracle.walk(8, 6)
@@ -415,7 +417,7 @@ def test_confidence_cuts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "law",
+    "params",
     [
         SampleParams(scale=1.3, seed=9),
         SampleParams(scale=0.7, top_k=5, seed=2),
@@ -425,16 +427,16 @@ def test_confidence_cuts(tmp_path):
     ],
     ids=str,
 )
-def test_edges_are_drawn_as_candidates_are(law):
+def test_edges_are_drawn_as_candidates_are(params):
     """Edges are sampled like candidates: a row of edges is a small vocabulary."""
     rng, n, width = np.random.default_rng(1), 6, 16
     scores = 2 * rng.standard_normal((n, width, width), dtype=np.float32)
     tokens = np.tile(np.arange(width, dtype=np.int32), (n, 1))
-    got = drawn(scores, tokens, law, 40)
+    got = drawn(scores, tokens, params, 40)
     ids, want = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
     for before in range(width):
         rows = np.ascontiguousarray(scores[:, before])
-        candidates(rows, [law] * n, range(40, 40 + n), width, ids=ids, scores=want)
+        candidates(rows, [params] * n, range(40, 40 + n), width, ids=ids, scores=want)
         by_token = np.full((n, width), -np.inf)
         for row, of_row, value in zip(by_token, ids, want, strict=True):
             row[of_row[of_row >= 0]] = value[of_row >= 0]
@@ -448,8 +450,8 @@ def test_noise_of_the_law(tmp_path, kind):
     state, _ = begun(bench, 40)
     greedy, seen = bench.draft.propose([DraftRequest(state, 3, 5, GREEDY, 4)])[0], set()
     for seed in range(8):
-        law = SampleParams(scale=0.5, seed=seed)
-        one, again = (bench.draft.propose([DraftRequest(state, 3, 5, law, 4)])[0] for _ in range(2))
+        params = SampleParams(scale=0.5, seed=seed)
+        one, again = (bench.draft.propose([DraftRequest(state, 3, 5, params, 4)])[0] for _ in range(2))
         assert_same_bits("again", one.ids, again.ids)
         path = one.ids[:, 0].tolist() if one.edges is None else grown(one)
         seen.add(tuple(path))

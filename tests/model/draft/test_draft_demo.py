@@ -41,7 +41,7 @@ def unpacked(path, *names):
 
 
 @pytest.mark.parametrize("n", [40, 700])
-def test_rows(n):
+def test_draft_rows_of_the_demo_are_as_recorded(n):
     """Beyond 512 positions, all layers except the last are limited by their windows."""
     model, draft = load(PACKAGED, "f32"), packaged_draft("f32")
     ids = [token for prompt in PROMPTS for token in prompt["prompt_ids"]][:n]
@@ -71,8 +71,8 @@ def accepted(model, draft, prompt, n=15, new_tokens=64):
     draft.read(state, features, slice(0, at))
     while at + 1 < end:
         (found,) = draft.propose([DraftRequest(state, ids[at], n, SampleParams(), 1)])
-        guesses, truth, kept = found.ids[:, 0].tolist(), ids[at + 1 :], 0
-        while kept < min(len(guesses), len(truth) - 1) and guesses[kept] == truth[kept]:
+        draft_tokens, truth, kept = found.ids[:, 0].tolist(), ids[at + 1 :], 0
+        while kept < min(len(draft_tokens), len(truth) - 1) and draft_tokens[kept] == truth[kept]:
             kept += 1
         draft.read(state, features, slice(at, at + kept + 1))
         steps.append(kept + 1)
@@ -82,7 +82,7 @@ def accepted(model, draft, prompt, n=15, new_tokens=64):
 
 
 @pytest.mark.parametrize("prompt", [p for p in PROMPTS if p["name"] in SHORT], ids=lambda p: p["name"])
-def test_recorded_acceptance(prompt):
+def test_accepted_tokens_of_the_demo_are_as_recorded(prompt):
     assert accepted(load(PACKAGED, "f32"), packaged_draft("f32"), prompt) == STEPS[prompt["name"]]
 
 
@@ -91,7 +91,7 @@ class TestLargeFile:
     """The bf16 files, which are not part of the project."""
 
     @pytest.mark.parametrize(("name", "bound"), [("draft_ref", 1e-3), ("draft_ref_long", 2e-2)])
-    def test_tensors(self, name, bound):
+    def test_tensors_of_the_demo_draft_are_as_recorded(self, name, bound):
         want = np.load(FOLDER / "golden" / f"{name}.npz")
         draft = load_draft(FOLDER / "draft", load(FOLDER / "demo-bf16.gguf", "f32"), sequences=1)
         n, width = int(want["anchor_position"]), draft.config.width

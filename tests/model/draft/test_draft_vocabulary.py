@@ -16,7 +16,7 @@ SPECIAL = 190
 """First special token of the target; its tile of 16 rows begins at 176."""
 
 
-def proposed(folder, config, law, n, width=8, **settings):
+def proposed(folder, config, params, n, width=8, **settings):
     """Return the proposal of a draft with `n` tokens, whose target has special tokens."""
     path = folder / f"{config.kind}.gguf"
     if not path.exists():
@@ -26,32 +26,32 @@ def proposed(folder, config, law, n, width=8, **settings):
     draft = load_draft(path, of, sequences=1, draft_vocab=n, **settings)
     state = draft.state()
     draft.read(state, features(config, 30)[0], slice(0, 30))
-    (found,) = draft.propose([DraftRequest(state, 11, config.max_draft, law, width)])
+    (found,) = draft.propose([DraftRequest(state, 11, config.max_draft, params, width)])
     draft.close()
     return found
 
 
-@pytest.mark.parametrize("law", LAWS, ids=["greedy", "drawn"])
+@pytest.mark.parametrize("params", LAWS, ids=["greedy", "drawn"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_tokens_equal_no_limit(tmp_path, kind, law):
-    want = proposed(tmp_path, KINDS[kind], law, None)
+def test_all_tokens_equal_no_limit(tmp_path, kind, params):
+    want = proposed(tmp_path, KINDS[kind], params, None)
     for n in (VOCAB, SPECIAL, 176):
-        got = proposed(tmp_path, KINDS[kind], law, n)
+        got = proposed(tmp_path, KINDS[kind], params, n)
         for name, mine, other in zip(want._fields, got, want, strict=True):
             np.testing.assert_array_equal(mine, other, err_msg=name)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=["greedy", "drawn"])
+@pytest.mark.parametrize("params", LAWS, ids=["greedy", "drawn"])
 @pytest.mark.parametrize("n", [1, 33, 64, 150])
-def test_drafts_are_the_best_of_the_first_and_the_special_tokens(tmp_path, n, law):
+def test_drafts_are_the_best_of_the_first_and_the_special_tokens(tmp_path, n, params):
     """Candidates have the order and score differences of the full vocabulary, with the noise of the same tokens."""
-    every = proposed(tmp_path, SMALL, law, None, width=64)
-    got = proposed(tmp_path, SMALL, law, n, width=64)
+    every = proposed(tmp_path, SMALL, params, None, width=64)
+    got = proposed(tmp_path, SMALL, params, n, width=64)
     known = np.r_[0:n, 176:VOCAB]
     for t in range(SMALL.max_draft):
         mine, there = got.ids[t, got.ids[t] >= 0], dict(zip(every.ids[t].tolist(), every.scores[t].tolist(), strict=True))
         assert np.isin(mine, known).all()
-        assert len(mine) == (min(64, len(known)) if law.scale is None else min(30, len(known)))
+        assert len(mine) == (min(64, len(known)) if params.scale is None else min(30, len(known)))
         both = [i for i, token in enumerate(mine.tolist()) if token in there and there[token] > -np.inf]
         assert len(both) > 1
         apart = [got.scores[t, i] - there[mine[i]] for i in both]
@@ -82,7 +82,7 @@ def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
     assert compared > 0
 
 
-def test_refusals(tmp_path):
+def test_a_draft_vocabulary_that_can_not_be_is_refused(tmp_path):
     for n in (0, VOCAB + 1):
         with pytest.raises(RequestError, match=f"draft_vocab is {n}, must be a whole number from 1 to {VOCAB}"):
             proposed(tmp_path, SMALL, SampleParams(), n)

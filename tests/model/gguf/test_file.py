@@ -109,11 +109,11 @@ def test_what_the_gguf_package_writes(tmp_path):
 def test_data_outlives_the_file_and_is_read_only(tmp_path):
     content = header(tensors=[tensor("x", (4,), BLOCKS["I8"].id)], data=b"abcd")
     file = GGUFFile.open(write(tmp_path / "x.gguf", content))
-    lent = file.data("x")
+    data = file.data("x")
     file.close()
     file.close()
-    assert lent.tobytes() == b"abcd"
-    assert not lent.flags.writeable
+    assert data.tobytes() == b"abcd"
+    assert not data.flags.writeable
     with pytest.raises(ModelError, match="closed"):
         file.data("x")
 

@@ -66,13 +66,13 @@ def test_the_whole_file_is_sound(path):
 
 @fuzz(800)
 @given(size=st.one_of(st.integers(0, N_HEADER), st.integers(0, len(WHOLE) - 1)))
-def test_truncated(path, size):
+def test_truncated_files_are_refused(path, size):
     assert not open_or_refuse(path, WHOLE[: min(size, N_HEADER)], size=size)
 
 
 @fuzz(1000)
 @given(flips=st.lists(st.integers(0, 8 * N_HEADER - 1), min_size=1, max_size=8, unique=True))
-def test_flipped_bits(path, flips):
+def test_flipped_bits_never_crash(path, flips):
     content = bytearray(WHOLE[:N_HEADER])
     for bit in flips:
         content[bit // 8] ^= 1 << bit % 8
@@ -81,14 +81,14 @@ def test_flipped_bits(path, flips):
 
 @fuzz(1000)
 @given(at=st.integers(0, N_HEADER - 8), value=st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**60, 2**63, 2**64 - 1]))
-def test_absurd_numbers(path, at, value):
+def test_absurd_numbers_never_crash(path, at, value):
     content = WHOLE[:at] + value.to_bytes(8, "little") + WHOLE[at + 8 : N_HEADER]
     open_or_refuse(path, content, size=len(WHOLE))
 
 
 @fuzz(500)
 @given(at=st.integers(24, N_HEADER), cut=st.integers(0, 40), more=st.binary(max_size=40))
-def test_shifted(path, at, cut, more):
+def test_shifted_headers_never_crash(path, at, cut, more):
     open_or_refuse(path, WHOLE[:at] + more + WHOLE[at + cut : N_HEADER], size=len(WHOLE))
 
 
@@ -123,7 +123,7 @@ def tensors(draw):
 
 @fuzz(600)
 @given(st.lists(keys(), max_size=4), st.lists(tensors(), max_size=3), st.integers(0, 2000))
-def test_crafted_headers(path, keys, tensors, n_data):
+def test_crafted_headers_never_crash(path, keys, tensors, n_data):
     open_or_refuse(path, header(keys, tensors, bytes(n_data)))
 
 

@@ -65,5 +65,5 @@ def test_a_group_beyond_its_limit_has_nothing_left(machine):
     assert free_memory(group(machine, "sys/fs/cgroup", GIB, 2 * GIB)) == 0
 
 
-def test_this_machine():
+def test_free_memory_of_this_machine_is_plausible():
     assert 0 < free_memory() < 1 << 50

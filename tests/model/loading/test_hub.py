@@ -53,7 +53,7 @@ class TestNames:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert resolve("~/x.gguf") == path
 
-    def test_packaged_models(self):
+    def test_packaged_models_are_found(self):
         assert resolve("demo").name == "demo-Q4_K_M.gguf"
         assert resolve("demo-draft").is_file()
 
@@ -88,7 +88,7 @@ class TestNames:
         with pytest.raises(NotFound, match=r"org/none: there is no such repository.*; there is no file or folder"):
             find("org/none")
 
-    def test_without_network(self, tmp_path):
+    def test_cached_files_are_found_without_a_network(self, tmp_path):
         """The client reads the variable when it is imported."""
         code = f"from dflash.model.loading.hub import resolve; resolve('org/none', cache_dir={str(tmp_path)!r})"
         offline = subprocess.run(
@@ -112,7 +112,7 @@ class TestDownload:
         assert hub.downloads() == [("Model-Q4_K_M.gguf", None)]
 
     @pytest.mark.parametrize("quant", ["Q8_0", "q8_0", "Model-Q8_0.gguf"])
-    def test_quant(self, quant, find):
+    def test_a_file_is_chosen_by_its_quantization(self, quant, find):
         assert find(f"hf:{REPO}:{quant}").read_bytes() == b"8 bits"
 
     def test_all_parts_of_a_split_model(self, find, hub):
@@ -167,7 +167,7 @@ class TestDownload:
             find("hf:org/draft:q8_0", folders=True)
         assert find(f"hf:{REPO}", folders=True).name == "Model-Q4_K_M.gguf"
 
-    def test_progress(self, find):
+    def test_downloads_show_progress(self, find):
         made = []
 
         class Bar(tqdm):
@@ -272,7 +272,7 @@ class TestErrors:
         with pytest.raises((DownloadError, NotFound), match=REPO):
             find(f"hf:{REPO}")
 
-    def test_no_network(self, tmp_path):
+    def test_no_network_is_an_error_that_names_the_repository(self, tmp_path):
         with pytest.raises(DownloadError, match=f"{REPO}: the hub could not be read"):
             resolve(f"hf:{REPO}", endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
 
@@ -335,7 +335,7 @@ class TestChoice:
             (["[a]-Q4_0.gguf"], None, "[a]-Q4_0.gguf"),
         ],
     )
-    def test_one_file(self, files, quant, want):
+    def test_one_file_of_a_repository_is_chosen(self, files, quant, want):
         assert choose_files("org/x", files, quant) == [want]
 
     def test_a_draft_is_chosen_where_one_is_wanted(self):
@@ -348,7 +348,7 @@ class TestChoice:
             with pytest.raises(NotFound, match="there is IQ4_K_M, Q4_K_M"):
                 choose_files("org/x", ["a-Q4_K_M.gguf", "a-IQ4_K_M.gguf"], quant)
 
-    def test_missing_parts(self):
+    def test_missing_parts_of_a_split_file_are_named(self):
         with pytest.raises(NotFound, match=r"org/x: 2 of 3 parts are missing, the first is BF16/Model-BF16-00001-of-00003"):
             choose_files("org/x", PARTS[1:2], "bf16")
 

@@ -78,6 +78,6 @@ def test_one_row_is_for_plain_decoding(lm):
                     use(strategy)
 
 
-def test_a_configuration_has_all_rows_unless_told(lm):
+def test_a_configuration_has_all_pending_rows_by_default(lm):
     assert Config.from_gguf(lm.file.metadata, lm.file.tensors).pending == 64
     assert lm.model.config.pending == 64

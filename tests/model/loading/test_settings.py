@@ -67,7 +67,7 @@ def test_server_options_become_settings(started):
     assert got == LoadSettings(**GIVEN | sizes | cache | more)
 
 
-def test_server_defaults(started):
+def test_the_server_loads_with_its_own_defaults(started):
     with pytest.raises(Started):
         serve.load_backend(parse([]), None)
     server = {"max_waiting": MAX_WAITING, "max_step_ms": True, "draft_budget": True}

@@ -73,13 +73,13 @@ def test_flat_calls_have_json_text_too():
         ('{"a":' * 100_000, "nested too deeply"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_malformed_arguments_of_calls_are_refused(arguments, message):
     bad = {"function": {"name": "f", "arguments": arguments}}
     with pytest.raises(TemplateError, match=message):
         TEMPLATES["demo"].render([user("x"), {"role": "assistant", "tool_calls": [call("bare"), bad]}])
 
 
-def test_empty_arguments():
+def test_empty_arguments_are_an_empty_object():
     calls = [{"function": {"name": "bare", "arguments": text}} for text in ("", " ", "{}")]
     text = TEMPLATES["demo"].render([user("x"), {"role": "assistant", "tool_calls": calls}])
     assert text.count("<function=bare>\n</function>") == 3
@@ -120,19 +120,19 @@ def test_a_faulty_template_is_an_error_with_its_reason(source, message):
         (([user("x"), None],), r"messages\[1\] is a NoneType"),
     ],
 )
-def test_bad_messages(arguments, message):
+def test_malformed_messages_are_refused(arguments, message):
     with pytest.raises(TemplateError, match=message):
         TEMPLATES["demo"].render(*arguments)
 
 
-def test_bad_tools():
+def test_malformed_tools_are_refused():
     with pytest.raises(TemplateError, match=r"tools\[1\] is a function, wanted a mapping"):
-        TEMPLATES["demo"].render(HELLO, tools=[WEATHER, test_bad_tools])
+        TEMPLATES["demo"].render(HELLO, tools=[WEATHER, test_malformed_tools_are_refused])
     with pytest.raises(TemplateError, match=r"documents\[0\] is a str"):
         TEMPLATES["demo"].render(HELLO, documents=["text"])
 
 
-def test_deep_messages():
+def test_messages_nested_too_deeply_are_refused():
     content = []
     for _ in range(100_000):
         content = [content]
@@ -163,7 +163,7 @@ def test_objects_are_made_plain():
     )
 
 
-def test_strftime_now():
+def test_templates_may_write_the_date():
     before = datetime.now().strftime("%Y-%m-%d %H")
     text = plain("{{ strftime_now('%Y-%m-%d %H') }}").render(HELLO)
     assert before <= text <= datetime.now().strftime("%Y-%m-%d %H")

@@ -195,7 +195,7 @@ def test_what_follows_a_stop_string_is_ignored():
     assert stream.stopped == "STOP"
 
 
-def test_special_tokens():
+def test_special_tokens_are_shown_or_skipped():
     ids = TOKENIZER.encode("<|im_start|>hi<|im_end|>")
     assert run(ids)[1] == "<|im_start|>hi<|im_end|>"
     assert run(ids, skip_special=True)[1] == "hi"
@@ -208,7 +208,7 @@ def test_bad_stop_strings(stop):
         TextStream(TOKENIZER, stop=stop)
 
 
-def test_unknown_id():
+def test_an_unknown_id_is_refused():
     with pytest.raises(RequestError, match="token id 16384"):
         TextStream(TOKENIZER).push([16384])
 

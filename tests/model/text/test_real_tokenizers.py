@@ -164,7 +164,7 @@ def test_a_library_gives_the_ids_of_scores():
         ({"add_space_prefix": 1}, "add_space_prefix is of type int, wanted true or false"),
     ],
 )
-def test_malformed(changes, message):
+def test_malformed_metadata_is_refused(changes, message):
     if message is None:
         assert pieces(**changes).decode(pieces(**changes).encode("x the"), skip_special=True) == "x the"
         return

@@ -60,14 +60,14 @@ def test_ids_are_those_of_the_merges(tokenizer, text):
     assert b"".join(map(tokenizer.token_bytes, ids)).decode() == text.replace(SPACE, " ")
 
 
-def test_examples(tokenizer):
+def test_spaces_and_unknown_characters_are_tokenized(tokenizer):
     """A space is part of the token after it, a run of line breaks one token, an unknown character its bytes."""
     ids = tokenizer.encode("the then\n\n\n\n.\u65e5", special=False)
     assert [TOKENS[i] for i in ids] == ["the", SPACE + "the", "n", "\n\n\n\n", ".", "<0xE6>", "<0x97>", "<0xA5>"]
     assert tokenizer.encode("the") == [2, *tokenizer.encode("the", special=False)]
 
 
-def test_special_tokens(tokenizer):
+def test_bytes_are_no_added_tokens(tokenizer):
     ids = tokenizer.encode("<|turn>the<turn|>")
     assert [TOKENS[i] for i in ids] == ["<bos>", "<|turn>", "the", "<turn|>"]
     assert TOKENS.index("<|turn>") not in tokenizer.encode("<|turn>", special=False)
@@ -103,6 +103,6 @@ def test_a_long_text_is_refused(tokenizer):
         ({"model": "gpt2", "pre": "gemma4"}, Unsupported, "pre is 'gemma4'"),
     ],
 )
-def test_malformed(changes, error, message):
+def test_malformed_metadata_is_refused(changes, error, message):
     with pytest.raises(error, match=message):
         Tokenizer.from_gguf(metadata(**changes))

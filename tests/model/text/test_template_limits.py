@@ -128,7 +128,7 @@ def plain(source):
 
 
 @pytest.mark.parametrize("source", STOPPED.values(), ids=STOPPED)
-def test_is_stopped(source):
+def test_a_hostile_template_is_stopped(source):
     with pytest.raises(TemplateError, match="the chat template was stopped: it "):
         plain(source).render(HELLO)
 
@@ -146,7 +146,7 @@ def test_is_stopped(source):
         (NS + MANY + "{% set ns.t = (ns.t,) %}{% set x = {1: 2}[ns.t] %}{% endfor %}", "nests values more than 1000 deep"),
     ],
 )
-def test_is_refused(source, message):
+def test_a_hostile_template_is_refused(source, message):
     with pytest.raises(TemplateError, match=message):
         plain(source).render(HELLO)
 

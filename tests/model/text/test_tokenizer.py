@@ -66,7 +66,7 @@ def test_ids_are_the_recorded_ones(model):
     assert tokenizer.encode_batch([case["text"] for case in golden["cases"]]) == [case["ids"] for case in golden["cases"]]
 
 
-def test_demo_prompts():
+def test_prompts_of_the_demo_are_tokenized_as_recorded():
     tokenizer = demo_tokenizer()
     for prompt in [*recorded_prompts(), *greedy_prompts()]:
         assert tokenizer.encode(prompt["prompt"]) == prompt["prompt_ids"]
@@ -129,7 +129,7 @@ def test_untrusted_text_has_no_control_tokens():
     assert tokenizer.decode(untrusted) == text
 
 
-def test_special_ids():
+def test_special_tokens_are_skipped_where_asked():
     tokenizer = demo_tokenizer()
     assert tokenizer.eos_ids == (16353, 16351)
     assert (tokenizer.eos, tokenizer.bos, tokenizer.pad) == (16353, None, 16351)
@@ -195,7 +195,7 @@ def test_arrays_of_numpy_are_taken():
 
 @pytest.mark.parametrize("token", [-1, 16384, np.int64(99999)])
 @pytest.mark.parametrize("method", ["decode", "token_bytes", "is_special"])
-def test_unknown_id(method, token):
+def test_an_unknown_id_is_refused(method, token):
     with pytest.raises(RequestError, match=f"token id {token} is not in the vocabulary: wanted 0 to 16383"):
         getattr(demo_tokenizer(), method)([token] if method == "decode" else token)
 

@@ -117,7 +117,7 @@ def test_the_billing_line_stays_in_other_messages():
     assert parsed([{"role": "user", "content": BILLING}]).messages[0]["content"] == BILLING
 
 
-def test_tools():
+def test_tools_are_read():
     tools = [
         {**LS, "cache_control": {"type": "ephemeral"}, "eager_input_streaming": True},
         {**LS, "name": "rm", "type": "custom", "strict": True},
@@ -142,7 +142,7 @@ def test_tools():
         ({"type": "tool", "name": "ls"}, function("ls"), True),
     ],
 )
-def test_tool_choice(choice, wanted, parallel):
+def test_tool_choices_are_read(choice, wanted, parallel):
     request = parsed(tools=[LS], tool_choice=choice)
     assert (request.grammar.tool_choice, request.parallel_tool_calls) == (wanted, parallel)
 
@@ -151,7 +151,7 @@ def test_tool_choice(choice, wanted, parallel):
     ("thinking", "wanted"),
     [(None, False), ({"type": "disabled"}, False), ({"type": "adaptive", "display": "updates"}, True)],
 )
-def test_thinking(thinking, wanted):
+def test_thinking_is_read(thinking, wanted):
     request = parsed(thinking=thinking)
     assert request.template_kwargs == {"enable_thinking": wanted}
     assert request.options.decoding.more == ()
@@ -183,7 +183,7 @@ def test_a_schema_of_the_output(where):
     assert parsed(output_config={"effort": "high"}).grammar.schema is None
 
 
-def test_settings():
+def test_settings_are_read():
     settings = {"temperature": 0.5, "top_p": 0.9, "top_k": 40, "stop_sequences": ["END"], "stream": True}
     options = parsed(**settings, metadata={"user_id": "x"}, service_tier="auto", unknown=1).options
     assert (options.sampling.temperature, options.sampling.top_p, options.sampling.top_k) == (0.5, 0.9, 40)

@@ -21,7 +21,7 @@ def claude(server):
         yield client
 
 
-def test_a_message(claude):
+def test_the_client_library_gets_a_message(claude):
     message = claude.messages.create(**SETTINGS, messages=CAPITAL, system="Be brief.")
     assert [block.text for block in message.content] == ["Tokyo is the capital of Japan."]
     assert (message.stop_reason, message.role, message.type, message.model) == ("end_turn", "assistant", "message", "demo")

@@ -85,7 +85,7 @@ def test_a_folded_stream_is_the_whole_message(ask, name):
     assert (whole["type"], whole["role"], whole["model"]) == ("message", "assistant", "m")
 
 
-def test_a_call(ask):
+def test_a_call_is_streamed_as_json(ask):
     thinking, text, call = ask(*SCRIPTS["call"][0]).json()["content"]
     assert thinking == {"type": "thinking", "thinking": "Hm.", "signature": thinking["signature"]}
     assert thinking["signature"]
@@ -138,7 +138,7 @@ def test_a_complete_call_counts_more_than_a_stop_sequence(ask, stream):
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_token_counts(ask):
+def test_events_count_tokens(ask):
     usage = ask("</think>\n\nTwo").json()["usage"]
     counted = ask(path="/v1/messages/count_tokens", max_tokens=None).json()
     assert counted == {"input_tokens": usage["input_tokens"]}

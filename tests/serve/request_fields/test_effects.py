@@ -184,7 +184,7 @@ def test_a_prompt_beyond_the_context_is_shortened(post):
     assert post(COMPLETIONS, 400, prompt=[5] * 40000, max_tokens=1)["error"]["code"] == "context_length_exceeded"
 
 
-def test_include_reasoning(post, stream):
+def test_reasoning_is_left_out_where_asked(post, stream):
     body = {"messages": [USER], "max_tokens": 200}
     shown = post(CHAT, **body)
     hidden = post(CHAT, **body, include_reasoning=False)

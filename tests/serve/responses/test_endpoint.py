@@ -27,7 +27,7 @@ def without_ids(items):
     return [{key: value for key, value in item.items() if key not in ("id", "call_id")} for item in items]
 
 
-def test_a_response(client, server):
+def test_the_client_library_gets_a_response(client, server):
     answer = client.responses.create(input=CAPITAL, instructions="Be brief.", metadata={"a": "b"}, **NOW)
     assert answer.output_text.strip()
     assert answer.status == "completed"

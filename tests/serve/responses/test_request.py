@@ -146,7 +146,7 @@ def test_fields_without_a_meaning_here_are_ignored():
         ({"include": ["message.output_text.logprobs"]}, "include"),
     ],
 )
-def test_refused_bodies(body, field):
+def test_malformed_bodies_are_refused(body, field):
     with pytest.raises(FieldError) as caught:
         read(**body)
     assert caught.value.field == field

@@ -34,7 +34,7 @@ def test_a_chain_is_its_whole_conversation():
     assert store.conversation("r9") is None
 
 
-def test_conversations_branch():
+def test_stored_conversations_may_branch():
     store = filled(2)
     add(store, 7, previous="r0")
     assert items(store, "r7") == ["q0", "a0", "q7", "a7"]

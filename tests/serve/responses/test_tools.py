@@ -68,13 +68,13 @@ def test_tools_that_run_elsewhere_are_skipped():
         ({"type": "function", "name": "x", "parameters": []}, "tools[0].parameters"),
     ],
 )
-def test_malformed_tools(tool, field):
+def test_malformed_tools_are_refused(tool, field):
     with pytest.raises(FieldError) as caught:
         parsed(tool)
     assert caught.value.field == field
 
 
-def test_tool_choice():
+def test_tool_choices_are_read():
     ls = {"type": "function", "function": {"name": "ls"}}
     assert chosen(None, LS)[0] is None
     assert chosen("none")[0] == "none"
@@ -107,7 +107,7 @@ def test_allowed_tools_are_the_only_ones_offered():
         ({"type": "allowed_tools", "tools": [{"type": "function", "name": "cd"}]}, "tool_choice.tools[0].name"),
     ],
 )
-def test_malformed_choices(choice, field):
+def test_malformed_choices_are_refused(choice, field):
     with pytest.raises(FieldError) as caught:
         chosen(choice, LS)
     assert caught.value.field == field

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import FormatError, NotFound
-from dflash.kernels.code_folder import check_owner
+from dflash.kernels.compile_cache.folder import check_owner
 from dflash.model.draft.files.safetensors import SafeTensors
 
 TEMPORARY = ".writing-"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.decode.prefix_cache.disk.state_file import TEMPORARY
-from dflash.kernels.code_folder import check_owner, prepare_folder
+from dflash.kernels.compile_cache.folder import check_owner, prepare_folder
 
 _NAME = re.compile(
     r"(?P<model>[0-9a-f]{16})-(?P<length>[1-9]\d{0,8})-(?P<origin>[pg])(?:-(?P<drafter>[0-9a-f]{16}))?-(?P<digest>[0-9a-f]{40})\.safetensors"

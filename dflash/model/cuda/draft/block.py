@@ -18,7 +18,7 @@ from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
-from dflash.kernels.sample.cuda_layout import LAW
+from dflash.kernels.sample.cuda_layout import ROW_PARAMS
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, BuildTree, draft_arrays
@@ -26,7 +26,7 @@ from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftL
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
-from dflash.model.cuda.mask_logits import bury
+from dflash.model.cuda.mask_logits import mask_all
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
@@ -86,7 +86,7 @@ class DraftBlock:
         shapes = {
             "counts": (2,),
             "row_starts": (n_texts + 1,),
-            "row_params": (n_texts, LAW.itemsize // 4),
+            "row_params": (n_texts, ROW_PARAMS.itemsize // 4),
             "outlines": (n_texts, OUTLINE),
         }
         shapes |= dict.fromkeys(("slot", "begin", "seen", "length"), text)
@@ -217,7 +217,7 @@ class DraftBlock:
         head = self._head
         if size.draft_vocab is not None:
             head = self._common[size.draft_vocab]
-            bury(self._logits[:n])
+            mask_all(self._logits[:n])
         self._embed(n)
         self._angles(n)
         for layer in self._layers:

@@ -87,7 +87,7 @@ class DeviceBlockDraft:
         shape: dict[str, Any] = {"rows": config.block, "places": rings.size, "mask": config.mask}
         arrays = self._context.arrays, self._block.out
         self._walk = AcceptPath(target.batch, target.sampled_ids, *arrays, block=self._block.arrays, **shape)
-        self._plant = WriteDraft(self._block.out, target.batch)
+        self._write = WriteDraft(self._block.out, target.batch)
         self._feature_buffer = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
         self.latest: DeviceDrafts | None = None
@@ -155,7 +155,7 @@ class DeviceBlockDraft:
                 DeviceDraftRequest(each.state, each.params, each.n_draft, each.n_candidates, each.n_draft, each.draft_vocab)
                 for each in part
             ]
-            self._guess(device_requests, [request.anchor for request in part], candidates=True)
+            self._launch_pass(device_requests, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
                 reach = (
                     [self.config.max_draft] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
@@ -187,7 +187,7 @@ class DeviceBlockDraft:
             return ahead
         if len(device_requests) > self.most_texts:
             return None
-        self._guess(device_requests, anchors)
+        self._launch_pass(device_requests, anchors)
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
@@ -213,13 +213,13 @@ class DeviceBlockDraft:
     def writer(self, batch: DeviceBatch) -> Callable[[Sequence[int]], None]:
         """See `DeviceDrafter.writer`."""
         assert batch is self._target.batch
-        return self._plant
+        return self._write
 
     def close(self) -> None:
         """Close the file."""
         self._source.close()
 
-    def _guess(
+    def _launch_pass(
         self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int], *, candidates: bool = False
     ) -> None:
         self.catch_up([device_request.state for device_request in device_requests])

@@ -15,11 +15,11 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
-from dflash.kernels.sample.cuda_layout import LAW
+from dflash.kernels.sample.cuda_layout import ROW_PARAMS
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, draft_arrays
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
-from dflash.model.cuda.mask_logits import bury
+from dflash.model.cuda.mask_logits import mask_all
 from dflash.model.cuda.ops import Op
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
@@ -134,7 +134,7 @@ class DraftLoop:
     def __init__(self, parts: HeadContext, pages: int) -> None:
         self._parts, s, config, scratch = parts, SEQUENCES, parts.block.config, parts.block.scratch
         width = config.width
-        shapes = {"pages": (s, pages), "row_params": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE)}
+        shapes = {"pages": (s, pages), "row_params": (s, ROW_PARAMS.itemsize // 4), "outlines": (s, OUTLINE)}
         each = {"sources": (2 * parts.n_sources,), "alone": (2,), "next": (MOST, s)}
         self.arrays = a = DeviceArrays(**context_shapes(), **shapes, **each)
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
@@ -253,7 +253,7 @@ class DraftLoop:
         which = 0 if size.draft_vocab is None else 1 + size.draft_vocab
         head = self._heads[which]
         if len(self._known[which]) < self._n_logits:
-            bury(self._logits[: size.texts])
+            mask_all(self._logits[: size.texts])
         if size.features and self._project is not None:
             self._project(size.rows)
             self._keep_last(size.texts)

@@ -65,7 +65,7 @@ class DeviceRecurrentHead:
         self._chain = DraftLoop(context, -(-(model.config.context + 3 * PENDING) // PAGE))
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = AcceptPath(model.batch, model.sampled_ids, arrays, out, rows=MOST, position=arrays.next)
-        self._plant = WriteDraft(out, model.batch)
+        self._write = WriteDraft(out, model.batch)
         jit.warm()
 
     def warm(self, depth: int) -> Iterator[None]:
@@ -139,7 +139,7 @@ class DeviceRecurrentHead:
                 DeviceDraftRequest(request.state, request.params, n := min(request.n_draft, MOST), 1, n, request.draft_vocab)
                 for request in part
             ]
-            self._guess(device_requests, [(request.tokens, request.features) for request in part], candidates=True)
+            self._launch_pass(device_requests, [(request.tokens, request.features) for request in part], candidates=True)
             with device.device_errors("a head"):
                 ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))
             for i, request in enumerate(part):
@@ -164,7 +164,7 @@ class DeviceRecurrentHead:
         """
         if len(device_requests) > SEQUENCES or max(device_request.positions for device_request in device_requests) > MOST:
             return None
-        self._guess(device_requests, unread)
+        self._launch_pass(device_requests, unread)
         self.latest = DeviceDrafts(self, device_requests, self._chain.out, anchors)
         return self.latest
 
@@ -210,9 +210,9 @@ class DeviceRecurrentHead:
     def writer(self, batch: DeviceBatch) -> WriteDraft:
         """See `DeviceDrafter.writer`."""
         assert batch is self._target.batch
-        return self._plant
+        return self._write
 
-    def _guess(
+    def _launch_pass(
         self, device_requests: Sequence[DeviceDraftRequest[State]], unread: Sequence[Unread], *, candidates: bool = False
     ) -> None:
         self._ahead = self.latest = None

@@ -1,8 +1,8 @@
 """Attention on a GPU of a layer with its own number of heads, a window, and perhaps the keys and values of another layer."""
 
 from dflash.kernels.arrays import GpuArray
+from dflash.kernels.attention.cuda_fallback import AttendRows
 from dflash.kernels.attention.cuda_gate import HeadGate
-from dflash.kernels.attention.cuda_rows import AttendRows
 from dflash.kernels.kv_types import is_quantized
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.cuda.layers import LayerContext

@@ -4,7 +4,7 @@ from typing import Any
 
 from dflash.kernels.arrays import GpuArray
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
-from dflash.kernels.moe.kind import MoeKind
+from dflash.kernels.moe.moe_kind import MoeKind
 from dflash.kernels.norm.cuda import AddNorm, RmsNorm
 from dflash.model.cuda.layered.attention import LayeredAttention
 from dflash.model.cuda.layered.per_layer import PerLayerPart

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from dflash.kernels.exchange.data_links import DataLinks, clear
+from dflash.kernels.exchange.flags_in_data import DataLinks, clear
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.norm.split import sums

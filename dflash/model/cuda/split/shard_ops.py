@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
-from dflash.kernels.exchange.data_links import DataLinks
-from dflash.kernels.exchange.links import PeerLinks
+from dflash.kernels.exchange.flags_in_data import DataLinks
+from dflash.kernels.exchange.signals import PeerLinks
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.arrays import GpuArray
 from dflash.kernels.exchange.cuda import Signals
-from dflash.kernels.exchange.links import PeerLinks
+from dflash.kernels.exchange.signals import PeerLinks
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices

@@ -1,4 +1,4 @@
-"""What is learned of guesses whose law is known."""
+"""What is learned of draft tokens whose law is known."""
 
 from itertools import accumulate
 from operator import mul
@@ -11,7 +11,7 @@ from dflash.decode.drafting.acceptance_rates import AcceptanceRates, ObservedRat
 
 
 def outcomes(rng, given):
-    """Of one draft: 1 up to the first guess that is wrong."""
+    """Of one draft: 1 up to the first draft token that is wrong."""
     return np.minimum.accumulate(rng.random(len(given)) < given).astype(float).tolist()
 
 
@@ -47,7 +47,7 @@ def test_hope_is_for_whom_little_is_known_of():
         rates.learn([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     known = np.subtract(rates.optimistic, rates.expected)
     assert (begun > 0.05).all()
-    assert unlucky > odds_of(5, 0.0).expected[0] + 0.05
+    assert unlucky > rates_after(5, 0.0).expected[0] + 0.05
     assert known[0] < 0.05 < begun[0]
     assert (np.array(rates.optimistic) <= 1).all()
 
@@ -56,8 +56,8 @@ def chained(given):
     return list(accumulate(given, mul))
 
 
-def odds_of(n, chance):
-    """After n guesses that were right as often."""
+def rates_after(n, chance):
+    """After n accepted draft tokens as often."""
     rates = AcceptanceRates(6)
     for _ in range(n):
         rates.learn([chance] * 6)

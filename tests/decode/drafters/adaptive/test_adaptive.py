@@ -1,4 +1,4 @@
-"""Choosing who guesses, by a clock that only models and drafters move."""
+"""Choosing which drafter proposes, by a clock that only models and drafters move."""
 
 from dataclasses import dataclass, field
 
@@ -78,7 +78,7 @@ def test_a_drafter_measured_beside_other_work_is_tried(clock, curve, monkeypatch
 
 @dataclass(frozen=True)
 class BeginsBadly(Paced):
-    """Its guesses are wrong at these places of texts, each told by its first token and its length."""
+    """Its draft tokens are wrong at these places of texts, each known by its first token and its length."""
 
     where: tuple = ()
 
@@ -101,7 +101,7 @@ def test_an_unlucky_start_does_not_rule_out_the_better_one(clock):
 
 @dataclass(frozen=True)
 class Ripens(Paced):
-    """Its guesses are seldom right in the first texts."""
+    """Its draft tokens are seldom right in the first texts."""
 
     def start(self, session, model, snapshot=None):
         found = super().start(session, model)
@@ -122,7 +122,7 @@ def test_a_useless_drafter_is_tried_again(clock, curve):
 
 
 def test_several_sessions_share_a_forward(clock):
-    """Rows are dearer there, so that less is worth guessing."""
+    """Rows are dearer there, so that less is worth drafting."""
     for curve in (FLAT, STEEP):
         plain, found = (rate(clock, curve, strategy, 4) for strategy in (Plain(), Strategy(Adaptive(GOOD, CHEAP))))
         assert found > 0.95 * plain
@@ -162,7 +162,7 @@ class TimedAhead(Timed, AheadToy):
 
 @dataclass(frozen=True)
 class Foresees(Paced):
-    """As one on a device, which is told a step before how much it will be asked for."""
+    """As one on a device, which learns a step before how much is wanted."""
 
     followed: list = field(default_factory=list, compare=False)
 

@@ -108,7 +108,7 @@ def test_windows_of_a_gguf(tmp_path):
         got(**{window: 0})
 
 
-def test_rotation():
+def test_rotation_settings_are_read():
     assert from_json(SMALL, rope_theta=None, rope_parameters={"rope_theta": 5e5, "rope_type": "default"}).rope_base == 5e5
     assert (
         from_json(SMALL, rope_scaling={"type": "linear", "factor": 2.0}, max_position_embeddings=9).rope_scaling.kind
@@ -117,8 +117,8 @@ def test_rotation():
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
     got = from_json(SMALL, rope_scaling=yarn).rope_scaling
     assert got == RopeScaling("yarn", 4.0, 1024, 1 + 0.1 * math.log(4), 1.0, 32.0, 1.0)
-    told = from_json(SMALL, rope_scaling=yarn | {"attention_factor": 1.0}).rope_scaling
-    assert told.attn_factor == 1
+    scaling = from_json(SMALL, rope_scaling=yarn | {"attention_factor": 1.0}).rope_scaling
+    assert scaling.attn_factor == 1
     for wrong in ("mystery", "dynamic", "longrope"):
         with pytest.raises(Unsupported, match=wrong):
             from_json(SMALL, rope_scaling={"rope_type": wrong, "factor": 2.0})
@@ -279,7 +279,7 @@ def test_a_mask_or_words_that_the_target_does_not_have(tmp_path):
         ({"is_causal": 1}, FormatError, "is_causal"),
     ],
 )
-def test_refused_settings(changes, kind, text):
+def test_unsupported_settings_are_refused(changes, kind, text):
     with pytest.raises(kind, match=text):
         from_json(SMALL, **changes)
 
@@ -344,7 +344,7 @@ def test_vocabularies_of_their_own_are_checked(tmp_path):
         load(SECOND, random_weights(SECOND, n_head=50, own=("output.weight", "d2t")))
 
 
-def test_arguments(tmp_path):
+def test_a_folder_without_a_config_is_refused(tmp_path):
     path = write_gguf(tmp_path / "x.gguf", SMALL, random_weights(SMALL))
     for wrong in ({"sequences": 0}, {"sequences": 1, "context": 0}, {"sequences": 1, "min_confidence": 1.5}):
         with pytest.raises(RequestError, match="draft: sequences"):

@@ -11,7 +11,7 @@ from dflash.errors import DFlashError, FormatError
 from dflash.model.draft.files.safetensors import SIZES, SafeTensors
 
 
-def test_damaged_safetensors(tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     sound = safetensors({"a": ("F32", np.ones((3, 4), np.float32)), "b": ("I64", np.arange(5))})
     rng, path, opened = random.Random(5), tmp_path / "x.safetensors", 0
     path.write_bytes(sound)

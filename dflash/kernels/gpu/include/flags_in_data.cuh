@@ -1,12 +1,12 @@
-// Results of other GPUs without signals: readers see in the data that it has arrived. For kernels with PEER_DATA, see peers.cuh.
+// Results of other GPUs without signals: readers see in the data that it has arrived. For kernels with PEER_DATA, see signals.cuh.
 //
-// The entries of gathered arrays are EMPTY (published.cuh) until they are written, and readers wait until none is. Rows that
+// The entries of gathered arrays are EMPTY (early_read.cuh) until they are written, and readers wait until none is. Rows that
 // the batch does not have are neither sent nor awaited. A multiply clears what the multiply before it has read. Every launch
 // that sends depends on all results of the exchange before. So other GPUs write an array again only after a later exchange of
 // this GPU, and so after the clearing, if three other exchanges lie between two uses of an array.
 #pragma once
-#include "peers.cuh"
-#include "published.cuh"
+#include "signals.cuh"
+#include "early_read.cuh"
 #include "system_loads.cuh"
 
 #if PEERS && PEER_DATA

@@ -29,7 +29,7 @@ def of_targets(outs: Sequence[Targets], n: int, first_row: int = 0) -> tuple[lis
 
 
 class PeerLink:
-    """Inputs and outputs of one op on other GPUs; see peers.cuh.
+    """Inputs and outputs of one op on other GPUs; see signals.cuh.
 
     before: number of exchanges of the pass to wait for; 0 for none.
     outs: up to two gathered arrays that receive the results; none if they stay on this GPU.

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dflash.kernels import code_age, code_folder
-from dflash.kernels.code_cache import CodeCache
-from dflash.kernels.code_folder import cache_folder, check_owner
+from dflash.kernels.compile_cache import age as code_age
+from dflash.kernels.compile_cache import folder as code_folder
+from dflash.kernels.compile_cache.cache import CodeCache
+from dflash.kernels.compile_cache.folder import cache_folder, check_owner
 
 DAY = 86400
 CODE = bytes(range(256)) * 3

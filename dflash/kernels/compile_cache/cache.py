@@ -15,8 +15,8 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from dflash.kernels.code_age import DAY, TEMPORARY, Clock, remove_unused
-from dflash.kernels.code_folder import check_owner, prepare_folder, spare_folder
+from dflash.kernels.compile_cache.age import DAY, TEMPORARY, Clock, remove_unused
+from dflash.kernels.compile_cache.folder import check_owner, prepare_folder, spare_folder
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class CodeCache:
 
     A file holds the content and the SHA-256 of folder name, file name and content. It is written under another name,
     flushed to the disk and renamed, so that other processes see all of it or nothing. The checksum detects damage. Owner
-    and mode of folder and file protect against other users (`code_folder`).
+    and mode of folder and file protect against other users (`dflash.kernels.compile_cache.folder`).
 
     If the folder is not writable, entries are still read from it, and new ones are stored in this user's folder for
     temporary files, under the same rules. No method raises an error because of the state of the disk.

@@ -4,7 +4,7 @@
 // the number of signals that each other GPU has sent by then. Counters only grow, so nothing is reset between uses.
 //
 // With PEER_DATA no signals are sent, so that no block waits for its stores to arrive; readers see in the data that it has
-// arrived, see peer_data.cuh.
+// arrived, see flags_in_data.cuh.
 //
 // Macros: PEERS, the number of all GPUs, or 0 for a kernel that stores nothing elsewhere; RANK, the number of this GPU;
 // PEER_DATA, 0 by default.

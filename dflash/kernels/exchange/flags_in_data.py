@@ -7,16 +7,16 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dflash.kernels.exchange.links import Targets, of_targets
+from dflash.kernels.exchange.signals import Targets, of_targets
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("clear.cu")
 _BLOCKS, _THREADS = 32, 256  # of the launch that ends a pass; a 27B clears 35 KB for one row
-_EMPTY = 0xFF  # each byte of an entry that is not written; see published.cuh
+_EMPTY = 0xFF  # each byte of an entry that is not written; see early_read.cuh
 
 
 class DataLink:
-    """Inputs and outputs of one op on other GPUs, with the interface of `PeerLink`; see peer_data.cuh.
+    """Inputs and outputs of one op on other GPUs, with the interface of `PeerLink`; see flags_in_data.cuh.
 
     clears: up to two arrays that the op clears.
     outs: up to two gathered arrays that receive the results; none if they stay on this GPU.
@@ -46,7 +46,7 @@ class DataLinks:
     rank, n: number of this GPU, which is the current device, and of all GPUs.
     rows: int32 (1,) or longer; number of rows of the batch.
 
-    Three other exchanges must lie between two that write the same array; peer_data.cuh says why.
+    Three other exchanges must lie between two that write the same array; flags_in_data.cuh says why.
     """
 
     def __init__(self, rank: int, n: int, rows: Any) -> None:
