@@ -43,5 +43,5 @@ def test_it_is_as_it_ran(path):
 
 
 def test_together_they_are_small():
-    assert len(NOTEBOOKS) == 8
+    assert len(NOTEBOOKS) == 10
     assert sum(path.stat().st_size for path in NOTEBOOKS) <= 480_000
