@@ -217,6 +217,9 @@ def test_pick():
     out = device.zeros(5, dtype=np.int32)
     cuda.GatherTop1(cupy.asarray(ids), 64, out)()
     assert out.get().tolist() == ids[:, 0].tolist()
+    ids[3, 0], targets = -1, RNG.permutation(1000).astype(np.int32)
+    cuda.GatherTop1(cupy.asarray(ids), 64, out, targets=cupy.asarray(targets))()
+    assert out.get().tolist() == [*targets[ids[:3, 0]].tolist(), -1, targets[ids[4, 0]]]
 
 
 def test_rows_that_lie_apart():

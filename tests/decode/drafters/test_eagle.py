@@ -5,6 +5,7 @@ import pytest
 from compare import assert_same_bits
 from eagle_heads import write_fitted, write_speculators
 from golden import load, recorded
+from scarce import run_in
 from written import run
 
 from dflash.decode.drafters.eagle import Eagle3
@@ -17,7 +18,9 @@ from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import RequestError
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
+from dflash.model.recurrent_head import HeadRequest
 
 NAME = "qwen35-r2-mtp-F16"
 LAYERS = {"llama-untied-Q8_0": (0, 1), "qwen3moe-tiny-Q8_0": (1,), "qwen3next-tiny-Q8_0": (0, 1, 2), NAME: (0, 2, 3)}
@@ -122,6 +125,45 @@ def test_a_snapshot_knows_the_prompt(model, tmp_path, n):
     bare = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot.state))
     assert [t for _, tokens in bare for t in tokens] == [t for _, tokens in want for t in tokens]
     snapshot.close()
+
+
+def test_sessions_that_outgrow_the_pages(model, tmp_path):
+    """Preempted sessions continue from states that were copied to the host."""
+    strategy = Strategy(eagle(tmp_path), Chain(3))
+    text = (8 * prompt())[:300]
+
+    def sessions():
+        return [Session(text[i : i + 170], max_tokens=100, strategy=strategy, sampling=SAMPLINGS[i]) for i in range(3)]
+
+    want, got = sessions(), sessions()
+    for session in want:
+        run(model, session)
+    run_in(model, 3, got)
+    assert [session.output_ids for session in got] == [session.output_ids for session in want]
+    assert sum(session.n_preempted for session in got) > 0
+
+
+def test_a_state_that_was_saved_drafts_as_before(model, tmp_path):
+    """The bytes of a snapshot, as the prefix cache writes them to disk, give the same drafts."""
+    drafter = eagle(tmp_path)
+    session, engine = Session(prompt(), max_tokens=9, strategy=Strategy(drafter, Chain(3))), Engine(model)
+    engine.add(session)
+    while session.n_tokens < 4:
+        engine.step()
+    head, drafter_state = model.attachments[drafter], session.drafter_state
+    snapshot = drafter_state.snapshot()
+    restored = drafter.snapshot_from_host(model, snapshot.host_arrays())
+    found = []
+    for each in (snapshot, restored):
+        state = head.state()
+        state.restore(each.cache)
+        n = len(each.unread)
+        tokens = np.array(session.token_ids[-n:], np.int32)
+        found += head.propose([HeadRequest(state, tokens, each.unread, 3, SampleParams(), 50, 8)])
+        state.close()
+        each.close()
+    assert_same_bits("scores", *(each.scores for each in found))
+    engine.close()
 
 
 @pytest.mark.parametrize("shape", [Chain(3), Tree(12)], ids=repr)
