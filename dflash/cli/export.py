@@ -5,11 +5,12 @@ from pathlib import Path
 
 from dflash.cli.terminal import put, size
 
-HELP = "write a draft model or an EAGLE-3 head in the layout of another program"
+HELP = "write a draft model or a head in the layout of another program"
 USAGE = "[options] DRAFT FOLDER"
 EXAMPLES = (
     ("z-lab-draft out --target org/model", "a block draft for speculators and vLLM"),
     ("head out --layout specforge", "an EAGLE-3 head of speculators for SpecForge and SGLang"),
+    ("Qwen3.5-4B-BF16.gguf out", "the MTP head of a model"),
 )
 
 

@@ -8,7 +8,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.model import Model
 from dflash.model.network.heads import mtp
 from dflash.model.recurrent_head import RecurrentHead
-from dflash.model.weights import SharedTensors, Weights
+from dflash.model.weights import SharedTensors, TargetTensors
 
 
 class MtpHead(RecurrentHead):
@@ -24,7 +24,7 @@ class MtpHead(RecurrentHead):
     """
 
     def __init__(
-        self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None, *, known: Vocabulary
+        self, model: Model, weights: TargetTensors, config: Config, file: GGUFFile | None = None, *, known: Vocabulary
     ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
         self._file, norm, head = file, "nextn.shared_head_norm.weight", "nextn.shared_head_head.weight"

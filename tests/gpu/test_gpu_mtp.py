@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from compare import assert_close
 from draft_oracle import log_softmax
-from golden import load, recorded
+from golden import load, path_of, recorded
 from mtp_text import NAME, reading, text
 from written import come_and_go, run, tokens, written
 
@@ -18,6 +18,8 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
+from dflash.model.export import export_draft
+from dflash.model.loading.mtp import load_mtp
 from dflash.model.recurrent_head import HeadRequest
 
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
@@ -50,6 +52,19 @@ def test_pairs_and_a_chain_as_recorded(model):
     for scores, logits in zip(found.scores, want["mtp.chain_logits"], strict=True):
         assert_close("scores", scores, np.sort(log_softmax(logits))[::-1][:4], 4e-3)
     state.close()
+
+
+def test_a_head_in_a_folder(tmp_path):
+    """The head that speculators holds drafts with the bits of the one in the model's file."""
+    model, (tokens, hidden) = load(NAME, kv="f16", device="cuda"), text("cuda")
+    export_draft(path_of(NAME), tmp_path / "head")
+    found = []
+    for file in (None, tmp_path / "head"):
+        head = load_mtp(model, file)
+        state = reading(head, 20)
+        found += head.propose([HeadRequest(state, tokens[21:23], hidden[20:22], 2, SampleParams(), 23, 8)])
+        state.close()
+    np.testing.assert_array_equal(found[0].scores, found[1].scores)
 
 
 @pytest.mark.parametrize("law", [SampleParams(), SampleParams(scale=1.0, seed=5)], ids=["greedy", "T 1"])

@@ -4,15 +4,21 @@ import json
 from dataclasses import replace
 
 import pytest
+from compare import assert_same_bits
 from drafts import KINDS, SMALL, VOCAB, random_weights, write_folder, write_gguf
 from eagle_heads import CASES, write_specforge, write_speculators
+from golden import load, path_of
+from mtp_text import reading, text
 
 import dflash
 from dflash.errors import RequestError, Unsupported
+from dflash.kernels.sample import SampleParams
 from dflash.model.draft import open_draft
-from dflash.model.draft.files.safetensors import open_folder
+from dflash.model.draft.files.safetensors import open_folder, write_safetensors
 from dflash.model.eagle.files import open_eagle
 from dflash.model.export import export_draft
+from dflash.model.loading.mtp import load_mtp
+from dflash.model.recurrent_head import HeadRequest
 
 
 def tensors(folder):
@@ -105,3 +111,57 @@ def test_what_a_layout_can_not_hold(tmp_path):
     with pytest.raises(Unsupported, match="scales of logits and embeddings are not of the layout of speculators"):
         export_draft(scaled, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["qwen35-r2-mtp-F16"])
+def test_an_mtp_head_there_and_back(name, tmp_path):
+    """The head of a GGUF file in the layout of speculators drafts with the same bits; a second copy has the same ones."""
+    model, (tokens, hidden) = load(name), text()
+    assert export_draft(path_of(name), tmp_path / "head", target="org/model").kind == "mtp"
+    export_draft(tmp_path / "head", tmp_path / "again")
+    assert tensors(tmp_path / "again") == tensors(tmp_path / "head")
+    assert (tmp_path / "again" / "config.json").read_text() == (tmp_path / "head" / "config.json").read_text()
+    found = []
+    for file in (None, tmp_path / "head"):
+        head = load_mtp(model, file)
+        state = reading(head, 30)
+        found += head.propose([HeadRequest(state, tokens[31:33], hidden[30:32], 3, SampleParams(), 33, 8)])
+        state.close()
+        head.close()
+    assert_same_bits("scores", *(each.scores for each in found))
+
+
+def test_a_checkpoint_that_holds_an_mtp_head(tmp_path):
+    """Names of published checkpoints, between those of the trunk, which are left out."""
+    name = "qwen35-r2-mtp-F16"
+    export_draft(path_of(name), tmp_path / "head")
+    (file,) = open_folder(tmp_path / "head")
+    renamed = {"input_proj": "fc", "final_layernorm": "norm", "hidden_layernorm": "pre_fc_norm_hidden"}
+    renamed |= {"token_layernorm": "pre_fc_norm_embedding"}
+    native = {"model.language_model.norm.weight": next(iter(file.tensors.values()))}
+    for full, entry in file.tensors.items():
+        short = full.removeprefix("mtp_layers.0.")
+        first = short.partition(".")[0]
+        native[f"mtp.{renamed[first]}.weight" if first in renamed else f"mtp.layers.0.{short}"] = entry
+    about = json.loads((tmp_path / "head" / "config.json").read_text())
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    write_safetensors(whole / "model.safetensors", native, {})
+    layer = about["transformer_layer_config"]
+    (whole / "config.json").write_text(json.dumps({"architectures": ["X"], "model_type": "qwen3_5", "text_config": layer}))
+    export_draft(whole, tmp_path / "back")
+    assert tensors(tmp_path / "back") == tensors(tmp_path / "head")
+    assert load_mtp(load(name), whole).device == "cpu"
+    with pytest.raises(Unsupported, match="another model: its width is 96, the model's 64"):
+        load_mtp(load("qwen35moe-r2-F16"), whole)
+    with pytest.raises(Unsupported, match="MTP heads in folders are not run for qwen3, only for"):
+        load_mtp(load("qwen3-dense-Q4_0"), whole)
+    with pytest.raises(Unsupported, match="layout 'z-lab' is not of MTP heads"):
+        export_draft(whole, tmp_path / "out", "z-lab")
+
+
+def test_no_mtp_head_to_write(tmp_path):
+    with pytest.raises(Unsupported, match=r"qwen35-r2-untied-F32\.gguf: holds no MTP block"):
+        export_draft(path_of("qwen35-r2-untied-F32"), tmp_path / "out")
+    with pytest.raises(Unsupported, match="the folder holds no MTP head"):
+        load_mtp(load("qwen35-r2-mtp-F16"), write_speculators(tmp_path / "eagle"))

@@ -83,7 +83,7 @@ class MTP(HeadDrafter):
     Parameters
     ----------
     file : str, optional
-        A file that holds the head, if the model's own does not.
+        A file that holds the head, if the model's own does not; or a folder of safetensors, as speculators writes it.
     draft_vocab : int, optional
         Size of the draft vocabulary, as for `DFlash`, also if None.
     """

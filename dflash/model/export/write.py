@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dflash.errors import RequestError, Unsupported
-from dflash.model.draft.files.folder import LAYER
+from dflash.model.draft.files.folder import KINDS, LAYER
 from dflash.model.draft.files.names import published
 from dflash.model.draft.files.open_draft import PARTS, open_draft, settings_of
 from dflash.model.draft.files.safetensors import SIZES, Entry, write_safetensors
 from dflash.model.draft.files.source import Source
 from dflash.model.eagle.files import is_eagle, open_eagle
+from dflash.model.export.mtp import holds_mtp, mtp_of
 from dflash.model.export.settings import Settings, of_draft, of_eagle, speculators_config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
@@ -40,7 +41,7 @@ class Exported(NamedTuple):
     folder : Path
         Folder of ``config.json`` and ``model.safetensors``.
     kind : str
-        ``"dflash"``, ``"dflash2"``, ``"dspark"`` or ``"eagle3"``.
+        ``"dflash"``, ``"dflash2"``, ``"dspark"``, ``"eagle3"`` or ``"mtp"``.
     n_bytes : int
         Bytes of all tensors.
     """
@@ -53,18 +54,18 @@ class Exported(NamedTuple):
 def export_draft(
     draft: str | os.PathLike[str], folder: str | os.PathLike[str], layout: str = "speculators", target: str | None = None
 ) -> Exported:
-    """Write a block draft or an EAGLE-3 head in the layout of another program.
+    """Write a block draft, an EAGLE-3 head or an MTP head in the layout of another program.
 
     Tensors keep their bits and types. Reading the folder back gives the same draft, whatever its layout.
 
     Parameters
     ----------
     draft : str or path
-        A draft as for `DFlash`, or a head as for `Eagle3`.
+        A draft as for `DFlash`, a head as for `Eagle3`, or a model or head as for `MTP`.
     folder : str or path
         Folder to write; it must not hold a model.
     layout : str
-        ``"z-lab"`` for block drafts, ``"specforge"`` for EAGLE-3 heads, ``"speculators"`` for both.
+        ``"z-lab"`` for block drafts, ``"specforge"`` for EAGLE-3 heads, ``"speculators"`` for all.
     target : str, optional
         Repository of the target, for the configuration of speculators.
 
@@ -82,8 +83,27 @@ def export_draft(
     path, out = resolve(draft, folders=True), Path(folder)
     if (out / "config.json").exists() or any(out.glob("*.safetensors")):
         raise RequestError(f"folder: {out} holds a model already")
-    nested, eagle, known, context = layout == "speculators", is_eagle(path), _known(path), _CONTEXT
-    context = known.get("max_position_embeddings") or context
+    settings, tensors = (_mtp if holds_mtp(path) else _draft)(path, layout, target)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_safetensors(out / "model.safetensors", tensors, {"format": "pt"})
+    kind = settings.get("speculators_model_type") or KINDS.get(settings["architectures"][0], "eagle3")
+    return Exported(out, kind, sum(entry.data.nbytes for entry in tensors.values()))
+
+
+def _mtp(path: Path, layout: str, target: str | None) -> tuple[Settings, dict[str, Entry]]:
+    """Return the settings and tensors of an MTP head."""
+    if layout != "speculators":
+        raise Unsupported(f"export: the layout {layout!r} is not of MTP heads")
+    settings, tensors = mtp_of(path)
+    known = settings_of(path).get("speculators_config") if path.is_dir() or path.suffix in PARTS else None
+    return settings | {"speculators_config": known or speculators_config("mtp", _DEPTH, target)}, tensors
+
+
+def _draft(path: Path, layout: str, target: str | None) -> tuple[Settings, dict[str, Entry]]:
+    """Return the settings and tensors of a block draft or an EAGLE-3 head."""
+    nested, eagle, known = layout == "speculators", is_eagle(path), _known(path)
+    context = known.get("max_position_embeddings") or _CONTEXT
     if layout == ("z-lab" if eagle else "specforge"):
         raise Unsupported(f"export: the layout {layout!r} is not of {'EAGLE-3 heads' if eagle else 'block drafts'}")
     if eagle:
@@ -103,11 +123,7 @@ def export_draft(
     kept = {name: known[name] for name in _KEPT if name in known and (nested or not name.startswith("speculators"))}
     if nested and (target is not None or "speculators_config" not in kept):
         kept["speculators_config"] = speculators_config(kind, n_draft, target)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "config.json").write_text(json.dumps(settings | kept, indent=2) + "\n", encoding="utf-8")
-    write_safetensors(out / "model.safetensors", tensors, {"format": "pt"})
-    source.close()
-    return Exported(out, kind, sum(entry.data.nbytes for entry in tensors.values()))
+    return settings | kept, tensors
 
 
 def _known(path: Path) -> Settings:

@@ -1,15 +1,18 @@
 """Find the MTP head of a model: in its own file, or in one beside it."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
 from dflash.model.draft.files.gguf_dialects import DIALECTS
+from dflash.model.draft.files.open_draft import PARTS
 from dflash.model.draft.vocabulary import common, first
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.mtp_folder import MtpFolder
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.mtp import MtpHead
 from dflash.model.runnable import refuse_sizes
@@ -28,7 +31,8 @@ def load_mtp(
     """Load the MTP head that goes with a model.
 
     model: the trunk.
-    name: name of a file that holds the head, as for `load_model`; by default the trunk's own file.
+    name: name of a file that holds the head, as for `load_model`, or a folder of safetensors; by default the trunk's own
+        file.
     draft_vocab: see `load_draft`.
     Returns: the head, on the device of the trunk.
     Raises Unsupported if there is no head, or it belongs to another model.
@@ -41,7 +45,11 @@ def load_mtp(
     with memory_errors(name or "the model's MTP head", "use another strategy"):
         if name is None:
             return _head(model, model.weights, model.config, None, draft_vocab)
-        file = GGUFFile.open(resolve(name))
+        path = resolve(name, folders=_is_folder(name))
+        if path.is_dir() or path.suffix in PARTS:
+            block = MtpFolder(path if path.is_dir() else path.parent, model.config)
+            return _bound(model, block, model.config, None, draft_vocab)
+        file = GGUFFile.open(path)
         try:
             _refuse_draft(file, str(name))
             config = Config.from_gguf(file.metadata, file.tensors)
@@ -60,13 +68,29 @@ def _head(
     file: GGUFFile | None,
     n: int | None,
 ) -> "MtpHead | DeviceMtpHead":
-    block, known = weights.block(config.n_layers), first(model, n)
+    return _bound(model, weights.block(config.n_layers), config, file, n)
+
+
+def _bound(
+    model: "Model | DeviceModel",
+    block: "Weights | DeviceWeights[Weights] | MtpFolder",
+    config: Config,
+    file: GGUFFile | None,
+    n: int | None,
+) -> "MtpHead | DeviceMtpHead":
+    known = first(model, n)
     if model.device == "cuda":
         from dflash.model.cuda.heads import DeviceMtpHead
 
         return DeviceMtpHead(model, block, config, file, known=known, common=common(model) if n is None else ())
-    assert isinstance(block, Weights), "weights of a model on the CPU"
+    assert isinstance(block, Weights | MtpFolder), "weights of a model on the CPU"
     return MtpHead(model, block, config, file, known=known)
+
+
+def _is_folder(name: str | os.PathLike[str]) -> bool:
+    """Return True if a name is that of a local folder of safetensors, or of a file in one."""
+    path = Path(name).expanduser()
+    return path.is_dir() or path.suffix in PARTS
 
 
 def _refuse_draft(file: GGUFFile, name: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from dflash.model.cuda.workspace import workspace
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.rope import inverse_frequencies
-from dflash.model.weights import Weights
+from dflash.model.weights import TargetTensors
 
 
 class MtpReading:
@@ -79,7 +80,7 @@ class DeviceMtpHead(DeviceRecurrentHead):
     def __init__(
         self,
         model: DeviceModel,
-        weights: DeviceWeights | Weights,
+        weights: DeviceWeights[Any] | TargetTensors,
         config: Config,
         file: GGUFFile | None = None,
         *,
