@@ -134,7 +134,8 @@ int cuFuncGetAttribute(int* value, int, Function* function) {
     return 0;
 }
 
-int cuFuncSetAttribute(Function* function, int, int n_bytes) {
+int cuFuncSetAttribute(Function* function, int attribute, int n_bytes) {
+    if (attribute == 9) return 0;  // the carve-out is a matter of speed
     if (n_bytes > (int)MOST_SHARED) return 1;
     function->most_shared = n_bytes;
     return 0;

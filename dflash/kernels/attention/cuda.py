@@ -185,7 +185,8 @@ class Attend(_Attention):
             n_processors = capabilities().processors
             self._attend[cut] = made.bind(n_processors, cut.threads, (*inputs, *given), cut.shared(self.width))
         linked = {} if link is None else link.macros
-        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, **linked, MAX_SPLITS=parts)
+        constants = {**self.constants, **linked, "MAX_SPLITS": parts}
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **constants).with_max_carveout()
         self._across = -(-self.group * self.width // 256), self.kv
         args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
         args = *args, *((None, 0) if link is None else (link.table(), SIGNALS))

@@ -9,17 +9,17 @@ import numpy as np
 from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.gpu.device import device_errors, pinned
 
-_RING = 4  # pinned buffers, for copies in flight at the same time
 _LINE = 32  # int32 in a cache line of the GPU, 128 bytes
 
 
 class DeviceArrays:
     """Arrays of int32 at fixed addresses, so that a captured graph reads their values of each replay.
 
+    in_flight: pinned buffers: copies that may be in flight; one more waits for the first of them.
     **shapes: name and shape of each array. They become attributes: CuPy arrays of zeros, each aligned to a cache line.
     """
 
-    def __init__(self, **shapes: tuple[int, ...]) -> None:
+    def __init__(self, in_flight: int = 4, /, **shapes: tuple[int, ...]) -> None:
         import cupy
 
         total = sum(padded(shape) for shape in shapes.values())
@@ -27,8 +27,8 @@ class DeviceArrays:
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
         self._ring: list[Any] = []
-        self._downloads: list[Download | None] = [None] * _RING
-        for _ in range(_RING):
+        self._downloads: list[Download | None] = [None] * in_flight
+        for _ in range(in_flight):
             host = pinned(total, dtype=np.int32)
             host[:] = 0
             views = SimpleNamespace(**parts_of(host, shapes))
@@ -54,7 +54,7 @@ class DeviceArrays:
         import cupy
 
         _, host, done = self._ring[self._next]
-        self._next = (self._next + 1) % _RING
+        self._next = (self._next + 1) % len(self._ring)
         stream = stream or cupy.cuda.get_current_stream()
         self._transfer(self._device.data.ptr, host.ctypes.data, host.size if n_words is None else n_words, stream)
         done.record(stream)
@@ -65,7 +65,7 @@ class DeviceArrays:
 
         views, host, done = self._free()
         download = self._downloads[self._next] = Download(views, done)
-        self._next = (self._next + 1) % _RING
+        self._next = (self._next + 1) % len(self._ring)
         stream = stream or cupy.cuda.get_current_stream()
         self._transfer(host.ctypes.data, self._device.data.ptr, host.size, stream)
         done.record(stream)

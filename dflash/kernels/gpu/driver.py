@@ -10,7 +10,7 @@ from dflash.kernels.gpu.lost import STICKY, first_failure
 
 _NOT_CURRENT = 201
 _PROGRAMMATIC_SERIALIZATION = 6
-_STATIC_SHARED, _MAX_DYNAMIC_SHARED = 1, 8
+_STATIC_SHARED, _MAX_DYNAMIC_SHARED, _CARVEOUT = 1, 8, 9
 
 
 class _Attribute(ctypes.Structure):
@@ -90,6 +90,11 @@ def static_shared(function: int) -> int:
 def allow_shared(function: int, n_bytes: int, what: str) -> None:
     """Allow a function more than 48 KiB of dynamic shared memory."""
     check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, n_bytes), what)
+
+
+def prefer_max_carveout(function: int) -> None:
+    """Prefer as much shared memory of a multiprocessor as there is, in place of L1 cache, while a function runs."""
+    check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _CARVEOUT, 100), "carve-out of shared memory")
 
 
 def is_no_context(code: int) -> bool:

@@ -44,9 +44,17 @@ class Kernel:
         most_shared: int | None = None,
     ) -> None:
         self.where, self.expected, self.device, self.dependent = where, expected, device, dependent
-        self._most_shared = most_shared
+        self._most_shared, self._max_carveout = most_shared, False
         self._entry, self._module = entry, module
         self._function, self._shared = 0, _SHARED_FOR_ALL
+
+    def with_max_carveout(self) -> "Kernel":
+        """Prefer the largest carve-out of shared memory from the first launch on; return the kernel.
+
+        Blocks of a kernel that prefers another one do not start on a multiprocessor while its predecessor's run there.
+        """
+        self._max_carveout = True
+        return self
 
     def bind(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0) -> "Bound":
         """Check and pack the arguments for repeated launches. shared: bytes of dynamic shared memory."""
@@ -66,6 +74,8 @@ class Kernel:
             if not self._function:
                 self._function = self._module.result().get_function(self._entry).ptr
                 driver.load_now(self._function)
+                if self._max_carveout:
+                    driver.prefer_max_carveout(self._function)
             if shared > self._shared:
                 self._check_shared(shared)
                 driver.allow_shared(self._function, shared, f"{self.where}: {shared} bytes of shared memory")

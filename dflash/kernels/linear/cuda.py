@@ -28,6 +28,9 @@ ALONE, BEFORE, BEHIND = range(3)
 
 _HERE = Path(__file__).parent
 _WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their types
+_CARVEOUT_TOKENS = 8
+"""Largest bucket that prefers the largest carve-out: a step of one row of a model of 135M parameters takes 399 µs in place
+of 435 with it, on an H200. Steps of 16 rows were up to 2 % faster there, but 1.5 % slower on a 0.8B."""
 
 
 class DecodeLinear:
@@ -232,8 +235,9 @@ def _wide(
 
 
 def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dict[str, int]) -> Any:
-    quants = ",".join(types)
-    return kernel(_HERE / "decode.cu", "decode", dependent=True, QUANTS=quants, TOKENS=n, MODE=mode, NORM=norm, **constants)
+    macros = {"QUANTS": ",".join(types), "TOKENS": n, "MODE": mode, "NORM": norm, **constants}
+    made = kernel(_HERE / "decode.cu", "decode", dependent=True, **macros)
+    return made.with_max_carveout() if n <= _CARVEOUT_TOKENS else made
 
 
 def linear(x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, add: bool = False) -> None:

@@ -32,6 +32,11 @@ MOST = 8
 """Most draft tokens below each other; each takes a pass of the head."""
 
 
+_IN_FLIGHT = 64
+"""Uploads in flight. A chunk of prompts takes a pass for each 64 tokens, launched while the target still prefills the chunk:
+with few buffers the host would wait for the target, and the target for the host."""
+
+
 class Reading(Protocol):
     """Launches that read tokens together with the hidden states of the positions before them.
 
@@ -136,7 +141,7 @@ class DraftLoop:
         width = config.width
         shapes = {"pages": (s, pages), "row_params": (s, ROW_PARAMS.itemsize // 4), "outlines": (s, OUTLINE)}
         each = {"sources": (2 * parts.n_sources,), "alone": (2,), "next": (MOST, s)}
-        self.arrays = a = DeviceArrays(**context_shapes(), **shapes, **each)
+        self.arrays = a = DeviceArrays(_IN_FLIGHT, **context_shapes(), **shapes, **each)
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
         own = {
             name: getattr(a, name) for name in ("counts", "row_starts", "sequence", "parent", "depth", "length", "position")
