@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
         found = _report(arguments, server, traces, limits, goodput)
     else:
         strategy = one_strategy(arguments)
-        with common.load(arguments, sequences=max(_clients(arguments)), prefix_cache=True) as lm:
+        with common.load(arguments, sequences=max(_clients(arguments)), prefix_cache=True, prefix_cache_reread=True) as lm:
             found = _report(arguments, InProcess(lm, strategy, temperature), traces, limits, goodput)
     put(json.dumps(found.as_dict(), ensure_ascii=False, indent=1) if arguments.json else repr(found))
     save_plot(arguments, found.plot)
