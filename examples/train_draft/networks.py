@@ -6,6 +6,7 @@ from torch.nn import functional as fn
 
 from dflash.model.config import Config
 from dflash.model.draft.config import DraftConfig
+from dflash.model.eagle import EagleConfig
 from dflash.model.rope import inverse_frequencies
 
 
@@ -42,16 +43,20 @@ class Layer(nn.Module):
         Whether query and key heads have norms.
     gates : int
         2 if queries bring a gate of each head's output.
+    wide : int
+        Width of the input of attention, in widths of the stream.
     """
 
-    def __init__(self, config: Config | DraftConfig, *, normed: bool = True, gates: int = 1) -> None:
+    def __init__(
+        self, config: Config | DraftConfig | EagleConfig, *, normed: bool = True, gates: int = 1, wide: int = 1
+    ) -> None:
         super().__init__()
         width, ffn, heads, kv_heads, size = config.width, config.ffn, config.heads, config.kv_heads, config.head_size
         self.heads, self.size, self.eps, self.gates = heads, size, config.norm_eps, gates
         self.attn_norm, self.ffn_norm = (nn.Parameter(torch.ones(width)) for _ in range(2))
         self.attn_q_norm, self.attn_k_norm = (nn.Parameter(torch.ones(size)) if normed else None for _ in range(2))
-        self.attn_q, self.attn_output = matrix(gates * heads * size, width), matrix(width, heads * size)
-        self.attn_k, self.attn_v = matrix(kv_heads * size, width), matrix(kv_heads * size, width)
+        self.attn_q, self.attn_output = matrix(gates * heads * size, wide * width), matrix(width, heads * size)
+        self.attn_k, self.attn_v = matrix(kv_heads * size, wide * width), matrix(kv_heads * size, wide * width)
         self.ffn_gate, self.ffn_up, self.ffn_down = matrix(ffn, width), matrix(ffn, width), matrix(width, ffn)
 
     def keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,6 +68,21 @@ class Layer(nn.Module):
         """Return queries, normed but not rotated, and the gates of the heads (empty without)."""
         q = fn.linear(x, self.attn_q).unflatten(-1, (self.heads, self.gates * self.size))
         return self._normed(q[..., : self.size], self.attn_q_norm), q[..., self.size :].flatten(2)
+
+    def attended(self, x: Tensor, rotation: tuple[Tensor, float], passes: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return attention of a pass over rows (S, T, D), whose keys and values are added to those of the passes before.
+
+        Pass d of a position sees keys of the first pass up to d positions before, and one key of each later pass: those that
+        it meets when a head drafts.
+        """
+        places = torch.arange(x.shape[1], device=x.device)
+        (q, gate), (k, v) = self.queries(x), self.keys(x)
+        q, k = (rotate(heads, places, rotation) for heads in (q, k))
+        passes.append((k, v))
+        behind, last = places[:, None] - places, len(passes) - 1
+        visible = torch.cat([behind >= last, *(behind == last - i for i in range(1, len(passes)))], 1)
+        out = attend(q, *(torch.cat(parts, 1) for parts in zip(*passes, strict=True)), visible[None])
+        return out * gate.sigmoid() if self.gates == 2 else out
 
     def finish(self, h: Tensor, attended: Tensor) -> Tensor:
         """Return the stream `h` after the attention's output and the feed forward."""
@@ -77,7 +97,7 @@ class Layer(nn.Module):
 class Rotation(nn.Module):
     """Frequencies of the rotary embedding, and the factor of cosine and sine."""
 
-    def __init__(self, config: Config | DraftConfig) -> None:
+    def __init__(self, config: Config | DraftConfig | EagleConfig) -> None:
         super().__init__()
         frequencies, self.gain = inverse_frequencies(config)
         self.register_buffer("frequencies", torch.from_numpy(frequencies), persistent=False)
@@ -163,20 +183,42 @@ class MtpNet(nn.Module):
         hidden : float32 (S, T, D)
             The trunk's hidden states; in a later pass what the pass before returned, one position later.
         passes : list of (Tensor, Tensor), optional
-            Keys and values of the passes before, to which this pass adds its own. Pass d of a position sees keys of the
-            first pass up to d positions before, and one key of each later pass: those that it meets when it drafts.
+            Keys and values of the passes before, see `Layer.attended`.
         """
-        c, layer, n = self.config, self.layer, hidden.shape[1]
-        passes = [] if passes is None else passes
+        c, layer = self.config, self.layer
         joined = [rms(embedded, self.nextn_enorm, c.norm_eps), rms(hidden, self.nextn_hnorm, c.norm_eps)]
         h = fn.linear(torch.cat(joined, -1), self.nextn_eh_proj)
-        places = torch.arange(n, device=hidden.device)
         x = rms(h, layer.attn_norm, c.norm_eps)
-        (q, gate), (k, v) = layer.queries(x), layer.keys(x)
-        q, k = (rotate(heads, places, self.rotation()) for heads in (q, k))
-        passes.append((k, v))
-        behind, last = places[:, None] - places, len(passes) - 1
-        visible = torch.cat([behind >= last, *(behind == last - i for i in range(1, len(passes)))], 1)
-        attended = attend(q, *(torch.cat(parts, 1) for parts in zip(*passes, strict=True)), visible[None])
-        attended = attended * gate.sigmoid() if layer.gates == 2 else attended
+        attended = layer.attended(x, self.rotation(), [] if passes is None else passes)
         return rms(layer.finish(h, attended), self.nextn_shared_head_norm, c.norm_eps)
+
+    def first(self, features: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the hidden states that the first pass reads: the trunk's."""
+        return hidden
+
+
+class EagleNet(nn.Module):
+    """An EAGLE-3.1 head: features have a norm for each layer, and the next position reads the output of the last norm."""
+
+    def __init__(self, config: EagleConfig) -> None:
+        super().__init__()
+        c, self.config, n = config, config, len(config.target_layer_ids)
+        self.fc = matrix(c.width, n * c.target_width)
+        self.fc_norm = nn.ParameterList(torch.ones(c.target_width) for _ in range(n))
+        self.output_norm = nn.Parameter(torch.ones(c.width))
+        self.layer = Layer(c, normed=c.head_norms, wide=2)
+        self.layer.hidden_norm = nn.Parameter(torch.ones(c.width))
+        self.rotation = Rotation(c)
+
+    def first(self, features: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the hidden states that the first pass reads, from features (S, T, F * D)."""
+        parts = features.chunk(len(self.fc_norm), -1)
+        parts = [rms(part, gain, self.config.norm_eps) for part, gain in zip(parts, self.fc_norm, strict=True)]
+        return fn.linear(torch.cat(parts, -1), self.fc)
+
+    def forward(self, embedded: Tensor, hidden: Tensor, passes: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
+        """Return hidden states (S, T, D); see `MtpNet.forward`."""
+        c, layer = self.config, self.layer
+        pair = [rms(embedded, layer.attn_norm, c.norm_eps), rms(hidden, layer.hidden_norm, c.norm_eps)]
+        attended = layer.attended(torch.cat(pair, -1), self.rotation(), [] if passes is None else passes)
+        return rms(layer.finish(hidden, attended), self.output_norm, c.norm_eps)

@@ -12,10 +12,11 @@ from torch.nn import functional as fn
 
 from dflash.model.config import Config
 from dflash.model.draft.config import DraftConfig
+from dflash.model.eagle import EagleConfig
 from dflash.model.gguf.architectures import BIASES
 from dflash.model.weights import row_order
 
-from .networks import BlockDraftNet, MtpNet
+from .networks import BlockDraftNet, EagleNet, MtpNet
 from .recording import Text
 from .run import Run
 
@@ -140,13 +141,19 @@ def untrained_mtp(config: Config, *, seed: int = 0) -> MtpNet:
     return MtpNet(config)
 
 
-def train_mtp(net: MtpNet, teacher: Teacher, **limits: Any) -> list[float]:
-    """Train an MTP head in place for the draft tokens that it makes one after the other; see `train_draft`."""
+def untrained_eagle(config: EagleConfig, *, seed: int = 0) -> EagleNet:
+    """Return an EAGLE-3 head with random weights."""
+    torch.manual_seed(seed)
+    return EagleNet(config)
+
+
+def train_mtp(net: MtpNet | EagleNet, teacher: Teacher, **limits: Any) -> list[float]:
+    """Train a head in place for the draft tokens that it makes one after the other; see `train_draft`."""
 
     def rows(batch: Batch) -> Rows:
-        tokens, prompts, lengths, _, hidden = batch
+        tokens, prompts, lengths, features, hidden = batch
         passes: list[tuple[Tensor, Tensor]] = []
-        embedded, state, found = teacher.embedding[tokens[:, 1:]], hidden[:, :-1], []
+        embedded, state, found = teacher.embedding[tokens[:, 1:]], net.first(features, hidden)[:, :-1], []
         for _ in range(PASSES):
             found.append(net(embedded, state, passes))
             state = fn.pad(found[-1][:, :-1], (0, 0, 1, 0))  # the next pass is one position further
@@ -172,13 +179,14 @@ def _train(net: nn.Module, teacher: Teacher, rows: Callable[[Batch], Rows], run:
 
 def weights_of(net: nn.Module) -> dict[str, Floats]:
     """Return the weights of a network by their names in a GGUF file, with rows in the file's order."""
-    names, order = {"enc_output_norm": "enc.output_norm"}, {}
+    names, order, layer = {"enc_output_norm": "enc.output_norm"}, {}, "blk.0." if isinstance(net, EagleNet) else ""
     if isinstance(net, MtpNet):
         names |= {"layer.ffn_norm": net.config.blocks.ffn_norm.removesuffix(".weight")}
         order = row_order(net.config)
     found = {}
     for name, value in net.named_parameters():
-        name = f"{names.get(name, name.removeprefix('layer.').replace('nextn_', 'nextn.'))}.weight"
+        short = layer + name.removeprefix("layer.") if name.startswith("layer.") else name
+        name = f"{names.get(name, short.replace('nextn_', 'nextn.'))}.weight"
         array = value.detach().float().cpu().numpy()
         found[name] = array[np.argsort(order[name])] if name in order else array
     if isinstance(net, MtpNet):  # a head needs no biases, but files of some architectures have them
