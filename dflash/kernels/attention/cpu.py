@@ -118,24 +118,9 @@ def work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, 
         if page != plan.ALL:
             at = stored + record * n * page
             _read(
-                unit,
-                page,
-                k,
-                v,
-                width,
-                group,
-                window,
-                first,
-                parent,
-                depth,
-                length,
-                pages,
-                query,
-                counts,
-                dots,
-                at,
-                places,
-            )
+                unit, page, k, v, width, group, window, first,
+                parent, depth, length, pages, query, counts, dots, at, places,
+            )  # fmt: skip
             if fetch_add(ticket + 8 * (1 + u), 1) < unit[plan.PAGES] - 1:
                 continue
         for j in range(n):
@@ -145,24 +130,9 @@ def work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, 
             if page == plan.ALL:
                 at = states + record * most
                 _read(
-                    unit,
-                    p,
-                    k,
-                    v,
-                    width,
-                    group,
-                    window,
-                    first,
-                    parent,
-                    depth,
-                    length,
-                    pages,
-                    query,
-                    counts,
-                    dots,
-                    at,
-                    places,
-                )
+                    unit, p, k, v, width, group, window, first,
+                    parent, depth, length, pages, query, counts, dots, at, places,
+                )  # fmt: skip
             for j in range(n):
                 position = length[unit[plan.SEQUENCE]] + depth[start + j // group]
                 if _first_page(position, window) <= p <= position // PAGE:
