@@ -120,10 +120,7 @@ def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def sampling_value(name: str, text: str) -> JsonObject:
-    """Return one of the sampling arguments by its name, from text.
-
-    Raises RequestError if there is no such argument, or the value is not valid.
-    """
+    """Return one of the sampling arguments by its name, from text."""
     from dflash.decode.sampling.params import Sampling, check_whole
 
     if name not in SAMPLING:
@@ -143,20 +140,14 @@ def sampling_value(name: str, text: str) -> JsonObject:
 
 
 def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the strategy and recoveries for `LM.generate`.
-
-    Raises RequestError if the strategy or a recovery is not known.
-    """
+    """Return the strategy and recoveries for `LM.generate`."""
     from dflash.generation.recovery.names import settle
 
     return {"recover": settle(arguments.recover), "strategy": named_strategy(arguments)}
 
 
 def named_strategy(arguments: argparse.Namespace) -> "Strategy":
-    """Make the strategy that the arguments name.
-
-    Raises RequestError if the strategy is not known, or does not use a given draft option.
-    """
+    """Make the strategy that the arguments name."""
     made = strategy_of(arguments, arguments.strategy)
     check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain")])
     return made
@@ -176,11 +167,7 @@ def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def tools(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """Read the file of tools.
-
-    Raises NotFound if there is no such file.
-    Raises RequestError if the file is not a JSON array of objects.
-    """
+    """Read the file of tools."""
     if arguments.tools is None:
         return None
     try:

@@ -163,10 +163,7 @@ def add_verifier(parser: argparse._ActionsContainer) -> None:
 
 
 def named_verifier(arguments: argparse.Namespace) -> "Verifier":
-    """Return the verifier that the arguments name.
-
-    Raises RequestError if it is not known, or both options are given.
-    """
+    """Return the verifier that the arguments name."""
     from dflash.decode.verifiers import chosen
 
     return chosen(arguments.verifier, arguments.synthetic_acceptance)
@@ -179,10 +176,7 @@ def draft_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_draft(arguments: argparse.Namespace, names: Sequence[str]) -> None:
-    """Check that the named strategies accept the given draft options.
-
-    Raises RequestError if none of them accepts an option; the message lists the strategies that do.
-    """
+    """Check that the named strategies accept the given draft options."""
     import dflash.decode.drafters  # noqa: F401  registers the names
     from dflash.decode.registry import check_draft_options
 

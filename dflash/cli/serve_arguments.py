@@ -47,10 +47,8 @@ _SAMPLING: dict[str, tuple[tuple[str, ...], type, str, str]] = {
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the server.
 
-    Returns: ``model`` is set, and ``context`` is None for the model's own; ``template_kwargs`` holds the variables
-        of the chat template.
-    Raises RequestError if an option has no meaning here, or options contradict each other.
-    Raises SystemExit: for ``--help``, and for usage errors.
+    Returns: ``model`` is set, and ``context`` is None for the model's own; ``template_kwargs`` holds the variables of the
+        chat template.
     """
     arguments = parser().parse_args(words)
     if arguments.model_option is not None:
@@ -75,10 +73,7 @@ def _template_kwargs(text: str | None) -> JsonObject:
 
 
 def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the sampling parameters and the limit of requests that leave them out, by the name of their field.
-
-    Raises RequestError if a value is out of range; the message names the option.
-    """
+    """Return the sampling parameters and the limit of requests that leave them out, by the name of their field."""
     from dflash.decode.registry.recoveries import MAX_TOKENS
     from dflash.decode.sampling.params import Sampling
 
@@ -265,8 +260,6 @@ def byte_size(option: str, text: str | None) -> int | None:
     """Return the bytes that a text names, as ``4G``, ``512MiB``, ``1.5g`` or ``1048576``; None for None.
 
     K, M, G and T are powers of 1024.
-
-    Raises RequestError if the text is no size of at least one byte; the message names the option.
     """
     if text is None:
         return None

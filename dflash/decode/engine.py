@@ -53,40 +53,21 @@ class Engine:
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
 
-    Parameters
-    ----------
-    model : TargetModel
-        Used by the engine alone while it steps.
-    chunk : int
-        Most prompt tokens in a forward, over all sessions; at least the model's `chunk_alignment`.
-    max_active : int, optional
-        Most sessions that run at a time; the number of the model's slots if None.
-    max_waiting : int, optional
-        Most sessions that wait while `max_active` run; unbounded if None.
-    max_step : float, optional
-        Most seconds of a step in which prompts delay sessions that decode, as far as smaller chunks can reach it; unbounded
-        if None.
-    prefix_cache : PrefixCache, optional
-        Snapshots of earlier sessions, from which new ones begin. The engine closes it.
-    headroom : int, optional
-        KV pages left free for the growth of each active session when another one starts; None for all until their ends.
-    max_swap : int, optional
-        KV pages of running sessions, without those of the oldest, beyond which no other session starts: a preemption of all
-        would copy them to the host. Pages that sessions share count for each. Unbounded if None.
-    draft_budget : bool
-        Draft only tokens that pay; see `DraftBudget`. How many come in a step then depends on measured times.
-
-    Attributes
-    ----------
-    errands : Errands
-        Other work that uses the model; one piece runs before each step.
-    n_preempted : int
-        Number of preemptions so far.
-    rereads : RereadQueue
-    prompt_share : PromptShare or None
-    draft_budget : DraftBudget or None
-    starter : Starter
-        See there. The budgets are None without `max_step`, or `draft_budget`.
+    model: used by the engine alone while it steps.
+    chunk: most prompt tokens in a forward, over all sessions; at least the model's `chunk_alignment`.
+    max_active: most sessions that run at a time; the number of the model's slots if None.
+    max_waiting: most sessions that wait while `max_active` run; unbounded if None.
+    max_step: most seconds of a step in which prompts delay sessions that decode, as far as smaller chunks can reach it;
+        unbounded if None.
+    prefix_cache: snapshots of earlier sessions, from which new ones begin. The engine closes it.
+    headroom: KV pages left free for the growth of each active session when another one starts; None for all until their
+        ends.
+    max_swap: KV pages of running sessions, without those of the oldest, beyond which no other session starts: a preemption
+        of all would copy them to the host. Pages that sessions share count for each. Unbounded if None.
+    draft_budget: draft only tokens that pay; see `DraftBudget`. How many come in a step then depends on measured times.
+    errands: other work that uses the model; one piece runs before each step.
+    n_preempted: number of preemptions so far.
+    rereads, prompt_share, draft_budget, starter: see there. The budgets are None without `max_step`, or `draft_budget`.
     """
 
     def __init__(
@@ -150,17 +131,7 @@ class Engine:
         return session
 
     def add_all(self, sessions: Sequence[Session]) -> None:
-        """Queue several sessions, all or none. May be called from any thread.
-
-        Raises
-        ------
-        RequestError, ContextOverflow, PoolExhausted
-            If a session can never run; see `dflash.decode.scheduling.admission.check`.
-        QueueFull
-            If too many sessions wait.
-        EngineFailed
-            If the engine has ended.
-        """
+        """Queue several sessions, all or none. May be called from any thread."""
         if self._failure is not None:
             raise EngineFailed(self._failure)
         if len(set(sessions)) != len(sessions):
@@ -176,16 +147,8 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one errand, if there is any, then advance every session once.
 
-        Returns
-        -------
-        list of Event
-            One for each step that was emitted, including the last steps of sessions that failed. A step that was held back
-            comes with the later one that released it.
-
-        Raises
-        ------
-        EngineFailed
-            If the engine has ended in an earlier step.
+        Returns: One for each step that was emitted, including the last steps of sessions that failed. A step that was held
+            back comes with the later one that released it.
         """
         if self._failure is not None:
             raise EngineFailed(self._failure)
@@ -226,13 +189,7 @@ class Engine:
                 self._events = []
 
     def stream(self, session: Session) -> Iterator[Step]:
-        """Add one session and yield its steps.
-
-        Raises
-        ------
-        Exception
-            The error of a session that failed, after its last step.
-        """
+        """Add one session and yield its steps."""
         with closing(self.run([session])) as events:
             for event in events:
                 yield event.step

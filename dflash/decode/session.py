@@ -40,110 +40,58 @@ _GREEDY, _PLAIN, _NOTHING, _NO_SPECIAL_TOKENS = Sampling(), Plain(), Nothing(), 
 class Session:
     """One sequence being decoded: prompt, settings, output and state. Made in any thread, then passed to `Engine.add`.
 
-    Parameters
-    ----------
-    prompt : sequence of int or PromptIds
-        At least one token. Sessions that continue the same prompt may share one `PromptIds`.
-    sampling : Sampling
-        Parameters of sampling.
-    strategy : Strategy
-        Drafter, shape and recoveries.
-    max_tokens : int, optional
-        Most tokens to produce; if None, the session ends when the context or all KV memory is full.
-    eos : iterable of int
-        End tokens of the model: each ends a message, in the prompt as well.
-    stop_ids : iterable of int, optional
-        Tokens that end the session; `eos` by default. The one that does is the last of `output_ids`.
-    processors : sequence of LogitsProcessor
-        Called at every node of every draft, after penalties and bias.
-    grammar : Grammar, optional
-        Grammar of the output. Its end tokens must be `eos`, and among `stop_ids`.
-    observer : callable, optional
-        ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
-        returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
+    prompt: at least one token. Sessions that continue the same prompt may share one `PromptIds`.
+    sampling: parameters of sampling.
+    strategy: drafter, shape and recoveries.
+    max_tokens: most tokens to produce; if None, the session ends when the context or all KV memory is full.
+    eos: end tokens of the model: each ends a message, in the prompt as well.
+    stop_ids: tokens that end the session; `eos` by default. The one that does is the last of `output_ids`.
+    processors: called at every node of every draft, after penalties and bias.
+    grammar: grammar of the output. Its end tokens must be `eos`, and among `stop_ids`.
+    observer: ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended.
+        It returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
         the other tokens are dropped. An exception in it ends this session alone. Tokens that a recovery holds back are
         passed when they are released.
-    prefix : SessionSnapshot or SequenceSnapshot, optional
-        Snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns it.
-    special_tokens : SpecialTokens
-        Ids with a meaning for recoveries.
-    detokenize : callable, optional
-        ``detokenize(ids)`` returns the text of ids, for recoveries and recorders.
-    recorder : Recorder, optional
-        Receives every pick and every step.
-    group : hashable, optional
-        Sessions of equal groups, such as the choices of one request, wait in one queue; the queues take turns to start a
+    prefix: snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns
+        it.
+    special_tokens: ids with a meaning for recoveries.
+    detokenize: ``detokenize(ids)`` returns the text of ids, for recoveries and recorders.
+    recorder: receives every pick and every step.
+    group: sessions of equal groups, such as the choices of one request, wait in one queue; the queues take turns to start a
         session. None is a queue of its own.
-    boundaries : sequence of int
-        Numbers of prompt tokens at which the engine's prefix cache should save the state, such as the beginnings of roles.
-        The ends of prompt and session are saved too.
-    use_prefix_cache : bool
-        False to neither begin with a snapshot of the engine's prefix cache nor save any.
-    conversation : str, optional
-        Name of the conversation that the prompt belongs to: a hint for the prefix cache.
-    reader : callable, optional
-        ``reader()`` returns a new reader of the output, for recoveries. If None, special tokens tell its parts.
-    cache_salt : str
-        Sessions of different salts share no states of the prefix cache.
-    prompt_logprobs : int, optional
-        Number of likeliest tokens whose log-probabilities are found at each position of the prompt, beside that of the
-        prompt's token; None finds none. Such a session computes its whole prompt itself: it does not use the prefix cache.
-    priority : int
-        Sessions of a lower number start first, read their prompts first and keep their memory longer.
-
-    Attributes
-    ----------
-    token_ids : list of int
-        Ids of prompt and output; must not be changed.
-    seed : int
-        The given seed, or a random one.
-    finish_reason : str or None
-        ``"stop"`` (an end token or the observer), ``"length"``, ``"cancelled"`` or ``"error"``, with `error`.
-    stop_token : int or None
-        The end token that ended the session.
-    logprobs : list of TokenLogprobs
-        One for each output token, if the sampling asks for them.
-    scored_prompt : list of TokenLogprobs
-        One for each prefilled prompt token but the first, if `prompt_logprobs` asks for them.
-    steps : list of Step
-        Emitted steps in order. Steps that a restart discarded have no tokens.
-    interventions : list of Intervention
-        Changes that recoveries made.
-    warnings : list of str
-        Warnings about the drafter.
-    draft_vocab_steps : Counter of int
-        Number of steps by size of the draft vocabulary; empty if the drafter has one size only.
-    n_prefilled : int
-        Prompt tokens in the target's state; all but the last one are prefilled before the first token is picked. After a
-        preemption also the output tokens in it.
-    n_preempted : int
-        Number of times that the session gave its memory to older ones.
-    preempted_state : PreemptedState or None
-        Its state in host memory while it waits to be resumed.
-    drafter : Drafter
-        The drafter in use.
-    recovery_states : list of RecoveryState
-        States of the recoveries, the innermost first.
-    forced_ids : tuple of int
-        Tokens that a recovery injects next, whatever the model predicts.
-    held_steps : list of Step
-        Steps that a recovery holds back.
-    n_cached : int
-        Prompt tokens that came from the prefix cache.
-    n_drafter_miss : int
-        Prompt tokens of the prefix cache that were read again, since their state lacks that of the drafter.
-    snapshot_at : list of int
-        Lengths in rising order at which the prefix cache saves the state.
-    prompt_snapshot : SequenceSnapshot or None
-        State at the end of the prompt, if a recovery may restart the session.
-    added_at, started_at, first_token_at, ended_at : float or None
-        Times by `time.perf_counter`; None until they happened.
-
-    Raises
-    ------
-    RequestError
-        If the prompt is empty or does not hold token ids, if `max_tokens` or `prompt_logprobs` is not a whole number of at
-        least 0, or if `prefix` does not fit the prompt or comes with `prompt_logprobs`.
+    boundaries: numbers of prompt tokens at which the engine's prefix cache should save the state, such as the beginnings of
+        roles. The ends of prompt and session are saved too.
+    use_prefix_cache: false to neither begin with a snapshot of the engine's prefix cache nor save any.
+    conversation: name of the conversation that the prompt belongs to: a hint for the prefix cache.
+    reader: ``reader()`` returns a new reader of the output, for recoveries. If None, special tokens tell its parts.
+    cache_salt: sessions of different salts share no states of the prefix cache.
+    prompt_logprobs: number of likeliest tokens whose log-probabilities are found at each position of the prompt, beside that
+        of the prompt's token; None finds none. Such a session computes its whole prompt itself: it does not use the prefix
+        cache.
+    priority: sessions of a lower number start first, read their prompts first and keep their memory longer.
+    token_ids: ids of prompt and output; must not be changed.
+    seed: the given seed, or a random one.
+    finish_reason: ``"stop"`` (an end token or the observer), ``"length"``, ``"cancelled"`` or ``"error"``, with `error`.
+    stop_token: the end token that ended the session.
+    logprobs: one for each output token, if the sampling asks for them.
+    scored_prompt: one for each prefilled prompt token but the first, if `prompt_logprobs` asks for them.
+    steps: emitted steps in order. Steps that a restart discarded have no tokens.
+    interventions: changes that recoveries made.
+    warnings: warnings about the drafter.
+    draft_vocab_steps: number of steps by size of the draft vocabulary; empty if the drafter has one size only.
+    n_prefilled: prompt tokens in the target's state; all but the last one are prefilled before the first token is picked.
+        After a preemption also the output tokens in it.
+    n_preempted: number of times that the session gave its memory to older ones.
+    preempted_state: its state in host memory while it waits to be resumed.
+    drafter: the drafter in use.
+    recovery_states: states of the recoveries, the innermost first.
+    forced_ids: tokens that a recovery injects next, whatever the model predicts.
+    held_steps: steps that a recovery holds back.
+    n_cached: prompt tokens that came from the prefix cache.
+    n_drafter_miss: prompt tokens of the prefix cache that were read again, since their state lacks that of the drafter.
+    snapshot_at: lengths in rising order at which the prefix cache saves the state.
+    prompt_snapshot: state at the end of the prompt, if a recovery may restart the session.
+    added_at, started_at, first_token_at, ended_at: times by `time.perf_counter`; None until they happened.
     """
 
     is_reread = False

@@ -45,32 +45,15 @@ class SessionSnapshot:
 
     Any number of sessions may begin with it, as ``Session(prompt, prefix=...)``. The caller owns it and closes it.
 
-    Parameters
-    ----------
-    session : Session
-        Running, between two steps of its engine, in the engine's thread.
-    copy : StateCopy, optional
-        Copy of the target's state inside of its prompt, up to which its drafter has observed; by default the present state.
-
-    Attributes
-    ----------
-    length : int
-        Number of tokens in the state.
-    token_ids : list of int
-        Their ids.
-    n_prompt : int
-        Number of tokens of the session's prompt; it may exceed `length`.
-    state : SequenceSnapshot
-        Snapshot of the target's state.
-    drafter_states : dict of Drafter to DrafterSnapshot
-        Snapshots of the states of the session's drafter, if it makes any, and of other drafters; the newest one last.
-
-    Raises
-    ------
-    DFlashError
-        If the session is not running.
-    PoolExhausted, OutOfMemory
-        If there is no memory for the copy; nothing changes then.
+    session: running, between two steps of its engine, in the engine's thread.
+    copy: copy of the target's state inside of its prompt, up to which its drafter has observed; by default the present
+        state.
+    length: number of tokens in the state.
+    token_ids: their ids.
+    n_prompt: number of tokens of the session's prompt; it may exceed `length`.
+    state: snapshot of the target's state.
+    drafter_states: snapshots of the states of the session's drafter, if it makes any, and of other drafters; the newest one
+        last.
     """
 
     def __init__(self, session: RunningSession, copy: StateCopy | None = None) -> None:

@@ -20,11 +20,7 @@ TOP = 8
 
 
 class Dump:
-    """A trace file of several sessions. It is closed when the last session has ended.
-
-    path: an existing file is overwritten.
-    top: number of likeliest tokens in the trace of each pick.
-    """
+    """A trace file of several sessions. It is closed when the last session has ended."""
 
     def __init__(self, path: str | os.PathLike[str], *, top: int = TOP) -> None:
         try:

@@ -18,7 +18,6 @@ class ServerConnection:
     """Address of a server with OpenAI's completions. An ``OPENAI_API_KEY`` in the environment is sent.
 
     url: address, as ``http://127.0.0.1:8000``; a path ``/v1`` is allowed.
-    Raises RequestError if the address is no HTTP address.
     """
 
     def __init__(self, url: str) -> None:
@@ -28,10 +27,7 @@ class ServerConnection:
         self.url, self._parts, self._path = url, parts, parts.path.rstrip("/").removesuffix("/v1")
 
     def events(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
-        """Yield the objects of a stream.
-
-        Raises DFlashError if the request was refused, or the server broke off.
-        """
+        """Yield the objects of a stream."""
         connection, response = self._open("POST", path, body)
         try:
             while line := response.readline():
@@ -60,10 +56,7 @@ class ServerConnection:
         return found if isinstance(found, dict) else {}
 
     def tokenize(self, text: str, model: str) -> list[int]:
-        """Return the token ids of a text as a part of a longer one, from ``/tokenize``.
-
-        Raises DFlashError if the server has no such route.
-        """
+        """Return the token ids of a text as a part of a longer one, from ``/tokenize``."""
         try:  # llama.cpp's form, which vLLM refuses
             found = self.json("POST", "/tokenize", {"content": text, "add_special": False, "parse_special": False})
         except DFlashError:

@@ -58,10 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def named_strategies(arguments: argparse.Namespace) -> "dict[str, Strategy]":
-    """Return the strategies of ``--strategies``, plain if it is not given, by name.
-
-    Raises RequestError if there is no such strategy, or none of them takes a given draft option.
-    """
+    """Return the strategies of ``--strategies``, plain if it is not given, by name."""
     from dflash.decode.drafting.drafter import Nothing
     from dflash.decode.registry import parts
     from dflash.evaluation.compare import named

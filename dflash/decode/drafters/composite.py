@@ -33,9 +33,7 @@ _log = logging.getLogger(__name__)
 class CompositeState:
     """States of several drafters. All observe; the first that has a draft provides it.
 
-    parts: one for each drafter.
     by: class name of the drafter of the last draft; empty if there was none.
-    source: index of that drafter.
     """
 
     by, source = "", 0

@@ -58,8 +58,6 @@ class ModelDrafterState:
     Subclasses define `request`, `candidates` and `observe`. Those with memory of a sequence set `state` in `owned`, those
     that draft on a GPU define `device_request` and `device_drafts`, and those that continue from a saved prefix `snapshot`.
 
-    draft_model: draft model, MTP head or small model.
-    draft_vocabs: draft vocabularies, the smallest first.
     n_vocab: size of the whole vocabulary.
     state: memory of the draft model; released by `close`.
     on_device: True if drafts can be made on a GPU and stay there.

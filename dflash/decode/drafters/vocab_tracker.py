@@ -16,7 +16,6 @@ class VocabTracker:
     """Counts the tokens of one sequence outside each draft vocabulary.
 
     draft_vocabs: draft vocabularies, the smallest first; empty if the draft model always uses the whole vocabulary.
-    n_vocab: size of the whole vocabulary.
     counts: number of steps by size of the draft vocabulary, special tokens not counted. Not changed if `draft_vocabs` is
         empty.
     """

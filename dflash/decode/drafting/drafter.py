@@ -29,7 +29,6 @@ Rows = slice | Sequence[int]
 class LaunchDraft(NamedTuple):
     """A draft that the device can begin to make while the token above it is still being sampled.
 
-    drafter: makes the draft.
     request: size and sampling of the draft, and a state of this drafter.
     """
 

@@ -29,14 +29,11 @@ A forward over so few rows takes as long as one over a single row on a GPU, and 
 class PrefixCacheStats(NamedTuple):
     """Counts since the cache was made, and its present size.
 
-    entries: stored snapshots.
     n_bytes: bytes that they hold: KV pages, each counted once, recurrent states and states of drafters.
-    capacity: maximum of `n_bytes`.
     queries, query_tokens: sessions that were looked up, and their prompt tokens.
     hits, hit_tokens: sessions that began with a snapshot, and the tokens that it held.
     drafter_misses, drafter_miss_tokens: sessions that began with a shorter snapshot or none, since the longest one lacks the
         state of their drafter; the tokens that they read again for it.
-    evictions: snapshots removed for others or for running sessions.
     aborts: snapshots discarded because their session ended without visible output.
     reread_tokens, reread_seconds: tokens of answers that were prefilled again while no prompt waited; the time of these
         steps, shared by rows with sessions that decoded in them.
@@ -79,7 +76,6 @@ class PrefixCache:
     min_gain: fewest tokens between a boundary and the next stored one above it.
     disk: saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
     reread: the engine prefills answers again while no prompt waits; see `dflash.decode.scheduling.reread.RereadQueue`.
-    Raises RequestError if the capacity is negative.
 
     The structure follows RadixAttention (Zheng et al. 2024, arXiv:2312.07104), with snapshots at few boundaries as hybrid
     models need them: a recurrent state can't be cut back to an earlier token (Marconi, Pan et al. 2024, arXiv:2411.19379).
@@ -130,7 +126,6 @@ class PrefixCache:
         """Return the longest usable snapshot for a session's prompt, and plan where the session takes its own.
 
         session: is about to start. `count` follows once it has started.
-        Returns: stays open until the next call of a method of the cache, and while it is spared.
         """
         alignment, ids = model.chunk_alignment, session.prompt_array[: session.n_prompt - 1]
         nodes, session.n_drafter_miss = self._usable_prefixes(model, session, ids)
@@ -171,7 +166,6 @@ class PrefixCache:
         """Evict the snapshot that is least likely to be used again; see `dflash.decode.prefix_cache.eviction.victim`.
 
         spared: evicted only if it is the last one.
-        Returns: false if nothing was evicted.
         """
         node = victim(self._nodes, self._turns, spared, self.capacity, self._page_bytes)
         if node is None or node.value is None:
@@ -183,10 +177,7 @@ class PrefixCache:
         return True
 
     def give_way(self) -> bool:
-        """Evict the least recently used snapshot, or discard those of one session that are reserved only.
-
-        Returns: false if there is none.
-        """
+        """Evict the least recently used snapshot, or discard those of one session that are reserved only."""
         if self.evict_oldest():
             return True
         session = next(iter(self._reserved), None)
@@ -255,12 +246,7 @@ class PrefixCache:
         return max(found, key=lambda snapshot: (snapshot.of(drafter) is not None, snapshot.length), default=None)
 
     def restore(self, model: TargetModel, saved: SavedState, drafter: Drafter, salt: str = "") -> bool:
-        """Add a saved state to memory, where it replaces older snapshots.
-
-        drafter: see `SavedState.restore`.
-        Returns: false if there is no memory for it.
-        Raises FormatError if the state does not fit the model.
-        """
+        """Add a saved state to memory, where it replaces older snapshots."""
         while True:
             try:
                 return self.store(saved.restore(model, drafter), salt=salt)

@@ -11,7 +11,6 @@ def show(session: Session, decision: Decision) -> Accepted:
 
     session: if the observer accepts only a part of the held tokens, the session ends there.
     decision: result of the recoveries.
-    Returns: The tokens of the step that the observer accepts.
     """
     accepted = decision.accepted
     if session.observer is None or decision.hold or decision.restart:

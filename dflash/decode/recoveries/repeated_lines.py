@@ -19,7 +19,6 @@ class RepeatedLines:
 
     count: number of equal lines to report.
     window: number of last lines that are compared; equal to `count`, the lines must follow each other.
-    detokenize: returns the text of token ids.
     """
 
     def __init__(self, count: int, window: int, detokenize: Detokenize) -> None:

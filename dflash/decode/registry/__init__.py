@@ -242,7 +242,6 @@ def check_draft_options(names: Sequence[str], spell: Callable[[str, Any], str] =
     """Check that each draft option is taken by at least one of the named strategies.
 
     names: names of strategies.
-    spell: ``spell(option, value)`` returns the option as the user wrote it, for the message.
     **options: ``draft``, ``draft_device`` and ``draft_vocab``; None if not given.
     """
     entries = [entry for text in names for entry in _option_takers(text)]

@@ -18,13 +18,7 @@ from dflash.model.protocols.target import TargetModel
 
 
 def check(model: TargetModel, session: Session) -> None:
-    """Raise an error if a session can never run, and set its `max_length`.
-
-    Raises RequestError if an id is not in the vocabulary, a recovery has no method ``start``, the strategy uses a draft
-        model more often than that has slots, or the model has no pending row for its draft tokens.
-    Raises ContextOverflow if prompt and one more token do not fit the context.
-    Raises PoolExhausted if the session does not fit all KV pages of the model.
-    """
+    """Raise an error if a session can never run, and set its `max_length`."""
     if session.added_at is not None:
         raise RequestError("session: was added before; make a new one to run it again")
     for recovery in session.strategy.recoveries:
@@ -60,11 +54,7 @@ def check_drafts(model: TargetModel, strategy: Strategy) -> None:
 
 
 def check_queue(n: int, waiting: int, active: int, max_waiting: int | None, max_active: int) -> None:
-    """Raise an error if the queue has no place for `n` more sessions; None as `max_waiting` stands for any number.
-
-    Raises RequestError if that many never fit at once.
-    Raises QueueFull if too many sessions wait now.
-    """
+    """Raise an error if the queue has no place for `n` more sessions; None as `max_waiting` stands for any number."""
     if max_waiting is None:
         return
     if n > max_waiting + max_active:
@@ -87,7 +77,6 @@ def admit(
 
     A new session begins with the longest fitting snapshot of the cache, a preempted one with its own state.
 
-    active: the running sessions.
     headroom: KV pages that must stay free for the growth of each running session and of this one, if others run; fewer if a
         session will need fewer. None stands for all that they need until their ends.
     max_swap: most KV pages that the host may have to hold if all sessions but the oldest are preempted after a new one has
@@ -118,11 +107,7 @@ def admit(
 
 
 def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> bool:
-    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix.
-
-    Returns: false if there is not enough memory: pages that the session shared with others remain theirs. It holds none
-        then.
-    """
+    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()

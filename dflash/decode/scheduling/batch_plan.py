@@ -70,12 +70,9 @@ def plan(
 
     model: its `max_rows` bounds the forward, ``config.pending`` the drafts, `n_vocab` their tokens; chunks end at multiples
         of its `chunk_alignment`.
-    sessions: admitted, those of the lowest priority number first, of these the oldest.
     chunk: ``chunk(n)`` is the most prompt tokens in a forward with `n` sessions that decode.
-    fail: ``fail(session, error)`` is called for each session whose drafter failed.
     limits: ``limits(sessions, n)`` returns the most draft tokens of some of the sessions that decode, of which each has room
         for `n`; the drafter of a session with none is not asked.
-    Returns: sessions for which there is no room have no part.
     """
     decoding = [session for session in sessions if decodes(session)]
     prefilling = [session for session in sessions if not decodes(session)]
@@ -124,10 +121,7 @@ def _chunks(sessions: Sequence[Session], room: int, alignment: int, *, ends: boo
 
 
 def _chunk(session: Session, room: int, alignment: int, *, ends: bool) -> int:
-    """Return the number of tokens to prefill: the rest of the prompt, or as many as end at a multiple of `alignment`.
-
-    ends: no further than the next length that is saved.
-    """
+    """Return the number of tokens to prefill: the rest of the prompt, or as many as end at a multiple of `alignment`."""
     saved = (length for length in session.snapshot_at if length > session.n_prefilled)
     end = next(saved, session.n_prompt - 1) if ends else session.n_prompt - 1
     left = end - session.n_prefilled

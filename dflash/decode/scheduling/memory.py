@@ -66,7 +66,6 @@ def reserve_step(
     While memory is short, snapshots of the prefix cache are evicted, then saved prompts are dropped, which sessions hold
     for a restart. Then the youngest session is preempted, however long it has run. So the oldest session always continues.
 
-    active: all running sessions, the oldest first.
     preempt: ``preempt(session)`` moves the state of a session to the host and removes it from `active`.
     fail: ``fail(session, error)`` ends a session that can't have its memory, and removes it from `active`.
     """

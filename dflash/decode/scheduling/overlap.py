@@ -58,8 +58,6 @@ class Launched(NamedTuple):
     """The forwards of a step, which a device may still be computing.
 
     rows: each part, by its rows in the forward beside it, and its samples if it decodes.
-    samples: of the parts that decode.
-    now: parts whose rows are there once `samples` are.
     behind: prompts that the device reads after these, while their tokens are used.
     """
 
@@ -100,10 +98,6 @@ def launch_next(
 ) -> OverlappedStep | None:
     """Launch the next step as far as it can be planned: its forward if no session drafts, else the drafts.
 
-    model: its last forward read `parts`, and sampling of their tokens was launched.
-    active: all running sessions.
-    out: the last forward.
-    draft_budget: chooses the drafts of the next step now.
     Returns: none if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries,
         a recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
         None as well if there are no KV pages for one more token of each session. Drafts that were launched are found by the

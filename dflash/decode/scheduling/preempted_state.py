@@ -18,8 +18,6 @@ class PreemptedState:
 
     A prefill of the tokens would not do: on a GPU, prefilled and decoded tokens leave states with different rounding.
 
-    length: number of tokens in the state.
-    target: arrays of `SequenceState.host_arrays`.
     drafter: arrays of the drafter's snapshot; None if it has none. Then the drafter starts after these tokens.
     """
 
@@ -33,10 +31,7 @@ class PreemptedState:
         return cls(state.length, state.host_arrays(), _drafter_arrays(drafter_state))
 
     def drafter_snapshot(self, model: TargetModel, drafter: Drafter) -> Any:
-        """Return a snapshot for `Drafter.start`, which the caller closes; None if there is none.
-
-        Raises PoolExhausted, OutOfMemory if there is no memory for it now.
-        """
+        """Return a snapshot for `Drafter.start`, which the caller closes; None if there is none."""
         return None if self.drafter is None else drafter.snapshot_from_host(model, self.drafter)
 
 

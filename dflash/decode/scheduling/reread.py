@@ -38,7 +38,6 @@ class Reread(Session):
     token_ids: int32 (N,); tokens to prefill, and one more.
     session: the session that produced them; its drafter prefills them, too.
     answered: int32 (M,); prompt of the answer.
-    saved: tokens of the saved state from which it is to begin.
     """
 
     is_reread = True

@@ -38,7 +38,6 @@ class Starter:
         """Start the first waiting session that can be, or return one that is to end; None if none fits memory.
 
         waiting: a session that starts leaves it.
-        active: the running sessions.
         n_ended: sessions that have ended so far: what did not fit memory before is tried again if there is more of it.
 
         A session with a grammar waits while slow masks of others delay the active ones.

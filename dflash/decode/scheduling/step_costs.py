@@ -56,7 +56,6 @@ class StepCosts:
     only ones, or the largest depth, they are assumed not to grow: so larger drafts are tried.
 
     is_unsure: true if the last step has a part that was not measured three times.
-    most_rows: most rows of a step.
     """
 
     def __init__(self) -> None:

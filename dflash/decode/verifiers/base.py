@@ -18,7 +18,6 @@ Guarantee = Literal["same", "distribution", "lossy", "synthetic"]
 class Taken(NamedTuple):
     """Decision of a verifier about a draft.
 
-    tokens: accepted draft tokens, a path from the root.
     last: the token after them; None if the target samples it from its own distribution.
     """
 

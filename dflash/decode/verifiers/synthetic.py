@@ -100,7 +100,6 @@ class SyntheticAcceptance:
 class AcceptanceSchedule:
     """Numbers of draft tokens that the steps of one sequence accept.
 
-    acceptance: their mean.
     seed: sequences of different seeds accept different numbers in their first step.
     """
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 class Captured(NamedTuple):
     """Result of `capture`.
 
-    folder: folder of the files.
     texts, tokens, n_bytes: number of recorded texts, of their tokens, and bytes of their files.
     complete: false if the next text would have exceeded ``max_bytes``.
     """

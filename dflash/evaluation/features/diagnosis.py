@@ -32,7 +32,6 @@ class Diagnosis:
     tokens_per_step, all_swapped: with the target's own features, and with the reference's in all layers.
     texts, tokens: texts, and their tokens that target and reference share.
     draft, model, reference: the strategy, and descriptions of target and reference.
-    environment: of the measurement.
     """
 
     layers: list[LayerFinding]

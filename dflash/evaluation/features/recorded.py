@@ -28,10 +28,8 @@ class Recorded(NamedTuple):
     """A text with the features of a target.
 
     tokens: int32 (T,); Prompt and output.
-    n_prompt: tokens of the prompt.
     features: dict of int to float32 or float16 (T, D); Residual stream after a layer; layer L of a target with L layers is
         the output of its last norm. Read-only.
-    name, category: those of the prompt.
     settings: all that the record depends on beside the prompt, as JSON.
     """
 

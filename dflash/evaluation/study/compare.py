@@ -25,13 +25,6 @@ def compare_records(first: str | os.PathLike[str], second: str | os.PathLike[str
 
     Differences and ratios have 95 % intervals by the bootstrap over prompts, which are paired where the prompts are equal.
     Two records are compared whatever their cells are; of two folders, cells with equal axes.
-
-    Raises
-    ------
-    NotFound
-        If there is no such file or folder.
-    RequestError
-        If a file is no record, or the folders have no cell in common.
     """
     before, after = records.read_all(Path(first)), records.read_all(Path(second))
     if len(before) == len(after) == 1:

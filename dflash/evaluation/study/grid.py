@@ -13,14 +13,7 @@ from dflash.evaluation.tables import Values
 
 
 class Cell(NamedTuple):
-    """One combination of a grid.
-
-    name: name of the strategy in the study.
-    temperature: sampling temperature.
-    batch: requests that run at a time.
-    context: tokens of filler text before each prompt.
-    seeds: each prompt is a request for each of these.
-    """
+    """One combination of a grid."""
 
     name: str
     strategy: Strategy
@@ -50,7 +43,6 @@ def grid(
     """Yield all cells; those that are compared with each other, which differ in the strategy alone, follow each other.
 
     seeds: number of seeds at temperatures above 0; at 0 one is enough.
-    Raises RequestError if an axis is empty or holds a value twice or out of range.
     """
     check_whole("study: seeds", seeds, 1)
     for axis, values in {"temperatures": temperatures, "batch": batch, "context": context}.items():

@@ -19,12 +19,7 @@ Line = tuple[str, float]
 
 
 class _Lines(NamedTuple):
-    """Values to plot: of all batches, at the shortest context.
-
-    records: of the smallest batch, by line; those that drafted.
-    rows: of the table, by line.
-    styles: colours and markers of strategies, dashes of temperatures.
-    """
+    """Values to plot: of all batches, at the shortest context."""
 
     records: Mapping[Line, Record]
     rows: Mapping[Line, Sequence[Values]]

@@ -78,10 +78,7 @@ def write(path: Path, record: Record) -> None:
 
 
 def read(path: Path) -> Record:
-    """Return the record of a file.
-
-    Raises NotFound if there is no such file, and RequestError if it is no record.
-    """
+    """Return the record of a file."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

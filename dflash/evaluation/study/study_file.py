@@ -20,14 +20,7 @@ _STRATEGY_KEYS = ("name", "strategy", "verifier", "synthetic_acceptance")
 
 
 class StudyFile(NamedTuple):
-    """A study as it was written.
-
-    model: name of the model for `dflash.load`.
-    load: further arguments of it.
-    strategies: by name, as for `study`.
-    prompts: of all sets; names begin with that of the set.
-    arguments: further arguments of `study`.
-    """
+    """A study as it was written."""
 
     model: str
     load: Values
@@ -37,10 +30,7 @@ class StudyFile(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "StudyFile":
-        """Read a file; its folder is that of relative names.
-
-        Raises NotFound if there is no such file, and RequestError if it is not valid; the message names the key.
-        """
+        """Read a file; its folder is that of relative names."""
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:

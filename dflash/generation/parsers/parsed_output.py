@@ -47,13 +47,9 @@ class ToolCall:
 class ParsedOutput:
     """Parts of a completion.
 
-    Parameters
-    ----------
-    content : str
-        Visible text, with the white space around calls as the model wrote it.
-    reasoning : str
-        Reasoning, without its tags and the line breaks next to them.
-    tool_calls : list of ToolCall
+    content: visible text, with the white space around calls as the model wrote it.
+    reasoning: reasoning, without its tags and the line breaks next to them.
+    tool_calls:
     """
 
     content: str = ""

@@ -60,7 +60,6 @@ _COLUMNS = ("step_tokens", "step_accepted", "step_depths", "step_seconds")
 def steps_of(token_ids: Sequence[int], steps: Sequence[tuple[int, int, int, float]]) -> Values:
     """Return the columns of a request that hold its output and steps.
 
-    token_ids: output; its fingerprint is a column.
     steps: number of tokens, of accepted draft tokens, length of the draft, and seconds, of each step that gave tokens.
     """
     columns = {name: [step[i] for step in steps] for i, name in enumerate(_COLUMNS)}

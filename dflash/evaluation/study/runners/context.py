@@ -9,7 +9,6 @@ from dflash.generation.prompts import Prompt
 class FillerText(NamedTuple):
     """Ordinary code and prose of a number of tokens.
 
-    token_ids: the tokens.
     text: their text; encoded again it may have some tokens more or less.
     """
 
@@ -23,10 +22,7 @@ def repeated(token_ids: list[int], n: int) -> list[int]:
 
 
 def with_context(prompt: Prompt, filler: FillerText) -> Prompt:
-    """Return a prompt after a filler; in messages it begins the first one of the user.
-
-    Raises RequestError if no message can hold it.
-    """
+    """Return a prompt after a filler; in messages it begins the first one of the user."""
     if not filler.token_ids:
         return prompt
     text = filler.text + "\n\n"

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class MachineState:
-    """Reads the clocks of a model's device after each batch of requests, while they are still those of the work.
-
-    lm: its device is read; of several GPUs, the first.
-    """
+    """Reads the clocks of a model's device after each batch of requests, while they are still those of the work."""
 
     def __init__(self, lm: "LM") -> None:
         device, threads = lm.model.device, lm.model.threads

@@ -32,8 +32,6 @@ class ServerRunner:
     Seconds of a request are those that its client sees, network and queue included.
 
     url: address, as ``http://127.0.0.1:8000``.
-    Raises RequestError if the address is no HTTP address, or another program serves there.
-    Raises DFlashError if the server can't be reached.
     """
 
     def __init__(self, url: str) -> None:
@@ -64,10 +62,7 @@ class ServerRunner:
         }
 
     def prepare(self, strategy: Strategy) -> Values:
-        """Check that requests can name a strategy and that the server has its verifier.
-
-        Raises RequestError if not.
-        """
+        """Check that requests can name a strategy and that the server has its verifier."""
         _name_of(strategy)
         wanted, has = repr(strategy.verifier), self._health["verifier"]
         if wanted != has and strategy.drafter != Nothing():
@@ -154,10 +149,7 @@ class ServerRunner:
 
 
 def _name_of(strategy: Strategy) -> str:
-    """Return the name by which a request asks for a strategy; its verifier is the server's.
-
-    Raises RequestError if it has none: settings without a name, or files, which requests can't name.
-    """
+    """Return the name by which a request asks for a strategy; its verifier is the server's."""
     bare = replace(strategy, verifier=COUPLED)
     name = name_of(bare)
     try:
