@@ -11,6 +11,7 @@ A second start with the same folder continues from its texts and checkpoints.
 import argparse
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import dflash
@@ -22,8 +23,9 @@ from .recording import Text, load_texts, record, save_texts, tables, write_until
 
 try:
     with needed("train_draft", "train"):
+        from .studied import studied
         from .training import Teacher, train_draft, train_mtp, untrained_draft, untrained_mtp
-        from .written import draft_config, exported
+        from .written import draft_config, exported, written_chain
 except dflash.DFlashError as error:
     raise SystemExit(f"{error}") from error
 
@@ -42,7 +44,9 @@ def main() -> None:
         files = []
         for name, train, net, steps, seconds in plans:
             begin = time.perf_counter()
-            losses = train(net, teacher, steps=steps, seconds=seconds, file=a.out / name)
+            study = studied(lm, partial(written_chain, lm, net, a.out), a.out / name)
+            limits = {"steps": steps, "seconds": seconds, "study": study, "study_every": a.study_every}
+            losses = train(net, teacher, file=a.out / name, **limits)
             files.append(exported(lm, net, a.out, "trained", kind=a.type))
             shown = " ".join(f"{loss:.2f}" for loss in losses[:: max(1, len(losses) // 8)])
             print(f"{name}: {len(losses)} steps, {time.perf_counter() - begin:.0f} s, loss {shown}", flush=True)
@@ -85,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     add("--features", type=int, default=3, metavar="N", help="layers of the model that the draft reads (3)")
     add("--block", type=int, default=8, metavar="N", help="rows of a block, one more than draft tokens (8)")
     add("--type", default="F16", help="type of the matrices in the files, as Q8_0 (F16)")
+    add("--study-every", type=int, default=0, metavar="N", help="steps between two studies of the draft (0: none)")
     add("--prompts", type=int, default=3, metavar="N", help="prompts of each set in the comparison; 0 for none (3)")
     return parser.parse_args()
 

@@ -20,7 +20,8 @@ from .measure import measure
 from .networks import EagleNet
 from .prompts import mixed
 from .recording import load_texts, record, save_texts, tables, write_until
-from .training import Teacher, train_mtp, untrained_eagle, weights_of
+from .studied import studied
+from .training import PASSES, Teacher, train_mtp, untrained_eagle, weights_of
 from .written import draft_config
 
 
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=48, metavar="N", help="texts (48)")
     parser.add_argument("--tokens", type=int, default=128, metavar="N", help="most tokens that are added to a text (128)")
     parser.add_argument("--seconds", type=float, default=300, metavar="S", help="most seconds of the training (300)")
+    parser.add_argument("--study-every", type=int, default=0, metavar="N", help="steps between two studies (0: none)")
     parser.add_argument("--prompts", type=int, default=3, metavar="N", help="prompts of each set in the comparison (3)")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,14 @@ def main() -> None:
             save_texts(file, write_until(lm, mixed(lm), lambda n: n >= a.texts, at_once=8, max_tokens=a.tokens))
         teacher = Teacher(record(lm, load_texts(file), config.target_layer_ids), *tables(lm))
         net = untrained_eagle(config)
-        losses = train_mtp(net, teacher, seconds=a.seconds, file=a.out / "eagle")
+
+        def written(name: str) -> tuple[Path, Strategy]:
+            folder = write_eagle(net, a.out / name, lm.model.config.context)
+            return folder, Strategy(Eagle3(str(folder)), Chain(PASSES))
+
+        study = studied(lm, written, a.out / "eagle")
+        limits = {"seconds": a.seconds, "study": study, "study_every": a.study_every}
+        losses = train_mtp(net, teacher, file=a.out / "eagle", **limits)
         folder = write_eagle(net, a.out / "eagle3", lm.model.config.context)
         print(f"{folder}: {len(losses)} steps, loss {losses[0]:.2f} to {losses[-1]:.2f}" if losses else folder, flush=True)
         strategies = {f"eagle3:{n}": Strategy(Eagle3(str(folder)), Chain(n)) for n in (1, 2, 3)}

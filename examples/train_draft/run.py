@@ -32,11 +32,15 @@ class Run:
         Most seconds, in the same way; the learning rate falls by the limit that is nearer.
     file : path, optional
         Name of the log (``.csv``) and of the checkpoint (``.pt``) without its end; neither is written if None.
+    study : callable, optional
+        Called after every `study_every` steps with their number; see `train_draft.studied`. Its time is not training time.
     """
 
     steps: int = 1 << 40
     seconds: float = math.inf
     file: Path | None = None
+    study: Callable[[int], None] | None = None
+    study_every: int = 0
 
     def train(
         self,
@@ -73,6 +77,10 @@ class Run:
             optimizer.step()
             losses.append(found.detach())
             step += 1
+            if self.study is not None and self.study_every and step % self.study_every == 0:
+                paused = time.perf_counter()
+                self.study(step)
+                begin += time.perf_counter() - paused
             if self.file and step % EVERY == 0:
                 with torch.no_grad():
                     good = tokens_per_step()

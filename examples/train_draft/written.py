@@ -10,7 +10,7 @@ from dflash.model.draft.config import DraftConfig
 
 from .gguf_files import write_draft, write_mtp
 from .networks import BlockDraftNet, MtpNet
-from .training import weights_of
+from .training import PASSES, weights_of
 
 NEAR = 8
 """Window of the first layer: with few keys, random attention already sees the last token, and training begins faster."""
@@ -40,6 +40,14 @@ def exported(lm: dflash.LM, net: BlockDraftNet | MtpNet, folder: Path, name: str
     if isinstance(net, BlockDraftNet):
         return write_draft(folder / f"{name}-draft.gguf", net.config, weights_of(net), kind=kind)
     return write_mtp(folder / f"{name}-head.gguf", lm.file.path, weights_of(net), kind=kind)
+
+
+def written_chain(lm: dflash.LM, net: BlockDraftNet | MtpNet, folder: Path, name: str) -> tuple[Path, Strategy]:
+    """Write the file of a draft or a head; return it, and a strategy with the longest chains that it was trained for."""
+    path = exported(lm, net, folder, name)
+    if isinstance(net, BlockDraftNet):
+        return path, Strategy(dflash.DFlash(str(path)), dflash.Chain(net.config.max_draft))
+    return path, Strategy(dflash.MTP(file=str(path)), dflash.Chain(PASSES))
 
 
 def written(lm: dflash.LM, draft: BlockDraftNet, head: MtpNet, folder: Path, name: str) -> dict[str, Strategy]:

@@ -1,6 +1,7 @@
 """Training of drafts with torch: the networks compute what dflash runs, and training makes drafts that are accepted."""
 
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from dflash.model.model import Model
 from dflash.model.recurrent_head import HeadRequest
 
 torch = pytest.importorskip("torch")
-run, training = (pytest.importorskip(f"train_draft.{name}") for name in ("run", "training"))
+run, training, studied, written = (
+    pytest.importorskip(f"train_draft.{name}") for name in ("run", "training", "studied", "written")
+)
 
 LAYERS = 2, 4, 6
 
@@ -188,3 +191,24 @@ def test_prompts_are_not_trained(lm, texts, teacher):
         some = next(teacher.batches())
         anchors, prompts, lengths = teacher.anchors(*some[1:3]), some[1][:, None], some[2][:, None]
         assert ((anchors >= prompts) & (anchors < lengths - 1)).all()
+
+
+def test_a_study_every_few_steps_measures_the_draft_as_it_is(lm, teacher, tmp_path, pools):
+    """A line for each study; the files and the loaded drafts are gone, and acceptance is that of the weights of its step."""
+    head = training.untrained_mtp(lm.model.config)
+    write = partial(written.written_chain, lm, head, tmp_path)
+    study, n_attached = studied.studied(lm, write, tmp_path / "head", prompts=2, max_tokens=12), len(lm.model.attachments)
+    steps = []
+    training.train_mtp(head, teacher, steps=5, study_every=2, study=lambda step: steps.append(step) or study(step))
+    assert steps == [2, 4]
+    with torch.no_grad():
+        for name, parameter in zip(training.weights_of(head), head.parameters(), strict=True):
+            parameter.copy_(torch.from_numpy(weights_of_block(lm)[name]))
+    study(9)
+    names, *lines = (tmp_path / "head-study.csv").read_text().splitlines()
+    assert names == "step,acceptance_length,low,high,acceptance_by_position"
+    found = {int(line.split(",")[0]): float(line.split(",")[1]) for line in lines}
+    assert list(found) == [2, 4, 9]
+    assert found[9] > found[2] + 1
+    assert [path.name for path in tmp_path.iterdir()] == ["head-study.csv"]
+    assert len(lm.model.attachments) == n_attached
