@@ -10,7 +10,7 @@ from drafts import safetensors
 from eagle_heads import CASES, LAYER, TARGET, features, settings, stored, tensors, write_specforge, write_speculators
 from golden import FOLDER, load
 
-from dflash.errors import FormatError, RequestError, Unsupported
+from dflash.errors import FormatError, NotFound, RequestError, Unsupported
 from dflash.kernels.sample import SampleParams
 from dflash.model.eagle.files import config_of
 from dflash.model.eagle.load import load_eagle
@@ -168,6 +168,8 @@ def test_damaged_heads_are_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(about | {"architectures": ["Other"], "speculators_model_type": "x"}))
     with pytest.raises(Unsupported, match="of 'Other', which is no EAGLE-3 head"):
         load_eagle(load(TARGET), folder)
+    with pytest.raises(NotFound, match="only block drafts are found by themselves"):
+        load_eagle(load(TARGET), "auto")
     with pytest.raises(Unsupported, match=r"an EAGLE-3 head is a folder with a config\.json"):
         load_eagle(load(TARGET), "demo")
 

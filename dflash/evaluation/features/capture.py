@@ -121,7 +121,7 @@ def read_layers(lm: "LM", strategy: Strategy) -> tuple[int, ...]:
     config = getattr(lm.model.attachments.get(strategy.drafter), "config", None)
     found: tuple[int, ...] = getattr(config, "target_layer_ids", ())
     if not found:
-        raise RequestError(f"layers: {strategy!r:.80} reads no hidden states; take dflash, dspark or mtp, or name layers")
+        raise RequestError(f"layers: {strategy!r:.80} reads no hidden states; take dflash, eagle3 or mtp, or name layers")
     return tuple(sorted(found))
 
 

@@ -3,13 +3,14 @@
 import os
 from typing import TYPE_CHECKING
 
-from dflash.errors import Unsupported
+from dflash.errors import NotFound, Unsupported
 from dflash.model.draft.files.source import Source
 from dflash.model.draft.vocabulary import common, vocabulary
 from dflash.model.eagle.config import EagleConfig
 from dflash.model.eagle.files import check_tensors, open_eagle
 from dflash.model.eagle.head import EagleHead
 from dflash.model.loading.hub import resolve
+from dflash.model.loading.published_drafts import AT_HAND, AUTO
 from dflash.model.loading.short_memory import memory_errors
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def load_eagle(
     Raises RequestError if the target has fewer than `draft_vocab` tokens.
     Raises OutOfMemory if there is too little memory.
     """
+    if os.fspath(name) in (AUTO, AT_HAND):
+        raise NotFound("draft auto: only block drafts are found by themselves; name the folder of the EAGLE-3 head")
     path = resolve(name, folders=True)
     with memory_errors(name, "use another strategy"):
         config, source = open_eagle(path)
