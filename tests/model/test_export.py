@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from compare import assert_same_bits
 from drafts import KINDS, SMALL, VOCAB, random_weights, write_folder, write_gguf
@@ -14,10 +15,12 @@ import dflash
 from dflash.errors import RequestError, Unsupported
 from dflash.kernels.sample import SampleParams
 from dflash.model.draft import open_draft
-from dflash.model.draft.files.safetensors import open_folder, write_safetensors
+from dflash.model.draft.files.safetensors import Entry, open_folder, write_safetensors
 from dflash.model.eagle.files import open_eagle
 from dflash.model.export import export_draft
+from dflash.model.gguf.tensor_check import expected_tensors
 from dflash.model.loading.mtp import load_mtp
+from dflash.model.loading.mtp_folder import NAMES, MtpFolder
 from dflash.model.recurrent_head import HeadRequest
 
 
@@ -158,6 +161,31 @@ def test_a_checkpoint_that_holds_an_mtp_head(tmp_path):
         load_mtp(load("qwen3-dense-Q4_0"), whole)
     with pytest.raises(Unsupported, match="layout 'z-lab' is not of MTP heads"):
         export_draft(whole, tmp_path / "out", "z-lab")
+
+
+def test_experts_of_a_head_in_a_folder(tmp_path):
+    """Gate and up projections of all experts lie in one tensor, a half each; norms get the 1 that GGUF files hold."""
+    config, rng = load("qwen35moe-r2-F16").config, np.random.default_rng(1)
+    shapes = expected_tensors(replace(config, n_mtp=1), [fused := f"blk.{config.n_layers}.ffn_gate_up_exps.weight"])
+    names = {canonical: name for name, canonical in NAMES.items()}
+    values = {
+        names[name.removeprefix(f"blk.{config.n_layers}.")]: rng.standard_normal(shape, np.float32)
+        for name, shape in {fused: shapes[fused], **shapes}.items()
+        if name.startswith(f"blk.{config.n_layers}.")
+    }
+    values["final_layernorm.weight"] = rng.standard_normal(config.width, np.float32)
+    folder = tmp_path / "head"
+    folder.mkdir()
+    about = {"speculators_model_type": "mtp", "transformer_layer_config": {"hidden_size": config.width}}
+    (folder / "config.json").write_text(json.dumps(about))
+    stored = {f"mtp_layers.0.{name}": Entry(x.shape, "F32", x.reshape(-1).view(np.uint8)) for name, x in values.items()}
+    write_safetensors(folder / "model.safetensors", stored, {})
+    head = MtpFolder(folder, config)
+    for i, part in enumerate(("gate", "up")):
+        got = head.matrix(f"ffn_{part}_exps.weight").unpacked()
+        np.testing.assert_array_equal(got, np.split(values["mlp.experts.gate_up_proj"], 2, axis=1)[i])
+    np.testing.assert_array_equal(head.vector("attn_norm.weight"), values["input_layernorm.weight"] + np.float32(1))
+    load_mtp(load("qwen35moe-r2-F16"), folder).compile()
 
 
 def test_no_mtp_head_to_write(tmp_path):

@@ -72,7 +72,8 @@ def _stored(file: GGUFFile, config: Config) -> dict[str, Entry]:
             n, rows, width = tensor.shape
             found["ffn_gate_up_exps.weight"] = Entry((n, 2 * rows, width), tensor.type, np.concatenate(both, axis=1))
         else:
-            found[name] = Entry(tensor.shape, tensor.type, weights.matrix(name).data)
+            shape = tensor.shape if len(tensor.shape) > 1 else (1, *tensor.shape)
+            found[name] = Entry(shape, tensor.type, weights.matrix(name).data)
     return found
 
 

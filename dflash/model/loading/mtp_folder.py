@@ -90,7 +90,7 @@ class MtpFolder:
         """Return a matrix, or a stack of matrices; see `HostTensors.matrix`."""
         part = ("ffn_gate_exps.weight", "ffn_up_exps.weight").index(name) if name not in self.entries else None
         entry = self.entries[name if part is None else "ffn_gate_up_exps.weight"]
-        matrix = Matrix(entry.data.reshape(*entry.shape[:-1], -1), entry.type, name)
+        matrix = Matrix(entry.data.reshape(*(entry.shape[:-1] or (1,)), -1), entry.type, name)
         if part is None:
             return matrix
         n = entry.shape[1] // 2
