@@ -209,12 +209,7 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, max_r
 
 
 def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
-    """Lay out checked spans as rows.
-
-    Returns tokens, positions: int32 (N,)
-    Raises RequestError if a parent does not come before its token.
-    Raises KernelError if a decode span has more tokens than its model has pending rows, or a prefill span is not a chain.
-    """
+    """Lay out checked spans as rows. Returns tokens, positions: int32 (N,)."""
     states = states_of(spans)
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n, state.pools.pending) for span, n, state in zip(spans, sizes, states, strict=True)]

@@ -48,7 +48,6 @@ def fill(
 
     found: candidates of each sequence, whose position `at` is written.
     logits: float32 (B, V); logits of the draft model, a row for each sequence.
-    row_params: sampling parameters of each sequence.
     first: position in each sequence to which candidate position 0 belongs.
     targets: int32 (V,), optional; target token of each logit, if the draft vocabulary is not the target's.
     """

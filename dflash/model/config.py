@@ -119,14 +119,7 @@ class Config:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo], *, pending: int = PENDING) -> Self:
-        """Read the configuration of a model.
-
-        tensors: determine the vocabulary size, whether the LM head is tied, and which MTP blocks exist.
-        pending: most pending rows of a sequence.
-        Raises FormatError if a key is missing or has an invalid value; the message names the key.
-        Raises Unsupported if dflash does not run the architecture or one of its settings.
-        Raises RequestError if `pending` is out of range.
-        """
+        """Read the configuration of a model."""
         check_pending(pending)
         name = _architecture(metadata)
         keys = Keys(metadata, name)

@@ -39,15 +39,9 @@ def overview(
 ) -> dict[str, Any]:
     """Describe a model without reading a weight.
 
-    file: an open model.
-    kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
-    pending: most pending rows of a sequence.
     threads: threads that the kernels would use; by default every core that this process may run on.
-    device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for the device that loading would choose.
     Returns: ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only,
         sizes in bytes. ``limit`` is there for a device of known bandwidth.
-    Raises FormatError, Unsupported if the file is damaged or dflash can't run it.
-    Raises RequestError if `pending` is out of range.
     """
     place = describe(device, threads)
     config = Config.from_gguf(file.metadata, file.tensors, pending=pending)

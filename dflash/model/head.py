@@ -16,7 +16,6 @@ Floats = NDArray[np.float32]
 class Head:
     """Multiplies rows with the output matrix; its arrays grow to the largest number of rows so far.
 
-    most: most rows of a call.
     parts: ranges of rows of the output matrix to multiply with, whose logits stand side by side; by default all rows.
     """
 

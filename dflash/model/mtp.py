@@ -15,8 +15,6 @@ class MtpHead(RecurrentHead):
     """MTP head of a trunk; its features are the outputs of the trunk's last norm.
 
     model: the trunk, whose embedding, LM head, rotary frequencies and threads the head shares.
-    weights: weights of the block.
-    config: configuration of the file that holds the block.
     file: the file that holds the block, if it is not the trunk's; closed with the head.
 
     ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention, then ``h = rms(x)``; ``head h`` are

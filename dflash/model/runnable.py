@@ -20,10 +20,7 @@ MAX_GROUP = 64
 
 
 def refuse_sizes(config: Config, device: str) -> None:
-    """Raise if the kernels do not support the sizes of a model.
-
-    Raises Unsupported: the message names the key that holds the size.
-    """
+    """Raise if the kernels do not support the sizes of a model."""
     sizes = {
         "embedding_length": config.width,
         "attention.key_length": config.head_size,

@@ -93,11 +93,7 @@ class DeviceDrafts:
         return True
 
     def tree(self, i: int) -> tuple[Ints, Ints]:
-        """Wait for the pass and return tokens and parents (N,) of the i-th tree; parent -1 is the last token of the text.
-
-        Raises DFlashError if the tree's root or position is not the end of the text, which would be an error of this
-            package.
-        """
+        """Wait for the pass and return tokens and parents (N,) of the i-th tree; parent -1 is the last token of the text."""
         if self._found is None:
             host, n = self._download.wait(), len(self)
             if self._features is not None and self._under is not None:

@@ -26,12 +26,7 @@ class Gather:
         self._sampler: DeviceSampler | None = None
 
     def take(self, spans: Sequence[Span], group: Sequence[int], layers: Layers, capture: Sequence[int]) -> None:
-        """Copy the results of the pass over the spans whose indices are in `group`.
-
-        spans: all spans of the forward.
-        layers: layers of the pass, whose arrays hold its results.
-        capture: layers whose output was captured.
-        """
+        """Copy the results of the pass over the spans whose indices are in `group`."""
         rows, logit_rows = starts(spans)
         n, n_logits = rows[-1], logit_rows[-1]
         sources: dict[str | int, Any] = {

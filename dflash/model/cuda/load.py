@@ -44,9 +44,6 @@ def load_on_gpu(
     settings: if `pending` is None, sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft
         tokens at least, so that these take no more than a quarter of the memory beside the weights.
     threads: threads that read the file.
-    tell: called with the name of each phase before it begins.
-    Raises OutOfMemory if the weights, the scratch memory or the recurrent state of all sequences do not fit.
-    Raises RequestError if the context does not fit.
     """
     tell("memory")
     free = device.free_memory()

@@ -16,8 +16,6 @@ class ScratchArena:
 
     Arrays of different users may overlap. All users launch on one stream, and none reads its array after another user's
     launch has begun.
-
-    memories: device arrays of any dtype.
     """
 
     def __init__(self, memories: Iterable[Any]) -> None:

@@ -12,8 +12,6 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int, rows: int = PENDING
 
     Passes of pending spans come first, at most 64 rows each, or `rows` if every pending span has one row; then passes of
     prefill spans, at most `chunk` rows of `prompts` sequences each.
-
-    Raises KernelError if a prefill span is longer than `chunk`.
     """
     groups: list[list[int]] = []
     pending = rows if all(span.prefill or len(span.tokens) == 1 for span in spans) else PENDING

@@ -43,11 +43,7 @@ class IndependentTokens:
 
 
 def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, min_confidence: float) -> Chooser:
-    """Make the function that finds candidates for a kind of draft model.
-
-    slots: most requests at a time.
-    min_confidence: see `BlockDraft`.
-    """
+    """Make the function that finds candidates for a kind of draft model."""
     if config.kind == "dflash2":
         return Selector(config, source, vocabulary.targets)
     if config.kind == "dspark":

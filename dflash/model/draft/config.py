@@ -105,9 +105,9 @@ class DraftConfig:
 
 
 def default_target_layer_ids(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
-    """Return the target layers that a draft model reads if its file does not list them.
+    """Return the target layers that a draft model reads by default.
 
-    Returns: evenly spaced from 1 to ``n_target_layers - 3``, ties to even; the middle one for a draft of one layer.
+    Evenly spaced from 1 to ``n_target_layers - 3``, ties to even; the middle one for a draft of one layer.
     """
     if n_layers == 1:
         return (n_target_layers // 2,)

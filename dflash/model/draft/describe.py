@@ -19,7 +19,6 @@ _DEFAULT_LAYERS = "the second, the middle one, the fourth from the end"
 def draft_overview(path: Path) -> dict[str, Any]:
     """Describe a draft model or an EAGLE-3 head without reading a weight. Raises the errors of `open_draft`.
 
-    path: a GGUF file, a model folder, or a file in such a folder.
     Returns: ``draft``, ``quantization``, ``memory``: JSON values only, sizes in bytes.
     """
     source: Source

@@ -44,20 +44,13 @@ def load_draft(
 
     name: ``demo-draft``; a GGUF file; a folder with ``config.json`` and safetensors files; ``hf:org/repo``, with ``:quant``
         appended for a GGUF file; ``auto``, see `draft_of`.
-    target: the target model; the draft model uses its embedding and LM head.
     device: ``"cpu"``; ``"cuda"``, the GPU of the target; or ``"cuda:1"``, a GPU by its CUDA device number. By default the
         target's device.
-    sequences: sequences that may be open at a time.
     context: number of last positions that layers without a window see; by default 4,096, or the target's context if less.
     causal: whether rows of a block attend only to themselves and earlier rows, in all layers; by default as in the file.
     trim_block, min_confidence: see `BlockDraft`; on a GPU, blocks are never trimmed, since up to 16 rows cost the same.
     draft_vocab: draft only from this many first tokens and the special tokens; see `vocabulary`. By default from all tokens.
         On a GPU, a request may choose one of the `common` subsets of a large vocabulary instead.
-    Raises NotFound, DownloadError if there is no such draft, or the hub can't be reached.
-    Raises FormatError if the file is damaged.
-    Raises Unsupported if dflash does not run this kind of draft, or the draft belongs to another target.
-    Raises RequestError if an argument is out of range.
-    Raises OutOfMemory if there is too little memory.
     """
     device = device or target.device
     kind, gpu = device_kind(device), device_number(device)
@@ -117,8 +110,6 @@ def fitted(config: DraftConfig, source: Source, target: "Model | DeviceModel") -
 
     Returns: the configuration with the target's vocabulary size. For files of a kind known to hold a wrong rotation base,
         also with the target's rotation base.
-    Raises FormatError if tensors are missing or of another shape.
-    Raises Unsupported if the draft belongs to another model.
     """
     of, name = target.config, f"the draft ({config.kind})"
     if config.width != of.width:

@@ -36,7 +36,6 @@ class Markov:
     first candidate of a position and the previous token of the next position. The other candidates are the next largest
     entries; `Candidates.edges` holds their scores after every candidate of the position before.
 
-    slots: most requests at a time.
     min_confidence: the draft ends where the product of the confidences falls below this value.
     """
 

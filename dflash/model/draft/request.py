@@ -34,9 +34,7 @@ class DeviceDraftRequest(NamedTuple, Generic[S]):
     """Request for a draft tree of one sequence that stays on the device.
 
     state: state of the draft model or of the MTP head that has read all tokens of the sequence but the last.
-    params: sampling parameters of the sequence.
     positions, n_candidates, nodes: positions to draft, candidates considered at each, and draft tokens in the tree.
-    draft_vocab: see `DraftRequest`.
     """
 
     state: S

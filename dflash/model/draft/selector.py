@@ -81,7 +81,6 @@ def drawn(scores: Floats, ids: Ids, params: SampleParams, first: int) -> Floats:
 
     scores: float32 (T, K, K); logit of candidate j at position t after candidate i at position t - 1.
     ids: int32 (T, K); candidate tokens; -1 fills rows with fewer than K.
-    params: sampling parameters of the sequence.
     first: position of row 0 in the sequence.
     Returns: float32 (T, K, K); log-probabilities, normalised over j.
     """

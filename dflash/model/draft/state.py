@@ -21,10 +21,7 @@ DEFAULT_CONTEXT = 4096
 
 
 def places(config: DraftConfig, context: int) -> int:
-    """Return the positions that the ring of a sequence must hold.
-
-    context: positions that layers without a window see.
-    """
+    """Return the positions that the ring of a sequence must hold. context: positions that layers without a window see."""
     most = max(window or context for window in config.windows)
     return -(-max(most, 1) // _STEP) * _STEP
 
@@ -32,10 +29,7 @@ def places(config: DraftConfig, context: int) -> int:
 class Rings:
     """Keys and values of the contexts of all sequences; each sequence owns one slot.
 
-    slots: sequences at a time.
     size: positions kept for each.
-    kv: a key of `KV_TYPES`, not a quantized one.
-    zeros: allocates an array: ``zeros(*shape, dtype=)``.
     k, v: uint16 or float32 (L, slots, C, KV, D); keys and values; uint16 holds the bits of float16. Position p is stored at
         index ``p % C``.
     """
@@ -94,10 +88,7 @@ class Rings:
 
 
 class DraftSnapshot:
-    """Copy of a state, to which it or another state can be restored.
-
-    begin, length: values of the state's attributes.
-    """
+    """Copy of a state, to which it or another state can be restored."""
 
     def __init__(self, begin: int, length: int, copies: list[NDArray[Any]]) -> None:
         self.begin, self.length = begin, length
@@ -153,10 +144,7 @@ class DraftState:
         return DraftSnapshot(self.begin, self.length, self.rings.copy(self.slot, self.begin, self.length))
 
     def restore(self, snapshot: DraftSnapshot) -> Self:
-        """Return to a snapshot of this state or of another one of the same draft model.
-
-        Raises DFlashError if the snapshot is closed.
-        """
+        """Return to a snapshot of this state or of another one of the same draft model."""
         self.rings.paste(self.slot, snapshot.begin, snapshot.length, snapshot.copies)
         self.begin, self.length = snapshot.begin, snapshot.length
         return self

@@ -66,9 +66,6 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 
     n: use only the first `n` tokens, and the special tokens at the end. Tokens of a byte-pair encoding are in the order of
         its merges, which is roughly the order of their frequency.
-    Raises RequestError if the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
-    Raises Unsupported if `n` is given for a draft model with a vocabulary of its own.
-    Raises FormatError if the draft model maps a token to an id that the target does not have.
     """
     shared = first(target, n)
     if source.has("d2t"):
@@ -84,10 +81,7 @@ def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> 
 
 
 def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
-    """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None.
-
-    Raises RequestError if the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
-    """
+    """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None."""
     n_vocab = target.config.n_vocab
     if n is not None and not (isinstance(n, Integral) and 1 <= n <= n_vocab):
         raise RequestError(f"draft_vocab is {n!r}, must be a whole number from 1 to {n_vocab}, the tokens of this model")

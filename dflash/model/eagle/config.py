@@ -51,10 +51,7 @@ class EagleConfig:
             raise FormatError(f"EAGLE-3 head: reads the target's layers {self.target_layer_ids}, must be different ones")
 
     def fitted(self, n_layers: int, n_vocab: int) -> Self:
-        """Return the configuration for a target of `n_layers` layers and `n_vocab` tokens.
-
-        Raises Unsupported if the target has no such layers.
-        """
+        """Return the configuration for a target of `n_layers` layers and `n_vocab` tokens."""
         ids = self.target_layer_ids or (1, n_layers // 2 - 1, n_layers - 4)
         if min(ids) < 0 or max(ids) >= n_layers or len(set(ids)) < len(ids):
             raise Unsupported(

@@ -22,19 +22,12 @@ _NOT_NEEDED = ("t2d", "verifier_lm_head.weight", "verifier_norm.weight")
 
 
 def is_eagle(path: Path) -> bool:
-    """Return True if a folder, or a file in one, is an EAGLE-3 head.
-
-    Raises FormatError if there is no ``config.json`` or it is damaged.
-    """
+    """Return True if a folder, or a file in one, is an EAGLE-3 head."""
     return (path.is_dir() or path.suffix in PARTS) and _class(settings_of(path)) in CLASSES
 
 
 def open_eagle(path: Path) -> tuple[EagleConfig, Source]:
-    """Open a head and read its configuration; no weight is read.
-
-    path: a folder, or a file in it.
-    Raises NotFound, FormatError, Unsupported if there is no EAGLE-3 head at the path, or it is damaged.
-    """
+    """Open a head and read its configuration; no weight is read."""
     if not (path.is_dir() or path.suffix in PARTS):
         raise Unsupported("an EAGLE-3 head is a folder with a config.json and safetensors files", path=path)
     settings = settings_of(path)
@@ -45,11 +38,7 @@ def open_eagle(path: Path) -> tuple[EagleConfig, Source]:
 
 
 def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> EagleConfig:
-    """Read the configuration of a head from ``config.json`` and the shapes of its tensors by canonical name.
-
-    Raises FormatError if a key is missing or its value makes no sense; the message names the key.
-    Raises Unsupported if the head has layers that dflash does not run.
-    """
+    """Read the configuration of a head from ``config.json`` and the shapes of its tensors by canonical name."""
     top = JsonKeys(config)
     exported = LAYER in top
     keys = JsonKeys(config, top.object(LAYER), top.object("eagle_config"))
@@ -84,11 +73,7 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
 
 
 def check_tensors(config: EagleConfig, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a file holds every tensor of a head that was fitted to its target, and no tensor that dflash does not know.
-
-    Raises FormatError if tensors are missing or of another shape.
-    Raises Unsupported if there are tensors that dflash does not know.
-    """
+    """Check that a file holds every tensor of a head that was fitted to its target, and no unknown one."""
     n_head = found["output.weight"][0] if "output.weight" in found else config.n_vocab
     if n_head != config.n_vocab and "d2t" not in found:
         raise FormatError(f"the head drafts {n_head} of {config.n_vocab} tokens, but has no 'd2t' that says which")

@@ -27,10 +27,7 @@ def holds_mtp(path: Path) -> bool:
 
 
 def mtp_of(path: Path) -> tuple[Settings, dict[str, Entry]]:
-    """Return the settings and tensors of an MTP head in the layout of speculators.
-
-    Raises Unsupported if there is none, or a tensor is quantized.
-    """
+    """Return the settings and tensors of an MTP head in the layout of speculators."""
     if path.is_dir() or path.suffix in PARTS:
         folder = path if path.is_dir() else path.parent
         settings, entries = settings_of(path), entries_of(folder)

@@ -13,11 +13,7 @@ Settings = dict[str, Any]
 
 
 def of_draft(config: DraftConfig, *, nested: bool, context: int) -> Settings:
-    """Return the settings of a block draft, as Z Lab publishes them, or `nested` as speculators does.
-
-    context: tokens of the longest text.
-    Raises Unsupported if the layout can't hold a setting.
-    """
+    """Return the settings of a block draft, as Z Lab publishes them, or `nested` as speculators does."""
     layer = _layer(config, context) | {"num_hidden_layers": config.n_layers, "vocab_size": config.n_vocab}
     layer |= _windows(config.windows)
     slides = tuple(window > 0 for window in config.windows)
@@ -51,10 +47,7 @@ def of_draft(config: DraftConfig, *, nested: bool, context: int) -> Settings:
 
 
 def of_eagle(config: EagleConfig, *, nested: bool, context: int, n_head: int) -> Settings:
-    """Return the settings of an EAGLE-3 head, as SpecForge writes them, or `nested` as speculators does.
-
-    n_head: tokens of the draft vocabulary.
-    """
+    """Return the settings of an EAGLE-3 head, as SpecForge writes them, or `nested` as speculators does."""
     layer = _layer(config, context) | {"num_hidden_layers": 1, "vocab_size": config.n_vocab}
     layer["model_type"] = "qwen3" if config.head_norms else "llama"
     if config.n_rot < config.head_size:

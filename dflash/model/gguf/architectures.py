@@ -77,8 +77,6 @@ MTP_OPTIONAL: Shapes = {
 class Fused(NamedTuple):
     """A tensor that files hold in place of several.
 
-    name, shape: the tensor in the file.
-    parts: the tensors that it replaces.
     runs: rows that belong to one key head of linear attention, from the top: the axis name of their number, and the index in
         `parts` of the tensor that they belong to. The tensor has these rows for each key head in turn; a part has all of its
         first rows, then all of its second rows. Empty if the rows of the parts stand one after the other.

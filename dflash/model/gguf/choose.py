@@ -26,12 +26,9 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders: bool = False) -> list[str]:
     """Return the files of one model: a single file, or all parts of a split model.
 
-    repo: name of the repository, for messages.
-    files: paths within the repository.
     quant: name of a quantization or of a file, in upper or lower case. By default the first of `PREFERRED` that exists.
     folders: true for a draft model: prefer the files of one, and return ``config.json`` and the safetensors files beside it
         if there is no GGUF file. Otherwise draft models are chosen only by their names, or if there is nothing else.
-    Raises NotFound if there is no such model or parts of it are missing; the message lists the quantizations that exist.
     """
     files = set(files)
     models = {names[0]: names for names in map(part_names, sorted(files)) if names[0].lower().endswith(".gguf")}

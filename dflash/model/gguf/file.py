@@ -30,10 +30,7 @@ class GGUFFile:
 
     Opening reads and checks only the header; weights are memory-mapped and read from disk when they are used.
 
-    path: the first file.
-    parts: all files.
     metadata: keys of the first file; arrays are NumPy arrays, or lists of str.
-    tensors: tensors of all files, in file order.
     """
 
     def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
@@ -49,15 +46,7 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Self:
-        """Open a model.
-
-        path: the file, or any part of a split model (``...-00001-of-00003.gguf``).
-        progress: called after each file with the number of files opened so far and the number of all files.
-        Raises NotFound if there is no such file, or a part of a split model is missing.
-        Raises FormatError if a file is damaged or not a GGUF file; the message names the item, its value and the file
-            offset.
-        Raises Unsupported if a file is of another GGUF version or big-endian.
-        """
+        """Open a model. path: the file, or any part of a split model (``...-00001-of-00003.gguf``)."""
         path = Path(path)
         with ExitStack() as opened:
             given = open_part(path)
@@ -82,18 +71,13 @@ class GGUFFile:
 
         Returns: uint8 (..., row_bytes); read-only, memory-mapped; the leading axes are those of the tensor. Stays valid
             after `close`.
-        Raises FormatError if there is no such tensor.
         """
         tensor = self._tensor(name)
         raw = np.frombuffer(self._data[tensor.part], np.uint8, tensor.n_bytes, tensor.offset)
         return raw.reshape(*tensor.shape[:-1], tensor.row_bytes)
 
     def array(self, name: str) -> np.ndarray:
-        """Return a copy of an unquantized tensor as float32.
-
-        name: a tensor of type F32, F16 or BF16.
-        Raises FormatError if there is no such tensor or it is of another type.
-        """
+        """Return a copy of an unquantized tensor as float32. name: a tensor of type F32, F16 or BF16."""
         tensor = self._tensor(name)
         if tensor.type not in FLOATS:
             raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
@@ -101,9 +85,6 @@ class GGUFFile:
 
     def fingerprint(self) -> str:
         """Return a hash of all headers and of samples of each tensor, which differs between models and quantizations.
-
-        Returns: 64 hexadecimal digits. Names and times of files have no influence.
-        Raises ModelError if the file is closed.
 
         Samples are the first, middle and last `_SAMPLE` bytes of a tensor: training and quantization change nearly all.
         """

@@ -36,12 +36,7 @@ def quoted(name: str) -> str:
 
 
 class HeaderReader:
-    """Reads a header from its start, never past its end.
-
-    file: name of the file.
-    position: file offset of the next value.
-    end: file offset at which the header must have ended.
-    """
+    """Reads a header from its start, never past its end. end: file offset at which the header must have ended."""
 
     def __init__(self, data: mmap, file: str) -> None:
         self._data = data

@@ -15,7 +15,6 @@ _REQUIRED = object()
 class Keys:
     """Metadata of one architecture, read key by key with checks.
 
-    metadata: all keys of a file.
     architecture: prefix of the keys: with ``"qwen35"``, ``integer("block_count")`` reads ``qwen35.block_count``.
     """
 
@@ -27,10 +26,7 @@ class Keys:
         return self._prefix + name in self._metadata
 
     def integer(self, name: str, default: Any = _REQUIRED, *, low: int = 1, high: int = 2**31 - 1) -> int:
-        """Return a whole number within `low` and `high`.
-
-        Raises FormatError if the key is missing and has no default, or holds anything else.
-        """
+        """Return a whole number within `low` and `high`."""
         value = self.value(name, default)
         if value is default:
             return default

@@ -55,13 +55,7 @@ class GGUFPart:
 
 
 def open_part(path: Path, number: int = 0) -> GGUFPart:
-    """Map a file, then read and check its header.
-
-    number: index of the file in a split model, from 0.
-    Raises NotFound if there is no such file.
-    Raises FormatError if the file is damaged or not a GGUF file.
-    Raises Unsupported if the file has another GGUF version or byte order.
-    """
+    """Map a file, then read and check its header. number: index of the file in a split model, from 0."""
     data = _map(path)
     try:
         reader = HeaderReader(data, path.name)

@@ -48,7 +48,6 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
 
     present: names of the tensors in a file. They determine which projections are expected in fused form, and which optional
         tensors are expected.
-    Returns: numPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
     """
     architecture, axes = config.blocks, _axes(config)
     shapes = OUTSIDE | ({} if config.tied else HEAD) | architecture.outside
@@ -70,9 +69,6 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     """Check that a file holds every tensor of a model, in its shape.
 
     trunk: false for a file that holds only the MTP block, whose trunk is in another file.
-    Raises FormatError if tensors are missing, which the message lists, or a tensor has a wrong shape.
-    Raises Unsupported if the file holds only an MTP block although `trunk` is True, weights have separate scale tensors, or
-        there are tensors that dflash would not use: it would compute another function than the file describes.
     """
     named = {_meant(name, tensors): tensor for name, tensor in tensors.items()}
     expected = expected_tensors(config, named.keys())

@@ -21,10 +21,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 class Small:
-    """A complete model that drafts for another one.
-
-    kind: see `Loaded.kind`.
-    """
+    """A complete model that drafts for another one."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.model, self.kind, self._file = loaded.model, loaded.kind, loaded.file
@@ -40,10 +37,7 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
 
     large: the target model; the small model gets its numbers of sequences and pending rows, its context and its type of KV
         cache.
-    name: see `load_model`.
     device: ``"cpu"``, or that of the target, which is the default.
-    Raises Unsupported if the two models have different tokens, or the device is another GPU than the target's.
-    Raises DFlashError as raised by `load_model`.
     """
     if device is not None and device_number(device) is not None and device != _gpu(large):
         raise Unsupported(f"draft_device {device!r}: a small model runs on 'cuda', the GPU of its target, or on 'cpu'")

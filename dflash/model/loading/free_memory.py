@@ -8,7 +8,6 @@ from pathlib import Path
 def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that can be allocated without swapping and without the process being killed.
 
-    root: root of the file system; tests use another one.
     Returns: the minimum of the machine's available memory and of the memory left in each control group of the process
         (versions 1 and 2, parents included). In a container, ``/proc/meminfo`` shows the host's memory, so that both are
         needed.

@@ -72,10 +72,6 @@ def resolve(
     folders: whether a repository without GGUF files may hold ``config.json`` and safetensors files, as draft models often
         do.
     progress: a class like `tqdm.tqdm` that shows the progress of the download; by default the hub client's own.
-    endpoint, cache_dir: hub and cache folder to use instead of the hub client's defaults.
-    Returns: the file; of a split model the first part, with the other parts beside it; of a folder its ``config.json``.
-    Raises NotFound if there is no such file, repository, revision or quantization; the message lists what exists.
-    Raises DownloadError if the hub can't be reached or answers with an error, and the model is not in the cache.
 
     The hub client resumes downloads, caches files and shows progress. If the hub can't be reached, a model in the cache is
     used.
@@ -130,7 +126,6 @@ def _names_beside(path: Path) -> list[str]:
 def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
     """Return a fingerprint of the local files of a model, to detect changes.
 
-    name: see `resolve`; folders are allowed.
     Returns: name, modification time in nanoseconds and bytes of each file; empty if there is none. None for a model on the
         hub, or one that is yet to be found, whose state is not known without a request.
     """

@@ -30,15 +30,8 @@ def load_mtp(
 ) -> "MtpHead | DeviceMtpHead":
     """Load the MTP head that goes with a model.
 
-    model: the trunk.
     name: name of a file that holds the head, as for `load_model`, or a folder of safetensors; by default the trunk's own
         file.
-    draft_vocab: see `load_draft`.
-    Returns: the head, on the device of the trunk.
-    Raises Unsupported if there is no head, or it belongs to another model.
-    Raises NotFound, DownloadError, FormatError if the file is missing or damaged.
-    Raises RequestError if the trunk has fewer than `draft_vocab` tokens.
-    Raises OutOfMemory if there is too little memory.
     """
     if name is None and not model.config.n_mtp:
         raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")

@@ -105,10 +105,7 @@ class MtpFolder:
 
 
 def entries_of(folder: Path) -> dict[str, Entry]:
-    """Return the tensors of the head in a folder, by the names of the block in a GGUF file; others are left out.
-
-    Raises FormatError if a tensor of the head has another name than dflash knows, such as those of single experts.
-    """
+    """Return the tensors of the head in a folder, by the names of the block in a GGUF file; others are left out."""
     found = {}
     for file in open_folder(folder):
         for name, entry in file.tensors.items():

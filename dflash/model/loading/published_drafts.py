@@ -39,11 +39,7 @@ def draft_of(metadata: Mapping[str, Any], path: Path, *, at_hand: bool = False) 
 
     A draft in the repository or folder of the target comes first, then the table.
 
-    metadata: metadata of the target's file.
-    path: the target's file.
     at_hand: whether drafts on the hub are left out, since a gigabyte should not be downloaded for a name.
-    Raises NotFound if no draft is known, or at hand.
-    Raises RequestError if the user's own table can't be read.
     """
     names = list(_names(metadata, path))
     found = _beside(path, names) or _listed(names)

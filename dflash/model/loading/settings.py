@@ -24,8 +24,6 @@ class LoadSettings:
     max_step_ms: most milliseconds of a step in which prompts delay sequences that decode; True is the default of the device
         (`dflash.generation.load.MAX_STEP_MS`), False is unlimited.
     draft_budget: draft fewer tokens where more would make answers slower; see `DraftBudget`.
-
-    Raises RequestError or Unsupported if a setting is out of range or contradicts another one.
     """
 
     device: str = "auto"

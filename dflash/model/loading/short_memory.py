@@ -10,12 +10,7 @@ from dflash.model.gguf.header import quoted
 
 @contextmanager
 def memory_errors(name: object, remedy: str) -> Iterator[None]:
-    """Raise `OutOfMemory` in place of MemoryError and of an OSError with ENOMEM.
-
-    name: name of the model that is being loaded, for the message.
-    remedy: advice that reduces the memory needed, for the message.
-    Raises OutOfMemory if the body ran out of memory.
-    """
+    """Raise `OutOfMemory` in place of MemoryError and of an OSError with ENOMEM."""
     try:
         yield
     except (MemoryError, OSError) as error:

@@ -93,9 +93,6 @@ def load_model(
     """Load a model, without an engine; `dflash.load` explains the errors.
 
     progress: called with the name of each phase before it begins. If given, downloads also show a progress bar.
-    with_tokenizer: called with the tokenizer before the weights are loaded.
-    before_kernels: called before the first kernel of a model on the CPU is compiled.
-    Raises OutOfMemory if the weights do not fit the GPU, or the machine has too little memory.
     """
     check_fork()
     device = settings.target_device
@@ -136,7 +133,6 @@ def split_overview(file: GGUFFile, settings: LoadSettings) -> dict[str, Any]:
     """Describe what each GPU of a split would have, by the memory that is free now; loads nothing.
 
     Returns: ``split``, ``pages``, ``context``, and ``devices``, a list with layers and bytes of each; JSON values.
-    Raises DFlashError as `load_model`, before it would load anything.
     """
     _trouble("cuda")
     from dflash.model.cuda.split.load import gpu_plan
@@ -154,10 +150,7 @@ def split_overview(file: GGUFFile, settings: LoadSettings) -> dict[str, Any]:
 
 
 def loaded_model(model: TargetModel) -> "Model | DeviceModel":
-    """Return a target as the model of a file that it is, for drafters that read its weights and metadata.
-
-    Raises Unsupported if it is another kind of model.
-    """
+    """Return a target as the model of a file that it is, for drafters that read its weights and metadata."""
     if isinstance(model, Model):
         return model
     if model.device == "cuda":

@@ -22,10 +22,7 @@ def device_number(name: str) -> int | None:
 
 
 def device_numbers(devices: Sequence[str | int]) -> tuple[int, ...]:
-    """Return the CUDA device numbers of names such as ``"cuda:1"``, ``"1"`` or 1.
-
-    Raises RequestError if a name is not of this form, occurs twice, or the first one is not device 0.
-    """
+    """Return the CUDA device numbers of names such as ``"cuda:1"``, ``"1"`` or 1."""
     numbers = []
     for name in devices:
         text = str(name).removeprefix(_PREFIX)

@@ -48,13 +48,7 @@ class DevicePlan:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """A model on several devices.
-
-    kind: one of `dflash.model.split.names.SPLITS`.
-    devices: the first one also has the embedding, the LM head and the drafts.
-    n_pages: KV pages.
-    context: most tokens of a sequence.
-    """
+    """A model on several devices. devices: the first one also has the embedding, the LM head and the drafts."""
 
     kind: str
     devices: tuple[DevicePlan, ...]
@@ -79,13 +73,8 @@ def plan_split(
 ) -> SplitPlan:
     """Divide a model among devices; recurrent states are allocated for one more sequence than `settings` say.
 
-    tensors: tensors that the model uses.
-    names: names of the devices.
     free: free bytes of each device.
     work: returns the bytes of scratch memory and reserve of a device that runs layers of these sizes.
-    Raises OutOfMemory if a device has too little memory; the message names it.
-    Raises RequestError if there are fewer layers than devices, or the context does not fit.
-    Raises Unsupported if a tensor split does not divide the model, or its layers differ.
     """
     if config.layers:
         raise Unsupported(

@@ -13,10 +13,7 @@ class SplitPools(Pools):
 
     Its own arrays are those of the first device.
 
-    plan: number of pages, and the sizes of each device's part.
     devices: for each device a reusable context in which it is the current one.
-    slots, kv, backend: see `Pools`.
-    others: arrays of the other devices.
     """
 
     def __init__(

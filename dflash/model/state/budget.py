@@ -14,8 +14,6 @@ from dflash.model.loading.settings import LoadSettings
 class Need(NamedTuple):
     """Bytes that sequences take beside the weights.
 
-    page: keys and values of `PAGE` positions, all layers.
-    state: recurrent and convolution state of a sequence.
     pending: inputs of a sequence's pending rows, stored until the next forward applies the accepted ones; in proportion to
         ``config.pending``.
     unpacked: values of a quantized page of one layer in float16, which prefill passes on a GPU read; 0 if nothing is
@@ -51,9 +49,6 @@ def n_pages(config: Config, settings: LoadSettings, room: int | None = None) -> 
     settings: a given `context` fits one sequence, None is the model's own limit or less if that does not fit; the full
         contexts of all `sequences` need not fit at once. A given `kv_bytes` is used instead of a share of the memory.
     room: bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
-    Returns pages, context: pages to allocate, and most tokens of a sequence.
-    Raises RequestError if the context does not fit, or is more than the model was trained for; if `kv_bytes` is less than a
-        page or the context takes, or more than there is.
 
     Host memory of pages that no sequence reaches is never touched, so that it costs nothing. GPU memory is allocated at
     once. There all pages together take three quarters of `room`, or a quarter without a given `context`, or one full context

@@ -55,11 +55,7 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
 
 
 def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int, shared: Sequence[int] = ()) -> list[int]:
-    """Share some pages that hold the first positions, write the other ones of `copy_pages` into new pages, return all.
-
-    Raises FormatError if an array does not fit the pools.
-    Raises PoolExhausted, OutOfMemory if there is no memory; no page is taken then.
-    """
+    """Share some pages that hold the first positions, write the other ones of `copy_pages` into new pages, return all."""
     copies = []
     for name, pool in _caches(pools):
         layers, _, _, *row = pool.shape

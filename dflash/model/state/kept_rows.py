@@ -13,15 +13,7 @@ LEAST_SEQUENCES = 8
 
 
 def first_row(accepted: Sequence[int], length: int, slot: int, sequences: int, pending: int) -> int:
-    """Return the row of the same pending buffer at which the next pass of one row writes.
-
-    accepted: rows of the buffer that are not part of the recurrent state yet, root first.
-    length: committed tokens of the sequence.
-    slot: slot of the sequence. Sequences of different slots write their states in different passes.
-    sequences: sequences of the pass.
-    pending: rows of the buffer. With fewer than `MOST_KEPT`, states are written more often.
-    Returns: 0 if the pass adds the accepted rows to the state and writes the other buffer.
-    """
+    """Return the row of the same pending buffer at which the next pass of one row writes."""
     if not accepted or sequences < LEAST_SEQUENCES or len(accepted) >= MOST_KEPT or (length + slot) % MOST_KEPT == 0:
         return 0
     return (accepted[-1] + 1) % pending

@@ -201,9 +201,6 @@ class Pools:
 class PoolBackend(NamedTuple):
     """Functions that allocate and move the arrays of a pool on one device.
 
-    zeros: allocates an array: ``zeros(*shape, dtype=)``.
-    compact: see `dflash.kernels.attention.compact`.
-    clone: returns a copy of an array.
     release: gives the memory of an array that `zeros` allocated back to the system, if that can be. The array stays usable,
         with undefined values.
     """

@@ -26,10 +26,7 @@ from dflash.model.state.pools import Pools
 
 
 class Snapshot:
-    """Snapshot of a sequence: its pages, shared with the sequence, and a copy of its recurrent state.
-
-    length: committed tokens.
-    """
+    """Snapshot of a sequence: its pages, shared with the sequence, and a copy of its recurrent state."""
 
     def __init__(self, pools: Pools, length: int, pages: list[int], recurrent: list[Any]) -> None:
         self.length, self.pages, self.recurrent = length, pages, recurrent
@@ -63,7 +60,6 @@ class Snapshot:
         """Copy the snapshot to the host; on a CPU the recurrent state is not copied, since nothing writes to it.
 
         Returns: ``length``, int64 (1,); ``k`` and ``v`` as `copy_pages` returns them; ``recurrent.0`` and so on.
-        Raises DFlashError if the snapshot is closed.
         """
         if self._pools is None:
             raise DFlashError("host_arrays: the snapshot is closed")
@@ -72,11 +68,7 @@ class Snapshot:
 
     @classmethod
     def from_host(cls, pools: Pools, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return a snapshot with the content of `host_arrays`, in pages of its own.
-
-        Raises FormatError if an array is missing or does not fit the pools.
-        Raises PoolExhausted, OutOfMemory if there is no memory; nothing is taken then.
-        """
+        """Return a snapshot with the content of `host_arrays`, in pages of its own."""
         length = int(checked(arrays, "length", (1,), np.int64)[0])
         recurrent = [
             placed_like(checked(arrays, f"recurrent.{i}", view.shape, view.dtype), view)
@@ -99,12 +91,9 @@ class State:
     `commit` accepts some of them, and the next forward applies the accepted rows to the recurrent state. Rejected rows have
     no effect.
 
-    pools: provide pages and the slot.
     flush: applies accepted rows to the recurrent state; used before a snapshot, which needs the complete state.
     keeps_rows: passes of many sequences may leave accepted rows in the pending buffer, see `kept_rows`.
-    length: committed tokens.
     accepted: committed rows of pending buffer `buffer` that the recurrent state does not include, root first.
-    first: row of that buffer at which the pending rows begin.
     """
 
     def __init__(self, pools: Pools, flush: FlushFunction, *, keeps_rows: bool = False) -> None:
@@ -229,11 +218,7 @@ class State:
         return found | copy_slot(self.pools, self.slot)
 
     def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
-        """Continue from the arrays of `host_arrays`; see `SequenceState.restore_from_host`.
-
-        Raises FormatError if an array is missing or does not fit the pools.
-        Raises PoolExhausted, OutOfMemory if there is no memory.
-        """
+        """Continue from the arrays of `host_arrays`; see `SequenceState.restore_from_host`."""
         assert not self.pages, "a sequence without tokens"
         length = int(checked(arrays, "length", (1,), np.int64)[0])
         self.pages = write_pages(self.pools, arrays, length, shared)

@@ -31,10 +31,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 class Abilities:
     """Features that a chat template supports, found by rendering test messages.
 
-    system: the prompt includes a system message.
-    tools: the prompt includes the given tools.
     parallel_calls: the prompt includes all tool calls of a message that has several.
-    thinking: ``enable_thinking`` changes the prompt.
     variables: names that the template reads and may not set itself, including settings such as ``preserve_thinking``.
     """
 
@@ -74,11 +71,6 @@ class ChatTemplate:
             ``arguments`` as JSON text, as in OpenAI's API. Their identifiers are shortened for templates that want nine
             letters. The caller's objects are not changed.
         tools, documents: passed to the template unchanged; tools are JSON schemas, preferably in OpenAI's format.
-        add_generation_prompt: whether the prompt ends with the beginning of the model's message.
-        **kwargs: settings of the template, such as ``enable_thinking``; they take precedence over `tokens`.
-        Raises TemplateError if the template refuses the messages, fails on them or is not valid Jinja; the error repeats the
-            template's message. Also if rendering takes more steps or makes more text than a conversation of this size can
-            need.
         """
         if not messages:
             raise TemplateError("messages is empty: a chat template needs at least one message")
@@ -108,10 +100,7 @@ class ChatTemplate:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """Features that the template supports, found at first use.
-
-        Raises TemplateError if the template is not valid Jinja, or exceeds the budget of a rendering.
-        """
+        """Features that the template supports, found at first use."""
         from jinja2 import meta
 
         environment = self._compiled.environment

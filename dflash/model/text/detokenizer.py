@@ -26,7 +26,6 @@ class TextStream:
     shown: control tokens that are not left out, such as those that mark tool calls.
     min_tokens: number of first ids whose text can't complete a stop string. A stop string may begin in it, as in vLLM.
     stopped: the stop string that ended the text.
-    Raises RequestError if a stop string is empty or not a string.
 
     Takes constant time per byte on average.
     """
@@ -66,11 +65,7 @@ class TextStream:
         return bisect_left(self._ends, self._n_emitted) + 1 if self._n_emitted else 0
 
     def push(self, ids: Iterable[int]) -> str:
-        """Decode more ids and return the new text that no later id can change.
-
-        ids: the next ids; ids after a stop string are ignored.
-        Raises RequestError if an id is not in the vocabulary.
-        """
+        """Decode more ids and return the new text that no later id can change."""
         assert not self._finished, "push after finish"
         shown = []
         for token in ids:

@@ -13,9 +13,6 @@ def own_template(given: str | os.PathLike[str], tokenizer: Tokenizer, spelled: S
     """Return the chat template that a text or a file holds, once it has rendered messages.
 
     given: Jinja source, or the path of a file with it. A text without braces is the path of a file, too.
-    spelled: as for `ChatTemplate`.
-    Raises NotFound if there is no such file.
-    Raises RequestError if the file is no text, or the template is not valid or renders no message of a user.
     """
     source = given if isinstance(given, str) and "{" in given else _read(Path(given))
     template = ChatTemplate(source, tokens=tokenizer.special_texts(), spelled=spelled)

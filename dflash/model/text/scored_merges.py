@@ -9,8 +9,6 @@ def scored_merges(scores: Mapping[str, float]) -> list[tuple[str, ...]]:
     SentencePiece joins the two neighbours whose text together is the token of the best score, the leftmost of several. Each
     way to split a token into two others is a merge here, so that a BPE with ranks does the same.
 
-    scores: score of each token of ordinary text; its order breaks ties.
-
     Ways to split one token have ranks of their own, the longest left part first, as in Transformers.
     """
     joined = sorted((text for text in scores if len(text) > 1), key=scores.__getitem__, reverse=True)

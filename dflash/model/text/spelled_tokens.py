@@ -18,7 +18,6 @@ TURN_TEXTS = *ROLE_STARTS, "[/INST]", "<|end_header_id|>", "<|turn>", "<\uff5cUs
 class SpelledTokens:
     """Marks control tokens in messages and tools, so that the tokenizer takes them for ordinary text.
 
-    control: texts of all control tokens.
     turns: those of them that begin or end a message. In the text of the assistant's messages only these are marked: a chat
         template may look for others there, such as those around the reasoning.
     """

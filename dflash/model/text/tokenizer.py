@@ -40,13 +40,9 @@ _UNCERTAIN_PIECES = 16
 class Tokenizer:
     """BPE of a GGUF file, of bytes or of characters, run by Hugging Face `tokenizers`.
 
-    n_vocab: rows of the embedding, including padding rows.
     n_tokens: smaller ids may be tokens; rows from here on are padding.
-    eos, bos, pad: special ids in the file.
     eos_ids: ids that end a completion: `eos` first, the ends of a turn and of a message that the file names, then others
         such as ``<|im_end|>`` if they exist.
-    add_bos: whether `encode` starts with `bos`.
-    pre: name of the pattern that splits text into pieces before BPE.
     space_prefix: whether `encode` puts a space in front of the text, as SentencePiece does, and `decode` removes it.
     normalizer: Unicode normalization form applied to text between added tokens, or ``"none"``.
     """
@@ -83,15 +79,12 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True, marked: bool = False, max_tokens: int | None = None) -> list[int]:
         """Convert text to token ids.
 
-        text: any text.
         special: whether a control token spelled out in the text (``<|im_end|>``) becomes that token. Use False for untrusted
             text and for parts of a text; no `bos` and no space is added then. Added tokens that are not control tokens
             (``<think>``) are recognized in both cases.
         marked: whether the text comes from a chat template: control tokens with a mark of `SpelledTokens` are ordinary text,
             and marks are left out.
         max_tokens: most tokens that the text may have. A much longer text is refused without encoding all of it.
-        Raises RequestError if the text contains half of a surrogate pair, which UTF-8 can't encode.
-        Raises ContextOverflow if the text has more than `max_tokens` tokens.
         """
         marked = marked and MARK in text
         if marked and not special:
@@ -158,9 +151,6 @@ class Tokenizer:
         The space that `encode` has put in front of the text is left out.
 
         ids: ids below `n_vocab`; padding rows have no bytes.
-        skip_special: whether control tokens are left out.
-        continues: whether the ids continue a text, so that a space in front belongs to it.
-        Raises RequestError if an id is not in the vocabulary; the message names it.
         """
         if skip_special:
             ids = (token for token in ids if not self.is_special(token))

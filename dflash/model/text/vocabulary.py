@@ -79,12 +79,7 @@ class TokenizerVocabulary:
 
     @classmethod
     def from_gguf(cls, metadata: JsonMapping) -> TokenizerVocabulary:
-        """Read and check the keys ``tokenizer.ggml.*``.
-
-        metadata: keys and values of a GGUF file; arrays may be lists or NumPy arrays.
-        Raises Unsupported if the tokenizer is neither a byte-level BPE with a known rule nor one of `CHARACTERS`.
-        Raises FormatError if a key is missing or the keys contradict each other; the message names the key.
-        """
+        """Read and check the keys ``tokenizer.ggml.*``."""
         model = _text(metadata, "tokenizer.ggml.model")
         if model != "gpt2" and model not in CHARACTERS:
             names = " and ".join(map(repr, CHARACTERS))

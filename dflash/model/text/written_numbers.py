@@ -39,8 +39,6 @@ def with_written_numbers(message: Message) -> Message:
 
     message: message in OpenAI's format, for a template that writes each argument in tags of its own. Such templates write a
         string as it is, a number as its text, and arrays and objects as JSON.
-    Returns: the same object if it has no such number. Only `WrittenFloat` counts in arguments that are objects instead of
-        JSON.
     """
     calls = message.get("tool_calls")
     if not isinstance(calls, list):

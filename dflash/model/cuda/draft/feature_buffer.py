@@ -21,12 +21,7 @@ _PLACES = 4
 
 
 class FeatureBuffer:
-    """Features of the newest rows of each sequence, which the draft model has not read.
-
-    taps: target layers whose outputs are the features.
-    slots: sequences at a time.
-    width: width of the target's residual stream.
-    """
+    """Features of the newest rows of each sequence, which the draft model has not read."""
 
     def __init__(self, taps: Sequence[int], slots: int, width: int) -> None:
         self._taps, self._shape = tuple(taps), (len(taps), slots * ROOM, width)

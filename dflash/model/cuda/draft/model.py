@@ -48,8 +48,6 @@ class DeviceBlockDraft:
     most_texts: most sequences of a pass.
     draft_vocabs: the smaller draft vocabularies in use: `common`, or none.
     latest: the drafts that the device memory holds now.
-    Raises Unsupported if the draft has sizes that run only on the CPU.
-    Raises OutOfMemory if the draft does not fit the device memory.
     """
 
     device: Literal["cuda"] = "cuda"
@@ -179,7 +177,6 @@ class DeviceBlockDraft:
     ) -> DeviceDrafts | None:
         """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
-        anchors: last token of each sequence.
         Returns: drafts that the device may still be computing. None if there are too many sequences for one pass.
         """
         ahead, self._ahead = self._ahead, None

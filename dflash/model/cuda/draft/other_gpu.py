@@ -28,7 +28,6 @@ class OtherGpuDraft(DeviceBlockDraft):
 
     config, source, target, vocabulary, **settings: see `DeviceBlockDraft`. Embedding and LM head are read from the target's
         file once more unless the draft has its own.
-    gpu: CUDA device number of the draft.
     """
 
     def __init__(

@@ -107,12 +107,7 @@ class TargetCopy:
 
 
 class SendDraft:
-    """Copies draft trees to the GPU of the target, and writes them into a batch there; called as `WriteDraft`.
-
-    trees: output of the draft model.
-    batch: batch of the target.
-    devices: GPU of the target, and GPU of the draft.
-    """
+    """Copies draft trees to the GPU of the target, and writes them into a batch there; called as `WriteDraft`."""
 
     def __init__(self, trees: DeviceArrays, batch: DeviceBatch, devices: Devices) -> None:
         self._trees, self._devices = trees, devices

@@ -36,15 +36,7 @@ Unread = tuple[Ints, Any]
 
 
 class DeviceRecurrentHead:
-    """Head on the GPU of its target, with the interface of `RecurrentHead` and drafts that stay on the device.
-
-    model: the target.
-    config: sizes of the block.
-    common: smaller draft vocabularies, from fewer to more tokens.
-    pools: see `RecurrentHead`.
-    latest: the drafts that the device memory holds now.
-    draft_vocabs: `common`.
-    """
+    """Head on the GPU of its target, with the interface of `RecurrentHead` and drafts that stay on the device."""
 
     device: Literal["cuda"] = "cuda"
     target_layer_ids: tuple[int, ...] = ()
@@ -157,9 +149,6 @@ class DeviceRecurrentHead:
     ) -> DeviceDrafts | None:
         """Read the unread tokens of some sequences and draft trees that stay on the device.
 
-        device_requests: requests of the same number of positions.
-        anchors: last token of each sequence.
-        unread: at least one token each.
         Returns: drafts that the device may still be computing. None if they do not fit one pass.
         """
         if len(device_requests) > SEQUENCES or max(device_request.positions for device_request in device_requests) > MOST:

@@ -13,7 +13,6 @@ from dflash.model.split.pools import SplitPools
 class SplitContext(NamedTuple):
     """Inputs from which the passes of a split are built.
 
-    config: sizes of the whole model.
     weights, tables: weights of the layers of each GPU, and those that belong to no layer.
     """
 

@@ -20,13 +20,7 @@ _TURNS = 2  # arrays of norms, used in turn: between two uses of an array there 
 
 
 def few_rows_space(config: Config, space: SimpleNamespace, shard: Shard) -> SimpleNamespace:
-    """Return the arrays of passes of few rows: first rows of those of all passes, and gathered arrays of their own.
-
-    config: sizes of the model.
-    space: see `shard_space`.
-    Returns: as `shard_space`; ``turns`` has for each of two norms in turn what a `ShardNorm` needs. Gathered arrays are
-        cleared.
-    """
+    """Return the arrays of passes of few rows: first rows of those of all passes, and gathered arrays of their own."""
     first = slice(FEW_ROWS)
     some = SimpleNamespace(**{name: v[first] for name, v in vars(space).items() if getattr(v, "ndim", 0) == 2})
     own = {name: array[first] for name, array in vars(space.own).items()}
@@ -57,8 +51,6 @@ def clear_gathered(space: SimpleNamespace) -> None:
 class FewRowsOps(ShardOps):
     """Makes the launches of a pass of at most `FEW_ROWS` rows; the parameters are those of `ShardOps`.
 
-    place: its spaces are those of `few_rows_space`.
-    part, batch: see `ShardOps`.
     many: ops of the passes of more rows, whose scratch memory is used.
     """
 

@@ -22,12 +22,7 @@ _BETWEEN = "stream", "normed", "squares"
 
 
 class LayerStage:
-    """The layers of one GPU in a pass.
-
-    i: number of the GPU.
-    ops: makes the launches of a decode or of a prefill pass.
-    batch: batch of the pass on this GPU.
-    """
+    """The layers of one GPU in a pass."""
 
     def __init__(self, parts: SplitContext, i: int, ops: Ops, batch: DeviceBatch) -> None:
         self.ops, self.batch = ops, batch
@@ -144,10 +139,7 @@ class LayerDecode(_Chain):
 
 
 class LayerPrefill(_Chain):
-    """A prefill pass over several GPUs, with the interface of `PrefillPass`.
-
-    arenas: memory of each GPU that holds nothing between passes.
-    """
+    """A prefill pass over several GPUs, with the interface of `PrefillPass`."""
 
     copies = None
 

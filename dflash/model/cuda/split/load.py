@@ -13,11 +13,7 @@ from dflash.model.weights import Weights
 
 
 def gpu_plan(file: GGUFFile, config: Config, settings: LoadSettings) -> SplitPlan:
-    """Plan a model over GPUs by their free memory now; loads nothing.
-
-    Raises Unsupported if there is no such GPU, or a tensor split does not divide the model.
-    Raises OutOfMemory, RequestError: see `dflash.model.split.plan.plan_split`.
-    """
+    """Plan a model over GPUs by their free memory now; loads nothing."""
     return plan_split(
         config,
         Weights(file, config).tensors,

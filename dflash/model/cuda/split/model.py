@@ -32,11 +32,7 @@ class SplitDeviceModel(DeviceModel):
     the model.
 
     file: open; weights are read once and kept on the devices, repacked.
-    config: configuration of the same file.
-    devices: GPUs of the plan.
     slots, kv, threads, chunk: see `DeviceModel`.
-    Raises OutOfMemory if a part does not fit its device.
-    Raises Unsupported if launches of a tensor split are to be waited for one by one.
     """
 
     def __init__(

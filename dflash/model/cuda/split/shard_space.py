@@ -13,8 +13,6 @@ from dflash.model.split.shards import Shard
 def shard_space(config: Config, part: Config, n_rows: int, kv: str, shard: Shard) -> SimpleNamespace:
     """Make the arrays of a pass of up to `n_rows` rows.
 
-    config, part: sizes of the model, and of the GPU's part.
-    kv: type of the KV cache.
     Returns: as `workspace`. The inputs of multiplies, ``heads``, ``attended``, ``inner`` and ``normed``, and ``squares``,
         are whole rows; ``own`` has the columns of each that this GPU computes, and those of ``stream``. Other arrays have
         the columns of its heads.

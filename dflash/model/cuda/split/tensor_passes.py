@@ -27,10 +27,7 @@ from dflash.model.split.shards import Shard
 
 
 class _Ranks:
-    """The parts of a pass on all GPUs.
-
-    batch, layers: those of the first GPU, whose arrays hold the results of the pass.
-    """
+    """The parts of a pass on all GPUs. batch, layers: those of the first GPU, whose arrays hold the results of the pass."""
 
     def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], batches: Sequence[DeviceBatch]) -> None:
         self._devices, self._batches, n = parts.devices, batches, len(parts.devices)
@@ -74,10 +71,7 @@ class _Ranks:
 
 
 class TensorPrefill(_Ranks):
-    """A prefill pass over several GPUs, with the interface of `PrefillPass`.
-
-    arenas: memory of each GPU that holds nothing between passes.
-    """
+    """A prefill pass over several GPUs, with the interface of `PrefillPass`."""
 
     copies = None
 

@@ -57,11 +57,7 @@ class JsonKeys(Keys):
 
 
 def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read the configuration of a draft model from ``config.json`` and the shapes of its tensors by canonical name.
-
-    Raises FormatError if a key is missing or its value makes no sense; the message names the key.
-    Raises Unsupported if the model is not a draft of a known kind.
-    """
+    """Read the configuration of a draft model from ``config.json`` and the shapes of its tensors by canonical name."""
     top = JsonKeys(config)
     kind = _kind(top)
     inner = top.object("dflash_config")

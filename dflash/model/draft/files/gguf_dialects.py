@@ -42,11 +42,7 @@ DIALECTS = {
 
 
 def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read the configuration of a draft model from the metadata of its file and the shapes of its tensors by canonical name.
-
-    Raises FormatError if a key is missing or its value makes no sense; the message names the key.
-    Raises Unsupported if the model is not a draft of a known kind.
-    """
+    """Read the configuration of a draft model from the metadata of its file and the shapes of its canonical tensors."""
     name = Keys(metadata, "general").text("architecture")
     if name not in DIALECTS:
         raise Unsupported(f"architecture {name[:40]!r} is no draft model: those are {', '.join(DIALECTS)}")

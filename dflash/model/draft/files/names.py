@@ -86,9 +86,7 @@ def kind_of(names: Collection[str]) -> str:
 def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
     """Return every tensor that a draft model needs or may have.
 
-    n_vocab: vocabulary size of the target.
     n_head: rows of the LM head; fewer than `n_vocab` if there is a ``d2t``.
-    Returns: numPy shapes by canonical name.
     """
     h, q, kv, rank = config.width, config.heads * config.head_size, config.kv_heads * config.head_size, config.selector_rank
     outside: Shapes = {
@@ -127,11 +125,7 @@ def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
 
 
 def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_vocab: int) -> None:
-    """Check that a file holds every tensor of a draft model in its shape, and no tensor that dflash does not know.
-
-    Raises FormatError if tensors are missing or of another shape.
-    Raises Unsupported if there are tensors that dflash does not know.
-    """
+    """Check that a file holds every tensor of a draft model in its shape, and no tensor that dflash does not know."""
     n_head = found["d2t"][0] if len(found.get("d2t", ())) == 1 else n_vocab
     if "d2t" in found and "output.weight" not in found:
         raise FormatError("the draft maps tokens of its own by 'd2t', but has no head 'output.weight'")

@@ -19,10 +19,7 @@ PARTS = (".json", ".safetensors")
 
 
 def is_draft(path: Path) -> bool:
-    """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture.
-
-    Raises NotFound, FormatError, Unsupported if a GGUF file can't be opened, or its architecture is not a string.
-    """
+    """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture."""
     if path.is_dir() or path.suffix in PARTS:
         return True
     with GGUFFile.open(path) as file:
@@ -30,11 +27,7 @@ def is_draft(path: Path) -> bool:
 
 
 def open_draft(path: Path) -> tuple[DraftConfig, Source]:
-    """Open a draft model and read its configuration; no weight is read.
-
-    path: a GGUF file, a model folder, or a file in such a folder.
-    Raises NotFound, FormatError, Unsupported if there is no draft model at the path, or it is damaged or of an unknown kind.
-    """
+    """Open a draft model and read its configuration; no weight is read."""
     if not (path.is_dir() or path.suffix in PARTS):
         with GGUFFile.open(path) as file:
             source = Source.of_gguf(file)
@@ -44,11 +37,7 @@ def open_draft(path: Path) -> tuple[DraftConfig, Source]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Return the configuration in a model folder.
-
-    path: the folder, or a file in it.
-    Raises FormatError if there is none, or it is damaged.
-    """
+    """Return the configuration in a model folder."""
     folder = path if path.is_dir() else path.parent
     settings = folder / _CONFIG
     if not settings.exists():

@@ -21,11 +21,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 class Entry(NamedTuple):
-    """One tensor of a file.
-
-    type: a key of `SIZES`.
-    data: uint8 (n_bytes,); memory-mapped and read-only.
-    """
+    """One tensor of a file. data: uint8 (n_bytes,); memory-mapped and read-only."""
 
     shape: tuple[int, ...]
     type: str
@@ -33,21 +29,14 @@ class Entry(NamedTuple):
 
 
 class SafeTensors:
-    """The tensors of one file.
-
-    metadata: the header's entry ``__metadata__``, unchecked; None if there is none.
-    """
+    """The tensors of one file. metadata: the header's entry ``__metadata__``, unchecked; None if there is none."""
 
     def __init__(self, path: Path, tensors: dict[str, Entry], metadata: object = None) -> None:
         self.path, self.tensors, self.metadata = path, tensors, metadata
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Map a file and check its header.
-
-        Raises NotFound if there is no such file.
-        Raises FormatError if the file is damaged; the message names the file and the tensor.
-        """
+        """Map a file and check its header."""
         try:
             with path.open("rb") as file:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -59,10 +48,7 @@ class SafeTensors:
 
     @classmethod
     def parse(cls, path: Path, data: mmap.mmap | bytearray) -> Self:
-        """Check the header of a file's content; errors name `path`.
-
-        Raises FormatError as `open` does.
-        """
+        """Check the header of a file's content; errors name `path`."""
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or not 2 <= size <= min(_MAX_HEADER, len(data) - 8):
             raise FormatError(f"is no safetensors file: its header would take {size} of {len(data)} bytes", path=path)
@@ -91,12 +77,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Entry], metadata: Mappin
 
 
 def open_folder(folder: Path) -> list[SafeTensors]:
-    """Open all files of a model.
-
-    folder: folder with one ``*.safetensors`` file, or several files and an index.
-    Raises NotFound if there is no such file, or a file named in the index is missing.
-    Raises FormatError if a file is damaged, or there are several files and no index.
-    """
+    """Open all files of a model."""
     names = [path.name for path in sorted(folder.glob("*.safetensors"))]
     index = folder / _INDEX
     if index.exists():
