@@ -33,7 +33,6 @@ from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE
 from dflash.model.batch import Span, ragged
 from dflash.model.config import Config
-from dflash.model.cuda.layers import LinearAttention
 from dflash.model.cuda.passes import DecodePass, PassGraphKey, bucket_of, rows_of
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
@@ -170,9 +169,8 @@ def profile(step, stamps, rows, sequences):
 
 def cold(step):
     """Print microseconds of a launch in the order of the model, and sorted by kernel."""
-    layers = [b for b in step.run.layers.blocks if isinstance(b.mixer, LinearAttention)][4:6]
+    parts = [block for block, recurrent in zip(step.run.layers.blocks, step.config.recurrent, strict=True) if recurrent][4:6]
     step.lay(1)
-    parts = [[b.mixer.project, b.mixer.mix, b.mixer.output, b.ffn.gate_up, b.ffn.ffn_down] for b in layers]
     mixed = [launch for _ in range(9) for layer in parts for launch in layer]
     alike = [layer[i] for i in range(len(parts[0])) for _ in range(9) for layer in parts]
     for turn in range(2):

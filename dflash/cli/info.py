@@ -12,13 +12,17 @@ from dflash.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from dflash.model.gguf.file import GGUFFile
+    from dflash.model.loading.settings import LoadSettings
 
 HELP = "describe a model and the memory it needs"
 USAGE = "[options] MODEL"
 EXAMPLES = (
     ("demo", "architecture, memory, kernels, names of strategies"),
     ("model.gguf --kv q8_0", "with another KV cache"),
+    ("demo --kernels 1 64", "the network, and which kernel runs each op"),
 )
+
+_WORDS = "Rows: kernels. CPU: joined with neighbours to one launch, or alone; multiplies by dot products or by tiles."
 
 _ABILITIES = {
     "system": "system message",
@@ -32,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_model(parser, drafts=True)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--kernels",
+        nargs="*",
+        type=int,
+        metavar="ROWS",
+        help="also print the ops of the network and the kernel of each for some numbers of rows (1 8 16 64) and for a "
+        "prompt; on a GPU this loads the model",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -57,9 +69,54 @@ def main(arguments: argparse.Namespace) -> int:
             about |= _names(file) | _parsers(file.metadata)
             if arguments.devices:
                 about["plan"] = split_overview(file, LoadSettings(**settings))
+            if arguments.kernels is not None:
+                about["program"] = _program(file, arguments, LoadSettings(**settings), about["device"]["kind"])
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
+    if "program" in about and not arguments.json:
+        put(program_as_text(about["program"]))
     return 0
+
+
+def _program(file: "GGUFFile", arguments: argparse.Namespace, settings: "LoadSettings", kind: str) -> list[JsonObject]:
+    """Return the ops of the network, and the kernels of each by number of rows."""
+    from dflash.errors import RequestError
+    from dflash.model.config import Config
+    from dflash.model.loading.target import load_model
+    from dflash.model.run.listing import PROMPT, device_listing, host_listing
+    from dflash.model.weights import Weights
+
+    rows = *(arguments.kernels or (1, 8, 16, 64)), PROMPT
+    if bad := [n for n in rows if not 1 <= n <= PROMPT]:
+        raise RequestError(f"--kernels: rows must be 1 to {PROMPT}, got {bad[0]}")
+    if kind == "cpu":
+        config = Config.from_gguf(file.metadata, file.tensors)
+        parts = host_listing(Weights(file, config), config, rows)
+    else:
+        model = load_model(arguments.model, settings).model
+        assert model.device == "cuda"
+        parts = device_listing(model, rows)
+    names = [*map(str, rows[:-1]), "prompt"]
+    return [
+        {
+            "layers": list(part.layers),
+            "ops": [{"op": line.op, "kernels": dict(zip(names, line.kernels, strict=True))} for line in part.lines],
+        }
+        for part in parts
+    ]
+
+
+def program_as_text(program: list[JsonObject]) -> str:
+    """Format the ops of a network as text: below each op its kernels, by the numbers of rows that have the same."""
+    lines = [f"\n{_WORDS}"]
+    for part in program:
+        layers = ", ".join(map(str, part["layers"]))
+        lines.append(f"\nlayers {layers}" if layers else "\noutside the layers")
+        for op in part["ops"]:
+            lines.append(f"  {op['op']}")
+            alike = {kernel: [n for n, each in op["kernels"].items() if each == kernel] for kernel in op["kernels"].values()}
+            lines.append("      " + "; ".join(f"{', '.join(of)}: {kernel}" for kernel, of in alike.items()))
+    return "\n".join(lines)
 
 
 def _names(file: "GGUFFile") -> JsonObject:

@@ -20,8 +20,9 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
 from dflash.model.network.target import target
-from dflash.model.run.cpu import Batch, Host, Memory
+from dflash.model.run.cpu import Batch, Host
 from dflash.model.run.joined import HostPass
+from dflash.model.run.memory import Memory
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights

@@ -19,8 +19,9 @@ from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.head import Head
 from dflash.model.model import Model
 from dflash.model.network.heads import HeadNetwork
-from dflash.model.run.cpu import Batch, Host, Memory
+from dflash.model.run.cpu import Batch, Host
 from dflash.model.run.joined import HostPass
+from dflash.model.run.memory import Memory
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import HostTensors

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from dflash.kernels.formats import Matrix
 from dflash.kernels.moe import Experts, SigmoidRouting
 from dflash.model.config import Config
-from dflash.model.gguf.architectures import BIASES
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.part import TensorInfo
@@ -128,19 +127,6 @@ def row_order(config: Config) -> dict[str, NDArray[np.intp]]:
     order = np.concatenate([pairs.T.ravel(), head[config.n_rot :]])
     heads = {"attn_q.weight": config.heads, "attn_k.weight": config.kv_heads}
     return {name: (np.arange(n)[:, None] * config.head_size + order).ravel() for name, n in heads.items()}
-
-
-def head_norms(weights: Any, config: Config) -> tuple[Any, Any]:
-    """Return the gains of the norms of query and key heads of a block; None for each where heads have no norm."""
-    if "attn_q_norm.weight" not in config.blocks.full:
-        return None, None
-    return weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
-
-
-def attention_bias(weights: HostTensors, config: Config) -> NDArray[np.float32] | None:
-    """Return the biases of the query, key and value heads of a block, one after the other; None in most architectures."""
-    names = [name for name in BIASES if name in config.blocks.full]
-    return np.concatenate([weights.vector(name) for name in names]) if names else None
 
 
 def experts_of(weights: Any, config: Config, prefix: str = "", *, router: Callable[[str], Any]) -> Experts:

@@ -12,6 +12,7 @@ from dflash.kernels.linear import gated_linear, linear
 from dflash.kernels.norm import gated_rms_norm, rms_norm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope import rotate
+from dflash.model.gguf.architectures import BIASES
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.model import Model
 from dflash.model.network.blocks import experts
@@ -19,12 +20,13 @@ from dflash.model.network.buffers import lifetimes
 from dflash.model.network.ops import Buffer, CaptureOp, Op
 from dflash.model.network.program import Names, Program
 from dflash.model.network.target import blocks, last_norm, start
-from dflash.model.run.cpu import Host, Memory, bind
+from dflash.model.run.cpu import Host, bind
 from dflash.model.run.joined import HostPass
+from dflash.model.run.memory import Memory
 from dflash.model.split.plan import plan_split
 from dflash.model.split.pools import SplitPools
 from dflash.model.split.shards import Shard, ShardWeights, value_groups
-from dflash.model.weights import Weights, attention_bias, head_norms
+from dflash.model.weights import Weights
 
 
 def plan_of(file, config, kind, n, *, free=1 << 40, pages=24, sequences=11):
@@ -76,7 +78,7 @@ class LayerSplitModel(SplitModel):
         for part, pools in zip(self.plan.devices, self.pools.parts, strict=True):
             programs.append(Program())
             blocks(programs[-1], self.config, self.weights, inputs, part.layers)
-            memories.append(memory_of(self.config, pools, part.layers))
+            memories.append(Memory.of(self.config, pools, part.layers))
         about = {"n_rows": self.max_rows, "eps": self.config.norm_eps, "experts": self.config}
         programs, memories = [*programs, last], [*memories, None]
         hosts = [Host(net, self.weights, memory, **about) for net, memory in zip(programs, memories, strict=True)]
@@ -98,14 +100,6 @@ class LayerSplitModel(SplitModel):
         return run, hosts[-1][hidden]
 
 
-def memory_of(config, pools, layers):
-    """Memory of some layers in the pools of their label."""
-    recurrent = [i for i in layers if config.recurrent[i]]
-    full = [i for i in layers if not config.recurrent[i]]
-    caches = {layer: (pools.k[number], pools.v[number]) for number, layer in enumerate(full)}
-    return Memory(caches, *(dict(zip(recurrent, each, strict=True)) for each in (pools.conv, pools.delta)))
-
-
 class TensorSplitModel(SplitModel):
     """A part of every layer on each label; what a matrix multiplies with is gathered from all labels first."""
 
@@ -116,7 +110,7 @@ class TensorSplitModel(SplitModel):
         config, n = self.config, len(self.plan.devices)
         shards = [Shard(rank, n) for rank in range(n)]
         weights = [ShardWeights(self.weights, config, shard) for shard in shards]
-        memories = [memory_of(config, part, range(config.n_layers)) for part in self.pools.parts]
+        memories = [Memory.of(config, part) for part in self.pools.parts]
         net = Program()
         inputs = start(net, config, self.weights)
         for i, recurrent in enumerate(config.recurrent):
@@ -202,7 +196,9 @@ class _Gathered:
             query, key, value = outs = [np.empty((n, size), np.float32) for size in sizes]
             linear(normed, [weights.matrix(f"attn_{each}.weight") for each in "qkv"], outs)
             q, out = np.empty((n, part.heads, part.head_size), np.float32), np.empty((n, sizes[0] // gated), np.float32)
-            gains, bias = head_norms(weights, part), attention_bias(weights, part)
+            full, vector = part.blocks.full, weights.vector
+            gains = [vector(name) if name in full else None for name in ("attn_q_norm.weight", "attn_k_norm.weight")]
+            bias = np.concatenate([vector(name) for name in BIASES]) if BIASES.keys() <= full.keys() else None
             k, v = memory
             rotate(query, key, value, *gains, *angles, rows, eps=part.norm_eps, q=q, k=k, v=v, bias=bias)
             attend(q, k, v, rows, out=out, gate=query if gated == 2 else None)

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -134,6 +134,23 @@ class Bound:
                 cupy.cuda.runtime.streamSynchronize(stream)
             except cupy.cuda.runtime.CUDARuntimeError as error:
                 raise KernelError(f"{self._kernel.where}: {error}") from error
+
+
+def recorded(steps: Sequence[Callable[[int], object]], n: int) -> list[str]:
+    """Return the kernels that steps would launch for `n` rows, without launching them."""
+    found = list[str]()
+
+    def record(self: Bound, stream: Any = None, **about: Any) -> None:
+        found.append(self._kernel.where.partition(" ")[0])
+
+    launch = Bound.__call__
+    Bound.__call__ = record  # type: ignore[method-assign]
+    try:
+        for step in steps:
+            step(n)
+    finally:
+        Bound.__call__ = launch  # type: ignore[method-assign]
+    return found
 
 
 def _size(of: Size) -> tuple[int, ...]:

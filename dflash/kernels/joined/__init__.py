@@ -47,11 +47,6 @@ class Joined:
         self._tables: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._kept: list[Any] = []
 
-    @property
-    def multiplies(self) -> bool:
-        """True if a multiply is among the ops."""
-        return len(self._plans) > 1
-
     def embed(self, weight: Matrix, out: Floats) -> None:
         """Add `dflash.kernels.embed.embed` of the tokens of a call, from a native matrix."""
         self._kept.append(weight)

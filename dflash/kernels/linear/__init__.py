@@ -154,6 +154,13 @@ class PackedLinear:
             linear(x[:n_tokens], weights, rows, add=self._add)
 
 
+def path_of(kind: str, n_tokens: int) -> str:
+    """Return how a multiply with weights of a type works for a number of tokens."""
+    if kind not in FORMATS:
+        return "unpacked as a whole"
+    return "dot" if n_tokens <= (cpu._FEW if FORMATS[kind].integers else cpu.DOT_TOKENS) else "tiles"
+
+
 def _gated_modes(*, gelu: bool) -> tuple[int, int]:
     return (cpu.GELU_GATE if gelu else cpu.GATE), cpu.UP
 

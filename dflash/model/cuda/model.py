@@ -28,6 +28,7 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.protocols.device_drafter import DraftTrees
+from dflash.model.run.cuda import Launches
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -231,6 +232,10 @@ class DeviceModel:
         captured = {layer: layers.captured[layer][:n] for layer in capture}
         self.latest = Forward(self._sampler.rows(n), layers.space.hidden[:n], captured, tuple(spans))
         return self.latest
+
+    def made(self, n_rows: int) -> Launches:
+        """Return the launches of a decode pass, or of a prefill pass for more than 64 rows, on the first GPU."""
+        return (self._decode if n_rows <= PENDING else self._prefill).layers.made
 
     def finish(self) -> None:
         """Wait for all launched work.

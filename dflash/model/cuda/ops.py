@@ -21,7 +21,6 @@ from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.kv_types import head_size, is_quantized
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
-from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe import cuda as moe
 from dflash.kernels.moe import cuda_prefill as moe_prefill
@@ -31,7 +30,6 @@ from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
-from dflash.model.cuda.weights import DeviceWeights
 
 _ROWS = 32
 """Weights that are unpacked to float16 are padded to a multiple of this many rows."""
@@ -59,8 +57,8 @@ class Ops:
 
     def __init__(
         self,
-        config: Config,
-        batch: BatchArrays,
+        config: Config | None,
+        batch: Any,
         *,
         prefill: bool,
         empty: Callable[[int], Any] = device.empty,
@@ -75,6 +73,7 @@ class Ops:
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
+            assert config is not None, "a target model"
             n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
             scratch = cuda_prefill.UnpackScratch(n_scratch)
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
@@ -86,7 +85,7 @@ class Ops:
         self._heads: Any = None  # outputs of the delta rule
         self._cleared: Any = None  # the same, if experts clear them before: then they may be read while they are written
         self._read: Any = None  # scratch memory of the delta rule's launches
-        if prefill and any(config.recurrent):
+        if prefill and config is not None and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
             self._delta = delta.PromptScratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
 
@@ -121,23 +120,16 @@ class Ops:
         """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, or with GELU."""
         return self._launch(x, weights, [out], gated=True, gelu=gelu, **carried(before=before))
 
-    def down(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Multiply:
-        """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
-        return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
-
     def delta(
-        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[GpuArray, GpuArray], eps: float, **settings: Any
+        self, inputs: delta.Inputs, weights: delta.MixerWeights, memory: tuple[GpuArray, GpuArray], **settings: Any
     ) -> Op:
         """Return a launch of convolution, delta rule and gated norm; `settings` go to `DeltaStep`."""
-        inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
-        a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
-        gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             layer, self._n_delta = self._n_delta, self._n_delta + 1
-            return delta.Prompt(inputs, gains, self.batch, *memory, self._delta, copies=self.copies, layer=layer)
-        step = delta.DeltaStep(inputs, gains, self.batch, *memory, read=self._read, **settings)
+            return delta.Prompt(inputs, weights, self.batch, *memory, self._delta, copies=self.copies, layer=layer)
+        step = delta.DeltaStep(inputs, weights, self.batch, *memory, read=self._read, **settings)
         self._read = step.read
-        self._heads = space.heads
+        self._heads = inputs.out
         return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
     def attention(self, q: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray, gate: GpuArray) -> Op:

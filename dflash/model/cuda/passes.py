@@ -21,14 +21,13 @@ from dflash.kernels.soft_cap.cuda import SoftCap, Suppress
 from dflash.kernels.tree.cuda import StashRows
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
-from dflash.model.cuda.layered.block import LayeredBlock
-from dflash.model.cuda.layered.per_layer import PerLayerEmbedding
-from dflash.model.cuda.layers import Block, FullAttention, LayerContext, LayerNorms, LinearAttention
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
-from dflash.model.rope import inverse_frequencies, model_frequencies
+from dflash.model.network.target import target
+from dflash.model.run.cuda import Device, Launches, Made, Step, steps_of
+from dflash.model.run.memory import Memory
 from dflash.model.state.pools import Pools
 
 SEQUENCES = 64
@@ -55,7 +54,8 @@ class Layers:
     layers: layers to run, of which `pools` has the memory; by default all.
     space: arrays of the pass; by default a `workspace`.
     tables: weights that belong to no layer; by default `weights`.
-    space: arrays of the pass; see `workspace`.
+    made: launches of each op.
+    blocks: launches of each layer.
     captured: dict of int to float32 (N, D); residual stream after each captured layer.
     """
 
@@ -76,30 +76,12 @@ class Layers:
         self.captured: dict[int, Any] = {}
         self._keeps: dict[int, StashRows] = {}
         self._source = device.array(np.array([s.stream.data.ptr], np.uint64))
-        self.embed: Embed | None = None
-        self._start: PassStart | None = None  # embedding, angles and the first norm
-        self.output_norm: RmsNorm | None = None
-        scale = config.width**0.5 if config.blocks.scaled_embedding else 1.0
-        if self.layers.start == 0:
-            self.embed = Embed(ops.batch.tokens, tables.matrix("token_embd.weight"), s.stream, scale=scale)
-            gain_of_last = tables.vector("output_norm.weight")
-            self.output_norm = RmsNorm(s.stream, gain_of_last, config.norm_eps, half=s.wanted, full=s.hidden)
-        of_layers = LayerContext(tables, config, s, ops)
-        self.per_layer = PerLayerEmbedding(of_layers) if config.per_layer else None
-        inv_freq, gain = model_frequencies(config, tables.host)
-        self.angles = [Angles(ops.batch.position, device.array(inv_freq), s.cos, s.sin, gain=gain)]
-        if config.window_rotation is not None:
-            inv_freq = inverse_frequencies(config.window_rotation)[0]
-            self.angles.append(Angles(ops.batch.position, device.array(inv_freq), s.window_cos, s.window_sin))
-        if config.layers:
-            self.blocks: Sequence[Block | LayeredBlock] = _layered_blocks(of_layers, pools)
-            return
-        ends = range(self.layers.start, min(self.layers.stop + 1, config.n_layers))
-        parts = {i: LayerContext(weights.block(i), config, s, ops) for i in ends}
-        blocks = _blocks(parts, pools, self.layers)
-        self.blocks = blocks
-        if self.embed and blocks[0].norm and (start := PassStart.of(self.embed, blocks[0].norm, self.angles[0])):
-            self._start, blocks[0].norm = start, None
+        self._writes_twice = not (ops.prefill or config.experts or config.layers)  # the last launch of a block
+        network, memory = target(config, tables.host), Memory.of(config, pools, self.layers)
+        on = Device(ops, weights, s, memory, eps=config.norm_eps, config=config, tables=tables)
+        self.made = made = _started_at_once(Launches.of(network.program, on, self.layers))
+        self._start, self.blocks = steps_of(made.start), [steps_of(block) for block in made.blocks]
+        self.output_norm = made.end[0].steps[0] if made.end else None
 
     def make_room(self, capture: Sequence[int]) -> None:
         """Allocate the arrays of layers to capture."""
@@ -114,54 +96,33 @@ class Layers:
             step(n)
 
     def steps(self, capture: Sequence[int]) -> Iterator[Callable[[int], None]]:
-        """Yield the launches in order: embedding, angles, one step for each block, and the last norm."""
-        if self._start:
-            yield self._start
-        else:
-            yield from (self.embed,) if self.embed else ()
-            yield from (self.per_layer,) if self.per_layer else ()
-            yield from self.angles
+        """Yield the launches in order: those before the first layer, one step for each layer, and the last norm."""
+        yield from self._start
         for i, block in zip(self.layers, self.blocks, strict=True):
             yield partial(self._run_block, i, block, capture)
         if self.output_norm and self._whole:
             yield self.output_norm
 
-    def _run_block(self, i: int, block: Block | LayeredBlock, capture: Sequence[int], n: int) -> None:
-        if i not in capture:
-            block(n)
-        elif block.keeps:
-            block(n, self.captured[i])
-        else:
-            block(n)
-            if i in self._keeps:
-                self._keeps[i](0, n, 0)
+    def _run_block(self, i: int, block: Sequence[Step], capture: Sequence[int], n: int) -> None:
+        for step in block[:-1]:
+            step(n)
+        if i in capture and self._writes_twice:
+            block[-1](n, kept=self.captured[i])
+            return
+        block[-1](n)
+        if i in capture and i in self._keeps:
+            self._keeps[i](0, n, 0)
 
 
-def _layered_blocks(parts: LayerContext, pools: Pools) -> list[LayeredBlock]:
-    """Return the blocks of a model whose layers differ."""
-    weights, config, space, _ = parts
-    blocks = []
-    for i, sizes in enumerate(config.layers):
-        own = parts._replace(weights=weights.block(i), space=space.of_layers[sizes])
-        blocks.append(LayeredBlock(own, i, pools.layer_cache(sizes.source)))
-    return blocks
-
-
-def _blocks(parts: dict[int, LayerContext], pools: Pools, layers: range) -> list[Block]:
-    """Return the blocks of some layers; `parts` has one layer more, whose first norm stands behind the last block."""
-    blocks, attention = [], 0
-    norms = {i: LayerNorms.of(own, first=i == 0) for i, own in parts.items()}
-    for i in layers:
-        if parts[i].config.recurrent[i]:
-            number = i - layers.start - attention
-            memory = pools.conv[number], pools.delta[number]
-            mixer: LinearAttention | FullAttention = LinearAttention(parts[i], memory, norms[i])
-        else:
-            mixer = FullAttention(parts[i], (pools.k[attention], pools.v[attention]), norms[i])
-            attention += 1
-        behind = norms[i + 1].mixer if i + 1 in norms else None
-        blocks.append(Block(parts[i], mixer, norms[i], behind))
-    return blocks
+def _started_at_once(made: Launches) -> Launches:
+    """Return the launches with embedding, angles and the first norm as one, where they can be."""
+    match made:
+        case Launches([Made(_, [Embed() as embed]) as first, Made(_, [Angles() as angles]) as second], [block, *rest], end):
+            match block:
+                case [Made(op, [RmsNorm() as norm]), *others] if one := PassStart.of(embed, norm, angles):
+                    start = [first._replace(steps=[one]), second._replace(steps=())]
+                    return Launches(start, [[Made(op, ()), *others], *rest], end)
+    return made
 
 
 class PassGraphKey(NamedTuple):

@@ -14,9 +14,7 @@ from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.staging import Staging
-from dflash.kernels.moe import Experts
-from dflash.model.config import Config
-from dflash.model.weights import HostTensors, attention_bias, experts_of
+from dflash.model.weights import HostTensors
 
 H = TypeVar("H", bound=HostTensors)
 
@@ -95,10 +93,9 @@ class DeviceWeights(Generic[H]):
             return self._once(f"{name} * {scale}", lambda: device.array(self.host.vector(name) * np.float32(scale)))
         return self._once(name, lambda: device.array(self.host.vector(name)))
 
-    def attention_bias(self, config: Config) -> Any | None:
-        """Return the biases of query, key and value heads as one array; None in most architectures."""
-        bias = attention_bias(self.host, config)
-        return None if bias is None else self._once("attention bias", lambda: device.array(bias))
+    def joined(self, names: Sequence[str]) -> Any:
+        """Return small tensors, one after the other."""
+        return self._once("+".join(names), lambda: device.array(np.concatenate([self.host.vector(name) for name in names])))
 
     def taps(self, name: str) -> Any:
         """Return the weight of a convolution, transposed so that channels are contiguous."""
@@ -115,10 +112,6 @@ class DeviceWeights(Generic[H]):
             return device.array(self.host.matrix(name).unpacked() * (self.host.vector(gain) * np.float32(scale)))
 
         return self._once(f"{name} * {gain}", made)
-
-    def experts(self: "DeviceWeights[Any]", config: Config) -> Experts[PackedWeight]:
-        """Return the experts of a block; the routers are float32."""
-        return experts_of(self, config, router=self.plain)
 
     def _once(self, name: str, make: Any) -> Any:
         key = self._prefix + name

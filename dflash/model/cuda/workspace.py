@@ -26,19 +26,19 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
 
     config: sizes of the model.
     kv: type of the KV cache; rotated queries are float32 for ``"f32"``, else bits of float16.
-    Returns: ``stream`` float32 (N, D), the residual stream; ``normed`` float16 (N, D), the input of a mixer or feed forward;
-        ``squares`` float32 (N, S), the sums of a `SplitNorm`. ``hidden`` and ``wanted``, after the last norm, share the
-        memory of ``stream`` and ``normed``. ``cos``, ``sin`` float32 (N, R). ``mixed``, ``gate``, ``alpha``, ``beta``,
-        ``heads`` of linear attention, ``query``, ``key``, ``value``, ``rotated``, ``attended`` of full attention and
-        ``inner`` of the dense feed forward lie in ``arena``. Where layers differ, ``of_layers`` has these by `LayerSizes`;
-        ``added``, ``expert_out``, ``per_layer``, ``token_part``, ``layer_gate``, ``layer_inner``, ``head_gate`` and
-        ``window_cos``, ``window_sin`` are as in `ModelWorkspace`, ``added`` its ``hidden``.
+    Returns: arrays by the names of buffers (`dflash.model.network`): ``stream`` float32 (N, D); ``normed`` float16 (N, D),
+        the input of a mixer or feed forward; ``squares`` float32 (N, S), the sums of a `SplitNorm`. ``hidden`` and
+        ``wanted``, after the last norm, share the memory of ``stream`` and ``normed``. Arrays of linear attention, of full
+        attention and of the feed forward share the ``arena``. Where layers differ, ``of_layers`` has these by `LayerSizes`,
+        and outputs that are normed before they are added share one array.
     """
     always, parts = _shapes(config, kv)
     arena = device.empty(max(_size(part, n_rows) for part in parts), dtype=np.uint8)
     arrays = {name: device.empty(n_rows, width, dtype=dtype) for name, (dtype, width) in always.items()}
     if "expert_out" in arrays:
         arrays["expert_out"].fill(0)
+    if "added" in arrays:
+        arrays |= dict.fromkeys(("attn_output", "ffn_down", "proj"), arrays["added"])
     of_layers = {}
     for sizes in config.layers:
         own = _placed(arena, _full(sizes, kv), n_rows) | _placed(arena, {"inner": (HALF, sizes.ffn)}, n_rows)
@@ -82,13 +82,13 @@ def _shapes(config: Config, kv: str) -> tuple[Arrays, tuple[Arrays, ...]]:
         always |= {"added": (SINGLE, width)} | ({"expert_out": (SINGLE, width)} if config.experts else {})
     every = config.n_layers * config.per_layer
     if every:
-        always |= {"per_layer": (SINGLE, every), "layer_gate": (SINGLE, config.per_layer)}
+        always |= {"per_layer_model_proj": (SINGLE, every), "inp_gate": (SINGLE, config.per_layer)}
         always |= {"layer_inner": (HALF, config.per_layer)}
     linear: Arrays = {
-        "mixed": (SINGLE, conv),
-        "gate": (SINGLE, values),
-        "alpha": (SINGLE, config.delta_value_heads),
-        "beta": (SINGLE, config.delta_value_heads),
+        "attn_qkv": (SINGLE, conv),
+        "attn_gate": (SINGLE, values),
+        "ssm_alpha": (SINGLE, config.delta_value_heads),
+        "ssm_beta": (SINGLE, config.delta_value_heads),
         "heads": (HALF, values),
     }
     if config.layers:
@@ -102,10 +102,10 @@ def _full(sizes: LayerSizes, kv: str, *, gated: bool = False) -> Arrays:
     """Return the arrays of full attention in a layer of these sizes."""
     head, row = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
     arrays: Arrays = {
-        "query": (SINGLE, 2 * head if gated else head),
-        "key": (SINGLE, row),
-        "value": (SINGLE, row),
+        "attn_q": (SINGLE, 2 * head if gated else head),
+        "attn_k": (SINGLE, row),
+        "attn_v": (SINGLE, row),
         "rotated": (SINGLE if kv_types(kv)[0].dtype == np.float32 else np.dtype(np.uint16), head),
         "attended": (HALF, head),
     }
-    return arrays | ({"head_gate": (SINGLE, sizes.gate)} if sizes.gate else {})
+    return arrays | ({"attn_gate": (SINGLE, sizes.gate)} if sizes.gate else {})

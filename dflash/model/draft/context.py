@@ -12,8 +12,9 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.source import Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.network.draft import context
-from dflash.model.run.cpu import NO_MEMORY, Batch, Host
+from dflash.model.run.cpu import Batch, Host
 from dflash.model.run.joined import HostPass
+from dflash.model.run.memory import NO_MEMORY
 
 CHUNK = 256
 """Rows that are read at a time, which bounds the workspace."""

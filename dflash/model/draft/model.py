@@ -22,8 +22,9 @@ from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.head import Head
 from dflash.model.network.draft import draft
-from dflash.model.run.cpu import Batch, Host, Memory, rms_norm
+from dflash.model.run.cpu import Batch, Host, rms_norm
 from dflash.model.run.joined import HostPass
+from dflash.model.run.memory import Memory
 from dflash.model.weights import SharedTensors
 
 

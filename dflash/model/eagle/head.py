@@ -14,8 +14,9 @@ from dflash.model.eagle.config import EagleConfig
 from dflash.model.eagle.network import eagle, eagle_features
 from dflash.model.model import Model
 from dflash.model.recurrent_head import RecurrentHead
-from dflash.model.run.cpu import NO_BATCH, NO_MEMORY, Host
+from dflash.model.run.cpu import NO_BATCH, Host
 from dflash.model.run.joined import HostPass
+from dflash.model.run.memory import NO_MEMORY
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import SharedTensors
 

@@ -3,7 +3,7 @@
 from dflash.model.config import Config
 from dflash.model.eagle.config import EagleConfig
 from dflash.model.network.blocks import BlockInputs, attention, dense
-from dflash.model.network.heads import HeadNetwork, embedded_pair
+from dflash.model.network.heads import HeadNetwork, normed_pair
 from dflash.model.network.ops import Buffer, CopyOp
 from dflash.model.network.program import Names, Program
 from dflash.model.network.target import last_norm, rotation
@@ -17,9 +17,11 @@ def eagle(head: EagleConfig, config: Config, *, drafts: bool) -> HeadNetwork:
     ``x = x + feed_forward(rms(x))``. Without `drafts` as `mtp`.
     """
     net, names, given = Program(), Names(0, "blk.0.", ()), Buffer("given", (config.width,), kept=True)
-    pair, residual = embedded_pair(net, given, "token_embd.weight", names("attn_norm.weight"), names("hidden_norm.weight"))
-    x = residual if head.normed_residual else given
+    halves = normed_pair(net, given, "token_embd.weight", names("attn_norm.weight"), names("hidden_norm.weight"))
+    x = halves[1] if head.normed_residual else given
     inputs = BlockInputs(x, rotation(net, *inverse_frequencies(config)))
+    net.begin()
+    net.do(CopyOp(halves, pair := Buffer("pair", (2 * config.width,))))
     mixed = attention(net, names, config, inputs, pair, append_only=not drafts)
     if not drafts:
         return HeadNetwork(net, given, given, given)

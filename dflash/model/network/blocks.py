@@ -28,6 +28,7 @@ class BlockInputs(NamedTuple):
 def block(net: Program, names: Names, config: Config, inputs: BlockInputs) -> None:
     """Norm, mix, add; norm, feed forward, add. In some architectures both outputs have a norm, too."""
     x, blocks = inputs.stream, config.blocks
+    net.begin()
     mix = delta_net if config.recurrent[names.layer] else attention
     mixed = mix(net, names, config, inputs, net.norm(x, names("attn_norm.weight")))
     if blocks.normed_outputs:
@@ -153,6 +154,6 @@ def add_experts(net: Program, names: Names, config: Config, x: Buffer, made: Buf
 def per_layer_part(net: Program, names: Names, size: int, x: Buffer, per_layer: Buffer) -> Buffer:
     """Return one layer's part of the tokens' embeddings: ``rms(proj (gelu(inp_gate x) * part))``."""
     gate = net.product(x, names("inp_gate.weight"), size, "per-layer gate")
-    net.do(ops.GeluGateOp(gate, per_layer, names.layer * size, gate))
-    out = net.product(gate, names("proj.weight"), x.width, "per-layer output")
+    net.do(ops.GeluGateOp(gate, per_layer, names.layer * size, inner := Buffer("layer_inner", gate.shape)))
+    out = net.product(inner, names("proj.weight"), x.width, "per-layer output")
     return net.norm(out, names("post_norm.weight"), out=out)

@@ -21,11 +21,13 @@ def draft(config: DraftConfig) -> tuple[Program, Buffer]:
     angles = rotation(net, *inverse_frequencies(config))
     for i in range(config.n_layers):
         layer(net, Names(i, f"blk.{i}.", ()), config, x, angles)
+    net.begin()
     return net, x
 
 
 def layer(net: Program, names: Names, config: DraftConfig, x: Buffer, angles: Angles) -> None:
     """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both."""
+    net.begin()
     attend = partial(attention, net, names, config, angles)
     feed = partial(gated_feed_forward, net, names, size=config.ffn)
     if config.conv_width:

@@ -30,7 +30,8 @@ def mtp(config: Config, tensors: TargetTensors, *, drafts: bool) -> HeadNetwork:
     Without `drafts`, only keys and values are computed: later tokens need nothing else.
     """
     net, names, given = Program(), Names(0, "", tensors), Buffer("given", (config.width,), kept=True)
-    pair, _ = embedded_pair(net, given, "nextn.embed_tokens.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
+    halves = normed_pair(net, given, "nextn.embed_tokens.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
+    net.do(CopyOp(halves, pair := Buffer("pair", (2 * config.width,))))
     stream = net.product(pair, "nextn.eh_proj.weight", config.width, "mtp projection")
     inputs = BlockInputs(stream, rotation(net, *inverse_frequencies(config)))
     if drafts:
@@ -41,9 +42,7 @@ def mtp(config: Config, tensors: TargetTensors, *, drafts: bool) -> HeadNetwork:
     return HeadNetwork(net, given, given, given)
 
 
-def embedded_pair(net: Program, given: Buffer, table: str, norm: str, given_norm: str) -> tuple[Buffer, Buffer]:
-    """Return ``[rms(embedding(token)); rms(given)]``, and its second half alone."""
+def normed_pair(net: Program, given: Buffer, table: str, norm: str, given_norm: str) -> tuple[Buffer, Buffer]:
+    """Return ``rms(embedding(token))`` and ``rms(given)``."""
     net.do(EmbedOp(table, embedded := Buffer("embedded", given.shape)))
-    halves = net.norm(embedded, norm, out=embedded), net.norm(given, given_norm, kept=True)
-    net.do(CopyOp(halves, pair := Buffer("pair", (2 * given.width,))))
-    return pair, halves[1]
+    return net.norm(embedded, norm, name="left"), net.norm(given, given_norm, name="right", kept=True)

@@ -5,6 +5,7 @@ buffers are read.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import dataclass_transform
@@ -47,6 +48,27 @@ class Op:
         """Yield the buffers that the op reads or writes."""
         for value in vars(self).values():
             yield from (each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, Buffer))
+
+    def __str__(self) -> str:
+        """Return the op as a formula, ``outputs = op(inputs)``, with the names of tensors within their layer."""
+        inputs, outputs = self._terms()
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__.removesuffix("Op")).lower()
+        return f"{', '.join(outputs)} {'+=' if getattr(self, 'add', False) else '='} {kind}({', '.join(inputs)})"
+
+    def _terms(self) -> tuple[list[str], list[str]]:
+        """Return the names of what the op, or the ops that it is made of, reads and writes."""
+        inputs, inner, outputs = list[str](), list[str](), list[str]()
+        for name, value in vars(self).items():
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, Op):
+                    more, made = each._terms()
+                    inputs += [term for term in more if term not in inner]
+                    inner += made
+                elif isinstance(each, Buffer):
+                    (outputs if name in ("out", "outs") else inputs).append(each.name)
+                elif isinstance(each, str) and name != "label":
+                    inputs.append(re.sub(r"^blk\.\d+\.|\.weight$", "", each) or "experts")
+        return inputs, outputs or inner[-1:]
 
 
 class EmbedOp(Op):
@@ -183,12 +205,18 @@ class AddOp(Op):
     x: Buffer
     out: Buffer
 
+    def __str__(self) -> str:
+        return f"{self.out.name} += {self.x.name}"
+
 
 class ScaleOp(Op):
     """``out *= by``, a number or the name of a tensor of one element."""
 
     by: float | str
     out: Buffer
+
+    def __str__(self) -> str:
+        return f"{self.out.name} *= {', '.join(self._terms()[0]) or f'{self.by:.6g}'}"
 
 
 class CopyOp(Op):

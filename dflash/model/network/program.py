@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from dflash.model.network import ops
@@ -39,6 +40,15 @@ class Program:
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
+        self._starts = list[int]()
+
+    def begin(self) -> None:
+        """Begin the next layer, or what follows the last one."""
+        self._starts.append(len(self.ops))
+
+    def parts(self) -> list[list[Op]]:
+        """Return the ops before the first layer, those of each layer, and those after the last one."""
+        return [self.ops[start:stop] for start, stop in pairwise([0, *self._starts, len(self.ops)])]
 
     def do(self, op: Op) -> None:
         """Append an op."""
@@ -51,11 +61,12 @@ class Program:
         *,
         size: int = 0,
         scale: float = 1.0,
+        name: str = "normed",
         kept: bool = False,
         out: Buffer | None = None,
     ) -> Buffer:
         """Append an RMS norm of rows, or of groups of `size` elements."""
-        out = out or Buffer("normed", x.shape, kept)
+        out = out or Buffer(name, x.shape, kept)
         self.do(ops.RmsNormOp(x, gain, size or x.width, scale, out))
         return out
 

@@ -38,17 +38,17 @@ def start(net: Program, config: Config, tensors: TargetTensors, *, kept: bool = 
     stream = Buffer("stream", (config.width,), kept)
     net.do(EmbedOp("token_embd.weight", stream, config.width**0.5 if config.blocks.scaled_embedding else 1.0))
     per_layer = per_layer_embedding(net, config, stream) if config.per_layer else None
-    if all(config.recurrent):
+    if not config.n_rot:
         return BlockInputs(stream, None)
     angles = rotation(net, *model_frequencies(config, tensors), kept=kept)
     window = config.window_rotation
-    of_windows = None if window is None else rotation(net, *inverse_frequencies(window), kept=kept)
+    of_windows = None if window is None else rotation(net, *inverse_frequencies(window), "window_", kept=kept)
     return BlockInputs(stream, angles, of_windows, per_layer)
 
 
-def rotation(net: Program, inv_freq: NDArray[np.float32], gain: float, *, kept: bool = False) -> Angles:
+def rotation(net: Program, inv_freq: NDArray[np.float32], gain: float, prefix: str = "", *, kept: bool = False) -> Angles:
     """Compute cosines and sines of a rotary embedding."""
-    angles = Buffer("cos", inv_freq.shape, kept), Buffer("sin", inv_freq.shape, kept)
+    angles = Buffer(f"{prefix}cos", inv_freq.shape, kept), Buffer(f"{prefix}sin", inv_freq.shape, kept)
     net.do(RotationOp(inv_freq, gain, angles))
     return angles
 
@@ -76,4 +76,5 @@ def blocks(net: Program, config: Config, tensors: TargetTensors, inputs: BlockIn
 
 def last_norm(net: Program, inputs: BlockInputs, gain: str) -> Buffer:
     """Return the residual stream after the last norm."""
+    net.begin()
     return net.norm(inputs.stream, gain, out=Buffer("hidden", inputs.stream.shape, kept=True))

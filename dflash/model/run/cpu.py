@@ -3,7 +3,7 @@
 A new op is registered by ``@bind.register``, from anywhere.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from dflash.kernels import attention, block_attention, block_conv, conv, delta, norm, rope
 from dflash.kernels.arrays import empty
 from dflash.kernels.block_attention import Blocks
-from dflash.kernels.conv.memory import ConvMemory
-from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.embed import embed
 from dflash.kernels.gelu import gelu_gate
 from dflash.kernels.linear import PackedLinear
@@ -26,7 +24,7 @@ from dflash.model.network import ops
 from dflash.model.network.buffers import place
 from dflash.model.network.ops import Buffer, Op
 from dflash.model.network.program import Program
-from dflash.model.state.pools import Pools
+from dflash.model.run.memory import Memory
 from dflash.model.weights import HostTensors, experts_of
 
 Floats = NDArray[np.float32]
@@ -53,29 +51,6 @@ NO_BATCH = Batch(*(np.empty(0, np.int32),) * 2)
 
 Step = Callable[[Batch, int], object]
 """An op bound to its arrays; called with a batch and its number of rows."""
-
-
-class Memory(NamedTuple):
-    """Memory of the layers, by layer: keys and values, state of the convolution and of the delta rule."""
-
-    caches: Mapping[int, tuple[Any, Any]]
-    conv: Mapping[int, ConvMemory]
-    delta: Mapping[int, DeltaMemory]
-
-    @classmethod
-    def of(cls, config: Config, pools: Pools) -> "Memory":
-        """Return the memory of a model."""
-        recurrent = [i for i, each in enumerate(config.recurrent) if each]
-        of_layers = dict(zip(recurrent, pools.conv, strict=True)), dict(zip(recurrent, pools.delta, strict=True))
-        return cls({i: pools.layer_cache(i) for i in config.kv_shapes}, *of_layers)
-
-    @classmethod
-    def of_rings(cls, k: NDArray[Any], v: NDArray[Any]) -> "Memory":
-        """Return the memory of a draft model with these rings (L, ...)."""
-        return cls(dict(enumerate(zip(k, v, strict=True))), {}, {})
-
-
-NO_MEMORY = Memory({}, {}, {})
 
 
 class Host:
@@ -106,6 +81,10 @@ class Host:
         """Return the rows (N, ...) of a buffer."""
         start = self.n_rows * self._starts[buffer]
         return self._arena[start : start + self.n_rows * buffer.width].reshape(self.n_rows, *buffer.shape)
+
+    def native(self, *names: str) -> bool:
+        """Return whether the kernels read the types of some matrices."""
+        return all(self.weights.matrix(name).native for name in names)
 
     def gain(self, op: ops.RmsNormOp) -> Floats:
         """Return the gain of a norm."""
@@ -139,6 +118,12 @@ class Host:
         factors = None if op.factors is None else self.weights.vector(op.factors)
         about: dict[str, Any] = {"router_x": self[op.router_x], "factors": factors, "gelu": op.gelu}
         return Moe(self[op.x], weights, self[op.out], self._moe_scratch[0], **about)
+
+
+class HeadOp(Op):
+    """A multiply with the output of a program."""
+
+    product: PackedLinear
 
 
 @singledispatch
@@ -183,6 +168,11 @@ def _(op: ops.RmsNormOp, host: Host) -> Step:
 def _(op: ops.LinearOp | ops.GatedLinearOp, host: Host) -> Step:
     product = host.product(op)
     return lambda _, n: product(n)
+
+
+@bind.register
+def _(op: HeadOp, host: Host) -> Step:  # noqa: ARG001
+    return lambda _, n: op.product(n)
 
 
 @bind.register

@@ -1,6 +1,6 @@
 """Programs of few rows on the CPU: ops joined to few parallel launches, with the bits of one op after another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, singledispatch
 from itertools import groupby
 
@@ -13,7 +13,7 @@ from dflash.kernels.linear import PackedLinear
 from dflash.model.network import ops
 from dflash.model.network.ops import Op
 from dflash.model.network.program import Program
-from dflash.model.run.cpu import Batch, Host, Step, bind
+from dflash.model.run.cpu import Batch, HeadOp, Host, Step, bind
 
 Floats = NDArray[np.float32]
 Join = Callable[[Joined], None]
@@ -31,7 +31,7 @@ class HostPass:
     """
 
     def __init__(self, program: Program, host: Host, head: PackedLinear | None = None) -> None:
-        self._host, self._head = host, head
+        self._host, self._head = host, [] if head is None else [HeadOp(head)]
         self._steps = [(op, self._bound(op)) for op in program.ops]
         self._planned: dict[tuple[tuple[int, ...], bool], list[Step]] = {}
         self._captured: dict[int, Floats] = {}
@@ -64,21 +64,34 @@ class HostPass:
         return capture
 
     def _plan(self, capture: tuple[int, ...], divided: bool) -> list[Step]:
-        """Return the steps of few rows: a launch of neighbouring ops if a multiply is among them, else the ops."""
-        parts: list[tuple[Step, Join | None]] = []
-        for op, step in self._steps:
-            if _runs(op, capture):
-                parts.append((step, None if divided and isinstance(op, ops.AttendOp) else join(op, self._host)))
-        if (head := self._head) is not None:
-            parts.append((lambda _, n: head(n), _product(head)))
-        steps = list[Step]()
-        for joins, group in groupby(parts, lambda part: part[1] is not None):
-            of_group, launch = list(group), Joined(self._host.eps)
-            for _, add in of_group if joins else ():
-                assert add is not None
-                add(launch)
-            steps += [partial(_launch, launch)] if launch.multiplies else [step for step, _ in of_group]
+        """Return the steps of few rows."""
+        bound, steps = dict(self._steps), list[Step]()
+        program = [op for op, _ in self._steps if _runs(op, capture)]
+        for joins, group in groups([*program, *self._head], self._host, divided=divided):
+            if joins:
+                launch = Joined(self._host.eps)
+                for op in group:
+                    add = join(op, self._host)
+                    assert add is not None, "the group joins"
+                    add(launch)
+                steps.append(partial(_launch, launch))
+            else:
+                steps += [bound.get(op) or bind(op, self._host) for op in group]
         return steps
+
+
+def groups(program: Sequence[Op], host: Host, *, divided: bool) -> Iterator[tuple[bool, list[Op]]]:
+    """Yield neighbouring ops, and whether they are one launch: those that can join if a multiply is among them.
+
+    divided: threads share the pages of a KV head, which takes launches of its own.
+    """
+
+    def joins(op: Op) -> bool:
+        return join(op, host) is not None and not (divided and isinstance(op, ops.AttendOp))
+
+    for together, each in groupby(program, joins):
+        group = list(each)
+        yield together and any(isinstance(op, ops.LinearOp | ops.GatedLinearOp | HeadOp) for op in group), group
 
 
 def _runs(op: Op, capture: tuple[int, ...]) -> bool:
@@ -96,24 +109,29 @@ def join(op: Op, host: Host) -> Join | None:  # noqa: ARG001
 
 
 @join.register
-def _(op: ops.LinearOp | ops.GatedLinearOp, host: Host) -> Join | None:
-    return _product(host.product(op))
+def _(op: ops.LinearOp, host: Host) -> Join | None:
+    return (lambda launch: launch.linear(host.product(op))) if host.native(*op.weights) else None
 
 
-def _product(product: PackedLinear) -> Join | None:
-    return partial(Joined.linear, product=product) if product.native else None
+@join.register
+def _(op: ops.GatedLinearOp, host: Host) -> Join | None:
+    return (lambda launch: launch.linear(host.product(op))) if host.native(op.gate, op.up) else None
+
+
+@join.register
+def _(op: HeadOp, host: Host) -> Join | None:  # noqa: ARG001
+    return (lambda launch: launch.linear(op.product)) if op.product.native else None
 
 
 @join.register
 def _(op: ops.EmbedOp, host: Host) -> Join | None:
-    table = host.weights.matrix(op.table)
-    return (lambda launch: launch.embed(table, host[op.out])) if table.native and op.scale == 1 else None
+    joins = host.native(op.table) and op.scale == 1
+    return (lambda launch: launch.embed(host.weights.matrix(op.table), host[op.out])) if joins else None
 
 
 @join.register
 def _(op: ops.RotationOp, host: Host) -> Join | None:
-    cos, sin = (host[out] for out in op.outs)
-    return (lambda launch: launch.angles(op.inv_freq, cos, sin)) if op.gain == 1 else None
+    return (lambda launch: launch.angles(op.inv_freq, *(host[out] for out in op.outs))) if op.gain == 1 else None
 
 
 @join.register
@@ -129,26 +147,40 @@ def _(op: ops.GatedNormOp, host: Host) -> Join:
 
 @join.register
 def _(op: ops.ConvOp, host: Host) -> Join:
-    taps, memory = conv.taps(host.weights.vector(op.taps)), host.memory.conv[op.layer]
-    return lambda launch: launch.causal_conv(host[op.x], taps, memory, host[op.out])
+    def add(launch: Joined) -> None:
+        taps = conv.taps(host.weights.vector(op.taps))
+        launch.causal_conv(host[op.x], taps, host.memory.conv[op.layer], host[op.out])
+
+    return add
 
 
 @join.register
 def _(op: ops.DeltaOp, host: Host) -> Join:
-    arrays = host[op.x], host[op.alpha], host[op.beta], host.weights.vector(op.ssm_a), host.weights.vector(op.dt_bias)
-    return lambda launch: launch.gated_delta(*arrays, host.memory.delta[op.layer], host[op.out])
+    def add(launch: Joined) -> None:
+        decay = host.weights.vector(op.ssm_a), host.weights.vector(op.dt_bias)
+        projected = host[op.x], host[op.alpha], host[op.beta]
+        launch.gated_delta(*projected, *decay, host.memory.delta[op.layer], host[op.out])
+
+    return add
 
 
 @join.register
 def _(op: ops.RotateOp, host: Host) -> Join | None:
-    if op.key is None or op.value is None:
+    if (key := op.key) is None or (value := op.value) is None:
         return None
-    projected, (k, v) = (host[op.query], host[op.key], host[op.value]), host.memory.caches[op.layer]
-    tables = host[op.angles[0]], host[op.angles[1]]
-    return lambda launch: launch.rotate(*projected, host.head_weights(op), tables, q=host[op.out], k=k, v=v)
+
+    def add(launch: Joined) -> None:
+        (k, v), tables = host.memory.caches[op.layer], (host[op.angles[0]], host[op.angles[1]])
+        projected = host[op.query], host[key], host[value]
+        launch.rotate(*projected, host.head_weights(op), tables, q=host[op.out], k=k, v=v)
+
+    return add
 
 
 @join.register
 def _(op: ops.AttendOp, host: Host) -> Join | None:
-    (k, v), gate = host.memory.caches[op.layer], None if op.gate is None else host[op.gate]
-    return None if op.window else (lambda launch: launch.attend(host[op.query], k, v, out=host[op.out], gate=gate))
+    def add(launch: Joined) -> None:
+        (k, v), gate = host.memory.caches[op.layer], None if op.gate is None else host[op.gate]
+        launch.attend(host[op.query], k, v, out=host[op.out], gate=gate)
+
+    return None if op.window else add

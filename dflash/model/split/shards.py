@@ -5,6 +5,7 @@ has some key heads with their value heads, some KV heads with their query heads,
 the residual stream's columns. Activations that a matrix multiplies with are gathered from all devices before.
 """
 
+import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -133,8 +134,7 @@ class ShardWeights:
     """
 
     def __init__(self, whole: Weights, config: Config, shard: Shard) -> None:
-        self._whole, self._config, self._shard = whole, config, shard
-        self._recurrent: bool | None = None
+        self._whole, self._config, self._shard, self._prefix = whole, config, shard, ""
 
     @property
     def metadata(self) -> Mapping[str, Value]:
@@ -144,7 +144,7 @@ class ShardWeights:
     def block(self, i: int) -> "ShardWeights":
         """Return the weights of block i, named without ``blk.i.``."""
         weights = copy(self)
-        weights._whole, weights._recurrent = self._whole.block(i), self._config.recurrent[i]
+        weights._whole, weights._prefix = self._whole.block(i), f"blk.{i}."
         return weights
 
     def __contains__(self, name: str) -> bool:
@@ -167,9 +167,11 @@ class ShardWeights:
         return np.concatenate([values[part] for part in rows]) if rows else values
 
     def _rows(self, name: str) -> list[slice]:
-        if self._recurrent is None:
+        of_block = re.fullmatch(r"blk\.(\d+)\.(.*)", self._prefix + name)
+        if of_block is None:
             return []
-        return own_rows(self._config, self._shard, name, recurrent=self._recurrent)
+        recurrent = self._config.recurrent[int(of_block[1])]
+        return own_rows(self._config, self._shard, of_block[2], recurrent=recurrent)
 
 
 def _some(matrix: Matrix, rows: list[slice]) -> Matrix:

@@ -8,32 +8,32 @@ import numpy as np
 
 from dflash.kernels.attention.cuda import Workspace
 from dflash.kernels.block_attention.cuda import DeviceBlocks
-from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.norm.cuda import RmsNorm
-from dflash.kernels.norm.split import carried, sums
+from dflash.kernels.norm.split import SplitNorm, carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
-from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
 from dflash.kernels.sample.cuda_layout import ROW_PARAMS
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, BuildTree, draft_arrays
-from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftLayerNorms, Layer, Norm, launched, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import mask_all
+from dflash.model.cuda.ops import Norm, Ops
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
 from dflash.model.draft.state import DraftState
 from dflash.model.draft.vocabulary import Vocabulary
-from dflash.model.rope import inverse_frequencies
+from dflash.model.network.draft import draft
+from dflash.model.run.cuda import Device, DraftBatch, Launches, Step, steps_of
+from dflash.model.run.memory import Memory
 
 
 class BlockGraphKey(NamedTuple):
@@ -94,20 +94,22 @@ class DraftBlock:
         self.arrays = a = DeviceArrays(**shapes)
         s = _space(config, n)
         self._logits = s.logits = scratch.alloc(n, len(vocabulary))
-        self._embed = Embed(a.tokens, tables[0], s.stream, scale=config.embed_scale)
-        inv_freq, gain = inverse_frequencies(config)
-        self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
         blocks = DeviceBlocks(a.counts, a.row_starts, a.slot, a.seen, a.length)
         # keys and values of row i of the batch are written at place i of a single page
         own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.row_starts)
-        where = DraftBatch(rings, blocks, own, Workspace(scratch.alloc))
+        where = DraftBatch(config.block, blocks, own, s.k, s.v, Workspace(scratch.alloc))
         gain, eps = weights.vector("output_norm.weight"), config.norm_eps
-        last: Norm = RmsNorm(s.stream, gain, eps, half=s.wanted) if config.conv_width else split_norm(s, gain, eps, s.wanted)
-        parts = [DraftLayerContext(weights, config, s, where, i) for i in range(config.n_layers)]
-        norms = [DraftLayerNorms.of(of_layer) for of_layer in parts]
-        behind = [*(norm.attention for norm in norms[1:]), last]
-        self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
-        self._norm = launched(last)
+        last: Norm = (
+            RmsNorm(s.stream, gain, eps, half=s.wanted)
+            if config.conv_width
+            else SplitNorm(s.stream, gain, eps, half=s.wanted, squares=s.squares)
+        )
+        batch = SimpleNamespace(tokens=a.tokens, position=a.position, max_sequences=n_texts, max_rows=n)
+        ops, shared = Ops(None, batch, prefill=False, empty=scratch.alloc), {"token_embd.weight": tables[0]}
+        on = Device(ops, weights, s, Memory.of_rings(rings.k, rings.v), eps=eps, shared=shared, draft=where)
+        start, layers, _ = Launches.of(draft(config)[0], on, last=last)
+        own_norm: list[Step] = [last] if isinstance(last, RmsNorm) else []
+        self._network: list[Step] = [*steps_of([*start, *(made for layer in layers for made in layer)]), *own_norm]
 
         def head(of: Vocabulary, columns: Sequence[slice]) -> DecodeLinear:
             rows, outs = [tables[1].rows(part) for part in of.parts], [s.logits[:, part] for part in columns]
@@ -218,12 +220,8 @@ class DraftBlock:
         if size.draft_vocab is not None:
             head = self._common[size.draft_vocab]
             mask_all(self._logits[:n])
-        self._embed(n)
-        self._angles(n)
-        for layer in self._layers:
-            layer(n, size.texts)
-        if self._norm:
-            self._norm(n)
+        for step in self._network:
+            step(n)
         head(n)
         if self._cap:
             self._cap(n)
@@ -249,9 +247,9 @@ class DraftBlock:
 
 
 def _space(config: DraftConfig, n: int) -> SimpleNamespace:
-    """Allocate the arrays between launches; inputs of multiplies are float16. A sublayer reads `x` and writes `out`."""
+    """Allocate the arrays of buffers, by name; inputs of multiplies are float16."""
     query, row = config.heads * config.head_size, config.kv_heads * config.head_size
-    singles = {"stream": config.width, "query": query, "key": row, "value": row}
+    singles = {"stream": config.width, "attn_q": query, "attn_k": row, "attn_v": row}
     singles |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
     halves = {"normed": config.width, "attended": query, "inner": config.ffn, "wanted": config.width}
     if config.conv_width:
@@ -267,5 +265,7 @@ def _space(config: DraftConfig, n: int) -> SimpleNamespace:
             setattr(s, name, device.empty(n, width, dtype=kind))
     s.k, s.v = (device.empty(1, PAGE, config.kv_heads, config.head_size, dtype=np.float16) for _ in range(2))
     s.rotated = device.empty(n, config.heads, config.head_size, dtype=np.float16)
-    s.x, s.out = (s.mixed, s.product) if config.conv_width else (s.normed, s.stream)
+    if config.conv_width:
+        s.attn_output = s.ffn_down = s.product
+        s.attn_conv_proj = s.ffn_conv_proj = s.change
     return s

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,12 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
 from dflash.kernels.sample.cuda_layout import ROW_PARAMS
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, draft_arrays
-from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.heads.reading import BlockContext, HeadBlock
 from dflash.model.cuda.mask_logits import mask_all
 from dflash.model.cuda.ops import Op
-from dflash.model.cuda.scratch_arena import ScratchArena
-from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
 from dflash.model.draft.vocabulary import Vocabulary
-from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 
 MOST = 8
@@ -35,35 +32,6 @@ MOST = 8
 _IN_FLIGHT = 64
 """Uploads in flight. A chunk of prompts takes a pass for each 64 tokens, launched while the target still prefills the chunk:
 with few buffers the host would wait for the target, and the target for the host."""
-
-
-class Reading(Protocol):
-    """Launches that read tokens together with the hidden states of the positions before them.
-
-    stream: float32 (N, D); output of the block, before the last norm.
-    """
-
-    stream: GpuArray
-
-    def __call__(self, n: int) -> None:
-        """Launch for `n` rows."""
-
-
-class BlockContext(NamedTuple):
-    """Parts of a head from which the launches of its block are made.
-
-    weights: weights of the block.
-    config: sizes of the block.
-    embedding: embedding, usually that of the target.
-    pools: keys and values of the block.
-    scratch: memory whose content lasts no longer than a pass.
-    """
-
-    weights: DeviceWeights[Any]
-    config: Config
-    embedding: PackedWeight
-    pools: Pools
-    scratch: ScratchArena
 
 
 class HeadContext(NamedTuple):
@@ -87,7 +55,7 @@ class HeadContext(NamedTuple):
     norm: Any
     known: Vocabulary
     common: Sequence[Vocabulary]
-    reading: Callable[[SimpleNamespace, GpuArray], Reading]
+    reading: Callable[[SimpleNamespace, GpuArray], HeadBlock]
     n_sources: int = 1
     project: Callable[..., Op] | None = None
     normed_output: bool = True
@@ -118,7 +86,7 @@ class _LoopStep(NamedTuple):
     """
 
     picks: tuple[GatherTop1, GatherTop1] | None
-    read: Reading | None
+    read: HeadBlock | None
     norm: RmsNorm
     candidates: tuple[FindCandidates, Largest]
 

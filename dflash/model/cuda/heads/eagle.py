@@ -2,32 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from dflash.kernels.arrays import GpuArray
-from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
-from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.tree.cuda import Features
-from dflash.model.cuda import layers
-from dflash.model.cuda.heads.draft_loop import BlockContext, HeadContext
+from dflash.model.cuda.heads.draft_loop import HeadContext
+from dflash.model.cuda.heads.reading import BlockContext, HeadBlock
 from dflash.model.cuda.heads.recurrent_head import DeviceRecurrentHead
 from dflash.model.cuda.model import DeviceModel
-from dflash.model.cuda.ops import Op, Ops
+from dflash.model.cuda.ops import Op
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.cuda.workspace import workspace
 from dflash.model.draft.files.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.eagle.config import EagleConfig
-from dflash.model.rope import inverse_frequencies
+from dflash.model.eagle.network import eagle
 from dflash.model.state.sequence_state import State
 
 
@@ -70,52 +66,6 @@ class EagleFeatures:
             launch(n)
 
 
-class EagleReading:
-    """Reads tokens together with hidden states of the positions before them; see `EagleHead` for the formula.
-
-    config: configuration of the head.
-    batch, hidden, stream: see `HeadContext` and `Reading`.
-    """
-
-    def __init__(self, context: BlockContext, config: EagleConfig, batch: SimpleNamespace, hidden: GpuArray) -> None:
-        weights, block, embedding, pools, scratch = context
-        n, eps = batch.max_rows, config.norm_eps
-        space = workspace(block, n, pools.kv)
-        embedded = device.empty(n, config.width)
-        left_half, right_half = (device.empty(n, config.width, dtype=np.float16) for _ in range(2))
-        ops = Ops(block, batch, prefill=False, empty=scratch.fork().alloc)
-        inv_freq, gain = inverse_frequencies(block)
-        names, outs = [f"attn_{part}.weight" for part in "qkv"], [space.query, space.key, space.value]
-        left, right = zip(*(weights.columns(name, 2) for name in names), strict=True)
-        of_embedding, of_hidden = DecodeLinear(left_half, left, outs), DecodeLinear(right_half, right, outs, add=True)
-
-        def project(n: int) -> None:
-            of_embedding(n)
-            of_hidden(n)
-
-        parts = layers.LayerContext(weights, block, space, ops)
-        norms = layers.LayerNorms(None, ops.norm(space, weights.vector("ffn_norm.weight"), eps, first=False))
-        mixer = layers.FullAttention(parts, (pools.k[0], pools.v[0]), norms, project)
-        full = {"full": space.stream} if config.normed_residual else {}
-        self._launches: list[Op] = [
-            Embed(batch.tokens, embedding, embedded),
-            RmsNorm(embedded, weights.vector("attn_norm.weight"), eps, half=left_half),
-            RmsNorm(hidden, weights.vector("hidden_norm.weight"), eps, half=right_half, **full),
-            Angles(batch.position, device.array(inv_freq), space.cos, space.sin, gain=gain),
-            layers.Block(parts, mixer, norms),
-        ]
-        if not config.normed_residual:
-            address, every = np.array([hidden.data.ptr], np.uint64), np.arange(n, dtype=np.int32)
-            copy = Features(device.array(address), batch.counts, device.array(every), config.width, space.stream)
-            self._launches.insert(0, copy)
-        self.stream = space.stream
-
-    def __call__(self, n: int) -> None:
-        """Launch for `n` rows."""
-        for launch in self._launches:
-            launch(n)
-
-
 class DeviceEagleHead(DeviceRecurrentHead):
     """EAGLE-3 head on the GPU of its target; see `EagleHead`.
 
@@ -141,11 +91,9 @@ class DeviceEagleHead(DeviceRecurrentHead):
                 own.matrix(name) if source.has(name) else model.weights.matrix(shared)
                 for name, shared in (("token_embd.weight", "token_embd.weight"), ("output.weight", output))
             )
-            parts, n = (
-                BlockContext(own.block(0), block, embedding, self.pools, model.scratch()),
-                len(config.target_layer_ids),
-            )
-            project, reading = partial(EagleFeatures, own, config), partial(EagleReading, parts, config)
+            parts = BlockContext(own, block, embedding, self.pools, model.scratch())
+            project, n = partial(EagleFeatures, own, config), len(config.target_layer_ids)
+            reading = partial(HeadBlock, parts, eagle(config, block, drafts=True), "token_embd.weight")
             about: dict[str, Any] = {"n_sources": n, "project": project, "normed_output": config.normed_output}
             norm = own.vector("output_norm.weight")
             self.bind(HeadContext(parts, head, norm, known, common, reading, **about))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from dflash.kernels.arrays import GpuArray
 from dflash.kernels.attention import cuda as attention
+from dflash.kernels.delta.cuda import Inputs, MixerWeights
 from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
 from dflash.kernels.exchange.flags_in_data import DataLinks
 from dflash.kernels.exchange.signals import PeerLinks
@@ -17,7 +18,6 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Norm, Op, Ops
-from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import SINGLE
 from dflash.model.split.shards import Columns, Shard, value_groups
 
@@ -147,13 +147,10 @@ class ShardOps(Ops):
         launch = self._launch(reads[0], weights, outs, gated=True, gelu=gelu, **carried(before=before), **link)
         return self._gathered("inner", launch, link)
 
-    def delta(
-        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[GpuArray, GpuArray], eps: float, **settings: Any
-    ) -> Op:
+    def delta(self, inputs: Inputs, weights: MixerWeights, memory: tuple[GpuArray, GpuArray], **settings: Any) -> Op:
         """Return a launch for the GPU's heads; see `Ops.delta`."""
-        own = SimpleNamespace(**{**vars(space), "heads": space.own.heads})
         link = self._link("heads")
-        launch = super().delta(own, weights, memory, eps, **settings, **link)
+        launch = super().delta(inputs._replace(out=self._space.own.heads), weights, memory, **settings, **link)
         self._heads = None  # other GPUs may write them before this one's experts would clear them
         return self._gathered("heads", launch, link)
 

@@ -67,11 +67,6 @@ class Source:
         """Return True if the file holds the tensor."""
         return name in self._entries
 
-    def block(self, i: int) -> "Source":
-        """Return the tensors of layer i, named without ``blk.i.``."""
-        prefix = f"blk.{i}."
-        return Source({name.removeprefix(prefix): e for name, e in self._entries.items() if name.startswith(prefix)})
-
     def entry(self, name: str) -> Entry:
         """Return a tensor as it is in the file."""
         return self._entries[name]
