@@ -23,6 +23,10 @@ def getDeviceProperties(number):
     return about | {"name": b"emulated GPU"}
 
 
+def deviceGetPCIBusId(number):
+    return f"0000:{number:02X}:00.0"
+
+
 def driverGetVersion():
     return 13000
 
