@@ -37,13 +37,9 @@ _FEW = 8
 class HeadRequest(NamedTuple):
     """Request for candidates of one sequence.
 
-    state: state of the sequence in the head.
     tokens: int32 (m,); unread tokens, up to the last token of the sequence; at least one.
     features: float32 (m, F); the target's features at the position before each token, see `RecurrentHead.features_of`.
-    n_draft: tokens to draft.
-    params: sampling parameters of the target.
     position: position of the first draft token in the sequence.
-    n_candidates: candidates of each position.
     draft_vocab: index of a smaller draft vocabulary; see `dflash.model.draft.request.DraftRequest`.
     """
 
@@ -64,13 +60,7 @@ class RecurrentHead:
     draft tokens are removed after each proposal, so that the cache holds only positions made from the target's features.
 
     model: the target, whose threads the head shares.
-    config: sizes of the block.
-    tensors: weights of the networks.
-    output: LM head.
     networks: network that drafts, and network that only appends keys and values.
-    known: draft vocabulary.
-    pools: keys and values of the block.
-    n_features: elements of the features of a position.
     target_layer_ids: layers of the target whose outputs must be captured.
     draft_vocabs: empty: only a head on a GPU has smaller draft vocabularies.
     """
@@ -142,9 +132,7 @@ class RecurrentHead:
 
         Each further position is drafted from the first candidate of the position before.
 
-        requests: requests with different states.
         Returns: `n_draft` positions of `n_candidates` for each request.
-        Raises PoolExhausted if there are not enough pages for the unread tokens or for the draft tokens.
         """
         requests = [self._shortened(request) for request in requests]
         states = [request.state for request in requests]

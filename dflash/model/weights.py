@@ -36,14 +36,7 @@ class TargetTensors(HostTensors, Protocol):
 
 
 class Weights:
-    """Tensors of a checked file, or of one of its blocks.
-
-    file: open; its mapping stays valid as long as a weight is in use.
-    config: configuration of the same file.
-    trunk: false for a file that holds only the MTP block.
-    Raises FormatError if a tensor is missing or has a wrong shape.
-    unused: tensors of the file that the model does not need.
-    """
+    """Tensors of a checked file, or of one of its blocks. trunk: false for a file that holds only the MTP block."""
 
     def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:
         known = match_tensors(config, file.tensors, trunk=trunk).known

@@ -53,8 +53,6 @@ class DeviceWeights(Generic[H]):
         """Return matrices of one width stacked by type, the rows of one after those of the other.
 
         Call this before any of the matrices is requested by itself.
-
-        Returns: for each type, all its matrices as one matrix, and their names from the top.
         """
         of_type: dict[str, list[Matrix]] = {}
         called: dict[str, list[str]] = {}

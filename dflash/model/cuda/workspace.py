@@ -24,7 +24,6 @@ Arrays = dict[str, tuple[np.dtype, int]]
 def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
     """Make the arrays of a pass of up to `n_rows` rows.
 
-    config: sizes of the model.
     kv: type of the KV cache; rotated queries are float32 for ``"f32"``, else bits of float16.
     Returns: arrays by the names of buffers (`dflash.model.network`): ``stream`` float32 (N, D); ``normed`` float16 (N, D),
         the input of a mixer or feed forward; ``squares`` float32 (N, S), the sums of a `SplitNorm`. ``hidden`` and

@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 def load_eagle(
     model: "Model | DeviceModel", name: str | os.PathLike[str], *, draft_vocab: int | None = None
 ) -> "EagleHead | DeviceEagleHead":
-    """Load the EAGLE-3 head of a model.
-
-    model: the target, whose embedding the head uses unless it has its own.
-    name: a folder with ``config.json`` and safetensors files, or a file in it; or ``hf:org/repo``.
-    draft_vocab: see `dflash.model.draft.load_draft`.
-    Returns: the head, on the device of the target.
-    Raises NotFound, DownloadError, FormatError if there is no such head, or it is damaged.
-    Raises Unsupported if it is for another model, or dflash does not run it.
-    Raises RequestError if the target has fewer than `draft_vocab` tokens.
-    Raises OutOfMemory if there is too little memory.
-    """
+    """Load the EAGLE-3 head of a model. model: the target, whose embedding the head uses unless it has its own."""
     if os.fspath(name) in (AUTO, AT_HAND):
         raise NotFound("draft auto: only block drafts are found by themselves; name the folder of the EAGLE-3 head")
     path = resolve(name, folders=True)

@@ -62,7 +62,6 @@ class ContextNetwork(NamedTuple):
     """The network that makes keys and values of every layer from features of the target.
 
     features: input (F * D,): features of the target layers side by side.
-    made: outputs: keys and values of each layer.
     """
 
     program: Program

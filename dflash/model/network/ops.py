@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 class Buffer:
     """Rows between ops.
 
-    name: for people; several buffers may have one name.
-    shape: shape of a row.
     kept: whether the rows are an input or an output of the program; others are valid from their first to their last op.
     """
 
@@ -186,7 +184,6 @@ class HeadGateOp(Op):
 class ExpertsOp(Op):
     """The experts of a block, whose tensors begin with `prefix`; see `dflash.kernels.moe`.
 
-    router_x: input of the router.
     factors: factors of the shares of experts, or None.
     """
 

@@ -33,10 +33,7 @@ class Names(NamedTuple):
 
 
 class Program:
-    """Ops over named buffers.
-
-    ops: in order.
-    """
+    """Ops over named buffers."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []

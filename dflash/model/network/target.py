@@ -15,10 +15,7 @@ from dflash.model.weights import TargetTensors
 
 
 class Network(NamedTuple):
-    """A program with its inputs and its output.
-
-    hidden: output of the last norm, which the LM head reads.
-    """
+    """A program with its inputs and its output."""
 
     program: Program
     inputs: BlockInputs

@@ -54,13 +54,7 @@ Step = Callable[[Batch, int], object]
 
 
 class Host:
-    """Arrays, weights and memory that the ops of a program are bound to.
-
-    weights: tensors by the names of the program.
-    n_rows: most rows of a run.
-    eps: added to the mean of the squares by all norms.
-    experts: sizes of the experts, in a model that has some.
-    """
+    """Arrays, weights and memory that the ops of a program are bound to."""
 
     def __init__(
         self,

@@ -51,11 +51,8 @@ _TILED = 256
 class DraftBatch(NamedTuple):
     """Layout of the rows of a draft model's blocks.
 
-    each: rows of a block.
     blocks: blocks and the range of context positions that each sees.
     own: layout by which the blocks' own keys and values are written; see `rows_of`.
-    k, v: pages for these.
-    workspace: scratch memory of attention.
     """
 
     each: int
@@ -69,16 +66,10 @@ class DraftBatch(NamedTuple):
 class Device:
     """Arrays, weights and memory that the ops of a pass are bound to.
 
-    make: makes the launches of a decode or of a prefill pass.
     weights, tables: weights of the layers, and those that belong to no layer.
     space: arrays of the pass by the names of buffers; see `workspace`.
-    memory: keys, values and recurrent state of the layers.
     config: sizes of a target model; None in a draft model.
-    shared: matrices from elsewhere, by name.
-    draft: layout of a draft model's rows.
-    norms: norms of the residual stream, by their output.
     halves: buffers that multiplies read, as float16.
-    stream: the residual stream of the layers.
     """
 
     def __init__(
@@ -176,10 +167,7 @@ class Launches(NamedTuple):
 
     @classmethod
     def of(cls, program: Program, on: Device, layers: range | None = None, *, last: Norm | None = None) -> "Launches":
-        """Bind a program, or the part of it that runs some of its layers.
-
-        last: norm of the residual stream that follows the program.
-        """
+        """Bind a program, or the part of it that runs some of its layers."""
         start, *every, end = ([op for op in fused(part) if not isinstance(op, ops.CaptureOp)] for part in program.parts())
         layers = range(len(every)) if layers is None else layers
         on.stream = next(op.x for op in every[0] if isinstance(op, ops.RmsNormOp))

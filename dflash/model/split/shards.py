@@ -43,10 +43,7 @@ class Columns(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One of the devices of a tensor split.
-
-    rank, of: number of the device, and number of all devices.
-    """
+    """One of the devices of a tensor split."""
 
     rank: int
     of: int
@@ -63,10 +60,7 @@ class Shard(NamedTuple):
 
 
 def shard_config(config: Config, shards: int) -> Config:
-    """Return the sizes of one device: its heads, and its part of the feed forward.
-
-    Raises Unsupported if the number of devices does not divide the heads or the tiles of the model.
-    """
+    """Return the sizes of one device: its heads, and its part of the feed forward."""
     sizes = {
         "KV heads": config.kv_heads,
         "key heads of linear attention": config.delta_key_heads,
@@ -94,13 +88,7 @@ def value_groups(config: Config) -> int:
 
 
 def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> list[slice]:
-    """Return the rows of a block's tensor that a device has, in the order in which it stores them.
-
-    config: sizes of the whole model.
-    name: name of the tensor without ``blk.i.``.
-    recurrent: whether the block is linear attention.
-    Returns: empty for a tensor that every device has as a whole: norms and experts.
-    """
+    """Return the rows of a block's tensor that a device has, in the order in which it stores them."""
     groups = value_groups(config) if recurrent else 1
     keys, values = config.delta_key_heads * config.delta_size, config.delta_value_heads * config.delta_size
     stem = name.removesuffix(".weight").removesuffix(".bias")
@@ -128,10 +116,7 @@ def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> lis
 
 
 class ShardWeights:
-    """The weights of one device, by the names of `Weights`.
-
-    config: sizes of the whole model.
-    """
+    """The weights of one device, by the names of `Weights`."""
 
     def __init__(self, whole: Weights, config: Config, shard: Shard) -> None:
         self._whole, self._config, self._shard, self._prefix = whole, config, shard, ""

@@ -54,17 +54,9 @@ class BlockGraphKey(NamedTuple):
 class DraftBlock:
     """Blocks of several sequences, from their anchors to draft trees.
 
-    tables: embedding and LM head, usually those of the target.
-    vocabulary: draft vocabulary.
-    common: smaller draft vocabularies, from fewer to more tokens.
-    n_texts: most sequences of a pass.
-    min_confidence: see `BlockDraft`.
-    scratch: memory whose content lasts no longer than a pass.
     arrays: inputs of a pass: ``counts`` (2,), ``row_starts`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context
         position; ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``,
         ``tokens``, ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
-    out: draft trees in the layout of `dflash.kernels.tree.cuda`.
-    candidates: launch that finds the candidates of each position.
     reach: int32 (S,) or None; number of draft positions of each sequence; None if there is no limit by confidence.
     """
 

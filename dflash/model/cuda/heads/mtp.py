@@ -22,12 +22,7 @@ from dflash.model.weights import TargetTensors
 class DeviceMtpHead(DeviceRecurrentHead):
     """MTP head on the GPU of its trunk: reads the trunk's tokens, shifted by one, then drafts from its own states.
 
-    model: the trunk.
-    weights: weights of the block.
-    config: configuration of the file that holds the block.
     file: the file that holds the block, if it is not the trunk's; closed with the head.
-    known: draft vocabulary.
-    common: smaller draft vocabularies, from fewer to more tokens.
     """
 
     def __init__(

@@ -21,14 +21,7 @@ from dflash.model.state.pools import Pools
 
 
 class BlockContext(NamedTuple):
-    """Parts of a head from which the launches of its block are made.
-
-    weights: weights of the block.
-    config: sizes of the block.
-    embedding: embedding, usually that of the target.
-    pools: keys and values of the block.
-    scratch: memory whose content lasts no longer than a pass.
-    """
+    """Parts of a head from which the launches of its block are made."""
 
     weights: DeviceWeights[Any]
     config: Config
@@ -40,8 +33,6 @@ class BlockContext(NamedTuple):
 class HeadBlock:
     """Launches that read tokens together with the hidden states of the positions before them: a head without its last norm.
 
-    table: name of the embedding in the network.
-    batch: arrays named like those of a `DeviceBatch`.
     hidden: float32 (N, D); hidden states that are given.
     stream: float32 (N, D); output of the block, before the last norm.
     """

@@ -28,9 +28,7 @@ _ROOMY = 200 << 10
 class ShardPlace(NamedTuple):
     """One GPU of a tensor split.
 
-    config: sizes of the whole model.
     signals, links: counters of exchanges that are launches, and of those inside other launches.
-    spaces: arrays of the pass on each GPU; see `shard_space`.
     """
 
     config: Config
@@ -44,10 +42,6 @@ class ShardNorm(SplitNorm):
     """A `SplitNorm` of whole rows, of which the multiply before it prepares only the GPU's own columns.
 
     spaces: for each GPU ``stream``, ``normed``, ``squares``, and those of its columns as ``own``.
-    rank: number of this GPU.
-    gain, eps: see `SplitNorm`.
-    columns: the GPU's columns.
-    own: norm of the GPU's columns.
     """
 
     def __init__(self, spaces: Sequence[SimpleNamespace], rank: int, gain: GpuArray, eps: float, columns: slice) -> None:
@@ -61,7 +55,6 @@ class Gathered:
     """A launch, and the exchange of its results if that is a launch of its own.
 
     exchange: none if the launch sends its results itself.
-    columns: columns of the residual stream that the launch computes.
     """
 
     def __init__(self, launch: Any, exchange: ColumnExchange | None, columns: slice) -> None:
@@ -78,11 +71,7 @@ class Gathered:
 
 
 class ShardOps(Ops):
-    """Makes the launches of a pass on one GPU of a tensor split.
-
-    part: sizes of the GPU's part.
-    batch, prefill, empty, n_scratch: see `Ops`.
-    """
+    """Makes the launches of a pass on one GPU of a tensor split. batch, prefill, empty, n_scratch: see `Ops`."""
 
     def __init__(
         self,
@@ -176,8 +165,6 @@ class ShardOps(Ops):
     ) -> dict[str, Any]:
         """Return the link of a launch, as keyword argument; none without links.
 
-        *names: arrays of `spaces` of which the launch computes columns.
-        reads: gathered arrays that it reads.
         spaces: arrays on each GPU; by default those of the pass.
         """
         if self.links is None:

@@ -41,10 +41,7 @@ class Source:
 
     @classmethod
     def of_gguf(cls, file: GGUFFile) -> "Source":
-        """Return the tensors of an open GGUF file, which may be closed afterwards.
-
-        Raises FormatError if two tensors have the same canonical name, or the architecture is not a string.
-        """
+        """Return the tensors of an open GGUF file, which may be closed afterwards."""
         fork = Keys(file.metadata, "general").text("architecture", None) in FORKS
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         pairs = [
@@ -55,11 +52,7 @@ class Source:
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Source":
-        """Return the tensors of a folder of safetensors files.
-
-        Raises NotFound, FormatError as raised by `open_folder`. FormatError also if two tensors have the same canonical
-            name.
-        """
+        """Return the tensors of a folder of safetensors files."""
         found = [(name, entry) for file in open_folder(folder) for name, entry in file.tensors.items()]
         return cls(_distinct([(canonical(name, torch=True), entry) for name, entry in found]), offsets=True)
 
