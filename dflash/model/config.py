@@ -23,7 +23,7 @@ from dflash.model.gguf.architectures import ARCHITECTURES, Architecture
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.keys import Keys
 from dflash.model.gguf.part import TensorInfo
-from dflash.model.layered.sizes import LayerSizes, Rotary, layer_sizes
+from dflash.model.layer_sizes import LayerSizes, Rotary, layer_sizes
 
 
 @dataclass(frozen=True, slots=True)

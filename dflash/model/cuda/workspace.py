@@ -13,7 +13,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.kv_types import kv_types
 from dflash.kernels.norm.split import sums
 from dflash.model.config import Config
-from dflash.model.layered.sizes import LayerSizes
+from dflash.model.layer_sizes import LayerSizes
 
 _LINE = 256
 

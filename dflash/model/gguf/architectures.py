@@ -106,7 +106,7 @@ class Architecture(NamedTuple):
     grouped: whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
     outside: tensors outside the blocks besides those of every model.
     optional: tensors that a file may lack, in a block or outside.
-    layered: whether layers differ in heads, window and feed forward, see `dflash.model.layered.sizes`.
+    layered: whether layers differ in heads, window and feed forward, see `dflash.model.layer_sizes`.
     unscaled: whether scores of attention are not divided by the root of the head size, and values are normed like keys.
     gelu: whether the feed forward has GELU in place of SiLU.
     scaled_embedding: whether embeddings are multiplied by the root of their width.

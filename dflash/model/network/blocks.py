@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dflash.model.config import Config
 from dflash.model.gguf.architectures import BIASES
-from dflash.model.layered.sizes import LayerSizes
+from dflash.model.layer_sizes import LayerSizes
 from dflash.model.network import ops
 from dflash.model.network.ops import Angles, Buffer
 from dflash.model.network.program import Names, Program

@@ -1,1 +1,0 @@
-"""Models whose layers differ: sizes of each layer."""
