@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash.cli.model_arguments import add_model, load_settings
 from dflash.cli.terminal import put, size, wrapped
+from dflash.errors import RequestError
 from dflash.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     path = resolve(arguments.model, folders=True)
     if is_draft(path):
+        if arguments.kernels is not None:
+            raise RequestError("--kernels lists the network of a target model, this file is a draft model")
         about = draft_overview(path)
     else:
         with GGUFFile.open(path) as file:
@@ -80,7 +83,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _program(file: "GGUFFile", arguments: argparse.Namespace, settings: "LoadSettings", kind: str) -> list[JsonObject]:
     """Return the ops of the network, and the kernels of each by number of rows."""
-    from dflash.errors import RequestError
     from dflash.model.config import Config
     from dflash.model.loading.target import load_model
     from dflash.model.run.listing import PROMPT, device_listing, host_listing

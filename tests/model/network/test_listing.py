@@ -38,3 +38,8 @@ def test_the_command_prints_rows_with_equal_kernels_together(capsys):
 def test_rows_that_no_pass_has_are_refused(capsys):
     assert main(["info", str(path_of("qwen3-dense-Q4_0")), "--device", "cpu", "--kernels", "0"]) != 0
     assert "--kernels: rows must be 1 to 512, got 0" in capsys.readouterr().err
+
+
+def test_the_network_of_a_draft_model_is_refused(capsys):
+    assert main(["info", "demo-draft", "--kernels"]) != 0
+    assert "this file is a draft model" in capsys.readouterr().err
