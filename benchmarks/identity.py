@@ -13,15 +13,18 @@ Models are the demo of each checkout and the random models of ``tests/data/golde
 """
 
 import argparse
+import functools
 import hashlib
 import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
+from eagle_heads import CASES, TARGET, write_speculators
 from packed_models import unpack_golden_models
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,12 +56,24 @@ MTP = ["mtp", "mtp:3", "mtp-tree:8", "first(lookup, mtp:2)", "adaptive(mtp, look
 DRAFTS = ["dflash", "dflash:3", "dspark:4", "ddtree:22", "ddtree:48", "first(lookup, dflash:8)", "adaptive"]
 OWN_DRAFT = ["draft-model:3", "draft-model, tree of 9", "first(lookup, draft-model)", "adaptive(draft-model, lookup)"]
 """Strategies in which a model is its own draft model."""
+EAGLE = ["eagle3:4", "eagle3-tree:9"]
+"""Strategies of a random head for the model `TARGET`."""
+
+
+@functools.cache
+def head():
+    """Return the folder of a random EAGLE-3 head."""
+    return write_speculators(Path(tempfile.mkdtemp()) / "head", **CASES["llama"])
 
 
 def strategy(name, path):
     """Return what `LM.generate` takes for a name of the lists above."""
     from dflash import Adaptive, Chain, DraftModel, FirstOf, PromptLookup, Strategy, Tree
 
+    if name in EAGLE:
+        from dflash import Eagle3
+
+        return Strategy(Eagle3(str(head())), Chain(4) if name == EAGLE[0] else Tree(9))
     own = {
         "draft-model:3": lambda draft: Strategy(draft, Chain(3)),
         "draft-model, tree of 9": lambda draft: Strategy(draft, Tree(9)),
@@ -88,6 +103,7 @@ def rows(path, device, n, only):
     model = "demo" if path is None else path.stem
     plain = [name for name in PLAIN if name in words()]  # an older checkout may lack some
     names = [*plain, *(MTP if path is None or "mtp" in model else []), *(DRAFTS if path is None else OWN_DRAFT)]
+    names += EAGLE if model == TARGET and "eagle3" in words() else []
     lm, prompts = None, {}
 
     def load():

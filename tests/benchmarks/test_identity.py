@@ -64,5 +64,5 @@ def test_rows_are_compared_by_label(script):
 
 
 def test_every_registered_name_is_compared(script):
-    names = [name for part in ("PLAIN", "MTP", "DRAFTS", "OWN_DRAFT") for name in script[part]]
+    names = [name for part in ("PLAIN", "MTP", "DRAFTS", "OWN_DRAFT", "EAGLE") for name in script[part]]
     assert set(words()) <= {word for name in names for word in words_of(name)}

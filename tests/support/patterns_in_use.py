@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import dflash
@@ -120,9 +120,15 @@ def use_all():
     from dflash.generation.grammar.params import GrammarParams
     from dflash.generation.parsers import OutputFormat
     from dflash.generation.recovery.announcements import PHRASES
+    from dflash.model.config import Config
+    from dflash.model.gguf.file import GGUFFile
+    from dflash.model.loading.hub import resolve
+    from dflash.model.network.ops import Buffer, EmbedOp
+    from dflash.model.split.shards import Shard, ShardWeights
     from dflash.model.text.chat_template import ChatTemplate
     from dflash.model.text.template_guards import limit_widths
     from dflash.model.text.tokenizer import Tokenizer
+    from dflash.model.weights import Weights
 
     tools = [{"type": "function", "function": {"name": "read", "parameters": {"properties": {"path": {"type": "string"}}}}}]
     called = (
@@ -147,6 +153,10 @@ def use_all():
     Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in spaced.items()}).spelled_tokens().marked("<s>")
     PHRASES.announce("I will read the file.")
     limit_widths("")
+    str(EmbedOp("blk.0.token_embd.weight", Buffer("stream", (4,))))
+    with closing(GGUFFile.open(resolve("demo"))) as file:
+        config = Config.from_gguf(file.metadata, file.tensors)
+        ShardWeights(Weights(file, config), config, Shard(0, 2)).matrix("blk.0.attn_norm.weight")
     with suppress(RequestError):
         grammars(GrammarParams(lark="start: nothing"), [([1], False)], demo_tokenizer())
 

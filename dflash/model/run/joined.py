@@ -32,9 +32,9 @@ class HostPass:
 
     def __init__(self, program: Program, host: Host, head: PackedLinear | None = None) -> None:
         self._host, self._head = host, [] if head is None else [HeadOp(head)]
+        self._captured: dict[int, Floats] = {}
         self._steps = [(op, self._bound(op)) for op in program.ops]
         self._planned: dict[tuple[tuple[int, ...], bool], list[Step]] = {}
-        self._captured: dict[int, Floats] = {}
 
     def __call__(self, batch: Batch, n: int, capture: tuple[int, ...] = ()) -> dict[int, Floats]:
         """Run op by op; return copies of the outputs of the layers `capture`."""
@@ -48,18 +48,19 @@ class HostPass:
         return self._run(self._planned[key], batch, n)
 
     def _run(self, steps: Sequence[Step], batch: Batch, n: int) -> dict[int, Floats]:
-        self._captured = {}
         for step in steps:
             step(batch, n)
-        return self._captured
+        found = self._captured.copy()
+        self._captured.clear()
+        return found
 
     def _bound(self, op: Op) -> Step:
         if not isinstance(op, ops.CaptureOp):
             return bind(op, self._host)
-        layer, x = op.layer, self._host[op.x]
+        layer, x, captured = op.layer, self._host[op.x], self._captured  # not `self`: a cycle would keep the weights
 
         def capture(_: Batch, n: int) -> None:
-            self._captured[layer] = x[:n].copy()
+            captured[layer] = x[:n].copy()
 
         return capture
 

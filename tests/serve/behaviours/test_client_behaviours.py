@@ -23,7 +23,7 @@
 | 19 ends of blocks, items and responses | anthropic/test_anthropic_blocks.py::test_the_blocks_of_a_stream, responses/test_format.py::test_events_add_up_to_the_whole |
 | 20 a last turn of the assistant is followed by a new one | test_a_last_turn_of_the_assistant_is_followed_by_a_new_one |
 | 21 switches of thinking | test_switches_of_thinking |
-| 22 whole answers in all APIs | test_chat.py::test_a_chat_completion_has_content_reason_and_usage, anthropic/test_anthropic_sdk.py::test_a_message, responses/test_endpoint.py::test_a_response |
+| 22 whole answers in all APIs | test_chat.py::test_a_chat_completion_has_content_reason_and_usage, anthropic/test_anthropic_sdk.py::test_the_client_library_gets_a_message, responses/test_endpoint.py::test_the_client_library_gets_a_response |
 | 23 the list of models while the engine works; HEAD of unknown paths | test_models_are_listed_while_the_engine_works, test_head_of_an_unknown_path |
 | 24 several user messages in a row | test_users_may_follow_each_other |
 | images are refused clearly, those in results become a note | test_images_are_refused_by_name, test_an_image_in_a_result_becomes_a_note |
