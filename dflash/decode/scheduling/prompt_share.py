@@ -16,10 +16,6 @@ _LEAST = 16
 _FULL = 2048
 """Prompt tokens of a step, beyond which their rate hardly rises."""
 
-_TILE = 2
-"""Chunk alignments in a tile of tokens of a GPU's prompt multiply, 128 tokens. A step has whole tiles: part of one costs as
-much, half a tile of 17 on average."""
-
 _GROWTH = 4
 """Most prompt tokens of a step over those of any measured one."""
 
@@ -46,7 +42,6 @@ class PromptShare:
     def __init__(self, seconds: float, alignment: int) -> None:
         self.seconds = seconds
         self._least = max(_LEAST, alignment)
-        self._tile = _TILE * alignment if alignment > 1 else 1
         self._decode: dict[int, float] = {}  # seconds of steps without prompts, by the bits of the number of sessions
         self._most, self._allowed, self._is_device_free = 0, 1, True
         self._fixed: float | None = None
@@ -56,8 +51,7 @@ class PromptShare:
         """Return the most prompt tokens of a step in which `n_decoding` sessions decode, at most `chunk`."""
         if not n_decoding:
             return chunk
-        allowed = min(chunk, self._wanted(chunk, n_decoding) if self._most else self._least)
-        self._allowed = allowed // self._tile * self._tile or allowed
+        self._allowed = min(chunk, self._wanted(chunk, n_decoding) if self._most else self._least)
         return self._allowed
 
     def _wanted(self, chunk: int, n_decoding: int) -> int:

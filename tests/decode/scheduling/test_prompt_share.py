@@ -50,7 +50,6 @@ def test_a_long_prompt_delays_no_step_beyond_the_limit(costed, alignment):
     assert mixed[0][0] == 16  # nothing is known of the cost of prompts
     assert max(seconds for _, seconds in mixed) <= 0.05
     assert max(n for n, _ in mixed) >= 64  # 68 would take the 40 ms that it aims at
-    assert alignment == 1 or engine.prompt_share.tokens(400, 3) % 16 == 0  # whole tiles of two alignments
     while engine.busy:
         engine.step()
     assert long.output_ids == naive(toy, prompt, Sampling(), 3)
