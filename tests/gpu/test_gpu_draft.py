@@ -231,7 +231,7 @@ def test_a_small_model_drafts_on_the_gpu(model, shape, sampling):
     ids=["first of", "draft on the CPU", "adaptive", "adaptive with MTP"],
 )
 def test_drafters_that_take_turns(model, drafter, sampling):
-    """What was drafted ahead may be of no use in the next step."""
+    """A draft that was launched ahead may not fit the next step."""
     n_accepted = 0
     for prompts in (demo()[1][:1], demo()[1]):
         sessions = written(model, prompts, Strategy(drafter), sampling)
@@ -340,7 +340,7 @@ def test_end_tokens_and_observers(model):
 
 
 def test_rules_and_log_probabilities_see_the_same_text(model):
-    """What must be seen on the host is drafted step by step."""
+    """Drafts that the host must see are made step by step, not ahead."""
     sampling = Sampling(temperature=1.0, presence_penalty=0.5, seed=7, logprobs=2)
     prompts = demo()[1][:2]
     want = tokens(written(model, prompts, Plain(), sampling))

@@ -59,14 +59,14 @@ def span_of(state, tokens):
 
 
 def drafts_of(model, session):
-    """What was drafted, step by step."""
+    """Return the draft of each step."""
     run(model, session)
     return [(step.draft.tokens.tolist(), step.tokens) for step in session.steps if step.tokens]
 
 
 @pytest.mark.parametrize("n", [12, 39])
 def test_a_snapshot_knows_the_prompt(model, n):
-    """What was read by another session is known; without its memory, draft tokens begin a token later and may differ."""
+    """A saved state serves another session; without the drafter's part, drafts begin a token later and may differ."""
     strategy = Strategy(MTP(), Chain(3))
     want = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy))
     reader = Session(prompt(n + 1), max_tokens=1, strategy=strategy)

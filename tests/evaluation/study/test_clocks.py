@@ -1,4 +1,4 @@
-"""What the driver says of a GPU, from a stand-in for its library."""
+"""Clocks, power and temperature of a GPU, read from a stand-in for NVML."""
 
 import ctypes
 

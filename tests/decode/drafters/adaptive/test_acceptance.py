@@ -1,4 +1,4 @@
-"""What is learned of draft tokens whose law is known."""
+"""Acceptance rates learned from draft tokens whose true rates are known."""
 
 from itertools import accumulate
 from operator import mul
@@ -11,7 +11,7 @@ from dflash.decode.drafting.acceptance_rates import AcceptanceRates, ObservedRat
 
 
 def outcomes(rng, given):
-    """Of one draft: 1 up to the first draft token that is wrong."""
+    """Return for each position of a draft 1 if it is accepted, up to the first that is not."""
     return np.minimum.accumulate(rng.random(len(given)) < given).astype(float).tolist()
 
 

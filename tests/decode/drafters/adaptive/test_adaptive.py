@@ -162,7 +162,7 @@ class TimedAhead(Timed, AheadToy):
 
 @dataclass(frozen=True)
 class Foresees(Paced):
-    """As one on a device, which learns a step before how much is wanted."""
+    """A drafter on a device, which gets the size of the next draft one step early."""
 
     followed: list = field(default_factory=list, compare=False)
 
