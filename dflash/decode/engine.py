@@ -7,11 +7,12 @@ from contextlib import closing
 from time import perf_counter
 from typing import NamedTuple
 
+from dflash.decode.drafting.drafter import end_step
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import check, check_queue, readmit, save_prompt_snapshot
-from dflash.decode.scheduling.batch_plan import BatchPart, plan
+from dflash.decode.scheduling.batch_plan import BatchPart, drafter_groups, drafter_states_of, plan
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
@@ -276,6 +277,8 @@ class Engine:
                 self._finish(part, decision, step, n_before, perf_counter() - verified)
             except Exception as error:
                 self._end(part.session, "error", error)
+        if self._overlapped is None:
+            self._end_observing(part.session for part, *_ in launched.rows)
         self._save_states()
         if parts[0].session.is_reread:
             self.model.finish()  # else more pieces would be launched before a request arrives
@@ -363,6 +366,15 @@ class Engine:
         else:
             assert part.session.drafter_state is not None, "the session runs"
             part.session.drafter_state.observe(step, out, [part.start + row for row in step.rows])
+
+    def _end_observing(self, sessions: Iterable[Session]) -> None:
+        """Let drafters finish what they noted of a step, all sessions of one together."""
+        for drafter, group in drafter_groups(sessions).items():
+            try:
+                end_step(drafter, drafter_states_of(group))
+            except Exception as error:
+                for session in group:
+                    self._end(session, "error", error)
 
     def _finish(self, part: BatchPart, decision: Decision, step: Step, n_before: int, commit: float) -> None:
         """Emit the step of a session, hold it back, or end the session with it."""

@@ -1,8 +1,8 @@
 """Heads of one block that draft token after token, each from the hidden state of the one before: MTP and EAGLE-3."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,37 @@ from dflash.model.weights import HostTensors
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Rows = slice | Sequence[int]
 
+F = TypeVar("F")
+"""Features of some positions: an array on the CPU, `FeatureRows` on a GPU."""
 
 _FEW = 8
 """Unread tokens of a sequence that are read in the pass that drafts."""
+
+
+class Unread(NamedTuple, Generic[F]):
+    """Next tokens (m,) of a sequence, with the target's features (m, F) of the positions before them."""
+
+    state: State
+    tokens: Ints
+    features: F
+
+
+def packed(items: Sequence[Unread[F]], rows: int, sequences: int) -> Iterator[list[Unread[F]]]:
+    """Divide tokens among passes of at most `rows` tokens of `sequences` sequences."""
+    part, room = list[Unread[F]](), rows
+    for state, tokens, features in items:
+        start, values = 0, cast(Any, features)
+        while start < len(tokens):
+            some = slice(start, start + room)
+            part.append(Unread(state, tokens[some], values[some]))
+            start, room = some.stop, room - len(part[-1].tokens)
+            if not room or len(part) == sequences:
+                yield part
+                part, room = [], rows
+    if part:
+        yield part
 
 
 class HeadRequest(NamedTuple):
@@ -105,9 +132,24 @@ class RecurrentHead:
         """Concatenate features to one new array (N, F)."""
         return np.concatenate([np.empty((0, self.n_features), np.float32), *parts])
 
-    def extended(self, state: State, unread: Floats, features: Any, rows: slice | Sequence[int]) -> Floats:  # noqa: ARG002
-        """Return the unread features of a sequence with `rows` of `features` appended; valid until the next call."""
-        return self.join([unread, features[rows]])
+    def features_at(self, features: Any, rows: Sequence[Rows], *, prompt: bool) -> list[Floats]:  # noqa: ARG002
+        """Return rows of the target's features for several sequences, valid until the next forward; see `features_of`.
+
+        prompt: True if they are rows of prompts.
+        """
+        return [features[each] for each in rows]
+
+    def copies(self, parts: Sequence[Floats]) -> list[Floats]:
+        """Return copies of features that stay valid."""
+        return [part.copy() for part in parts]
+
+    def to_array(self, features: Floats) -> Floats:
+        """Return features as one array of their own (N, F), from which `from_array` returns them."""
+        return features.copy()
+
+    def from_array(self, array: Floats) -> Floats:
+        """Return features in an array, which must not change."""
+        return array
 
     def record_accepted(self, state: State, features: Any, n_rows: int) -> bool:  # noqa: ARG002
         """Record that `n_rows` rows were accepted; return True if the head has read them already, never on the CPU."""
@@ -118,14 +160,18 @@ class RecurrentHead:
         raise AssertionError("`record_accepted` returned False")
 
     def read(self, state: State, tokens: Ints, features: Floats) -> None:
-        """Read the next tokens (m,) of a sequence with the target's features (m, F) of the positions before them.
+        """Read the next tokens of one sequence; see `read_all`."""
+        self.read_all([Unread(state, tokens, features)])
+
+    def read_all(self, items: Sequence[Unread[Floats]]) -> None:
+        """Read the next tokens of several sequences, packed into as few passes as possible.
 
         Only keys and values are computed: later tokens need nothing else. Raises PoolExhausted if there are not enough pages
         for the tokens.
         """
-        for start in range(0, len(tokens), self.rows):
-            part = slice(start, start + self.rows)
-            self._run([state], [tokens[part]], self._project(features[part]), drafts=False)
+        for part in packed(items, self.rows, len(items)):
+            states, tokens, features = zip(*part, strict=True)
+            self._run(states, tokens, self._project(np.concatenate(features)), drafts=False)
 
     def propose(self, requests: Sequence[HeadRequest]) -> list[Candidates]:
         """Read the unread tokens of some sequences and find candidates for the tokens after them.

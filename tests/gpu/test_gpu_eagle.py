@@ -43,11 +43,10 @@ def captured(n, seed, layers):
     return {layer: device.array(np.repeat(part, 2, axis=0)) for layer, part in zip(layers, parts, strict=True)}
 
 
-def hidden_of(head, state, n, seed):
+def hidden_of(head, n, seed):
     """Hidden states of the first recorded positions, observed in two calls."""
     given, rows = captured(n, seed, head.target_layer_ids), list(range(0, 2 * n, 2))
-    first = head.extended(state, head.join([]), given, rows[: n // 2]) if n > 1 else head.join([])
-    return head.extended(state, first, given, rows[n // 2 :])
+    return head.join(head.features_at(given, [rows[: n // 2], rows[n // 2 :]], prompt=True))
 
 
 @pytest.mark.parametrize(("seed", "name"), list(enumerate(CASES)))
@@ -58,12 +57,12 @@ def test_positions_and_a_chain_as_recorded(model, seed, name, tmp_path):
     text, ids = want["tokens"], known_ids(name)
     for i, logits in zip(range(0, N, 6), want["logits"], strict=True):
         state = head.state()
-        hidden = hidden_of(head, state, i + 1, seed)
+        hidden = hidden_of(head, i + 1, seed)
         (found,) = head.propose([HeadRequest(state, text[1 : i + 2], hidden, 1, SampleParams(), i + 2, 64)])
         check(found, 0, logits, ids)
         state.close()
     state = head.state()
-    hidden = hidden_of(head, state, N, seed)
+    hidden = hidden_of(head, N, seed)
     head.read(state, text[1:N], hidden[: N - 1])
     (found,) = head.propose([HeadRequest(state, text[N:], hidden[N - 1 :], 4, SampleParams(), N + 1, 64)])
     sure = [np.diff(np.sort(row)[-2:])[0] > 0.05 for row in want["chain_logits"]]

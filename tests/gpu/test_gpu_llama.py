@@ -101,7 +101,7 @@ def test_drafts_and_heads(kind, tmp_path):
             state.reserve(len(TOKENS))
             out = model.forward([Span.chain(state, TOKENS, prefill=True, logits=False)], capture=(0,))
             draft.read(drafted, out.captured, slice(0, len(TOKENS)))
-            hidden = head.extended(own, head.join([]), out.hidden, slice(0, len(TOKENS)))
+            hidden = head.features_at(out.hidden, [slice(0, len(TOKENS))], prompt=True)[0]
             found.append(
                 [
                     draft.propose([DraftRequest(drafted, 7, 7, SampleParams(), 8)])[0],

@@ -20,7 +20,7 @@ from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.export import export_draft
 from dflash.model.loading.mtp import load_mtp
-from dflash.model.recurrent_head import HeadRequest
+from dflash.model.recurrent_head import HeadRequest, Unread
 
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 
@@ -85,6 +85,23 @@ def test_company_and_chunks_change_nothing(model, law):
         assert (state.length, states[i].length) == (n + 3, n + 3)
         state.close()
         states[i].close()
+
+
+def test_prompts_of_several_sequences_are_read_in_one_pass(model, monkeypatch):
+    """Keys and values have the bits of prompts that are read alone, in parts of any size."""
+    head, (tokens, hidden) = model.attachments[MTP()], text("cuda")
+    sizes, launched = (20, 1, 47, 33), []
+    monkeypatch.setattr(head._append, "_steps", [launched.append, *head._append._steps])
+    states = [head.state() for _ in sizes]
+    head.read_all([Unread(state, tokens[1 : n + 1], hidden[:n]) for state, n in zip(states, sizes, strict=True)])
+    assert launched == [sum(sizes)]
+    for state, n in zip(states, sizes, strict=True):
+        other = reading(head, n, 7)
+        for pages in (head.pools.k, head.pools.v):
+            got, want = (pages[0].get()[each.pages].reshape(-1, *pages.shape[3:])[:n] for each in (state, other))
+            np.testing.assert_array_equal(got, want)
+        other.close()
+        state.close()
 
 
 @cache

@@ -100,6 +100,24 @@ def test_normed_values_and_layers_without_keys(kinds, width):
         assert np.isnan(numbers(cache)).all()
 
 
+@pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)
+def test_keys_and_values_alone_have_the_bits_of_those_beside_queries(kinds):
+    rows, (heads, kv, width) = batch([(250, 16, "chain"), (7, 9, "prefill")]), (6, 2, 64)
+    for args, bias in (
+        (inputs(rows, heads, kv, width, width, True), None),
+        (inputs(rows, heads, kv, width, width, False), 1),
+    ):
+        whole, own = {}, {}
+        if bias is not None:
+            values = np.random.default_rng(9).standard_normal((heads + 2 * kv) * width, dtype=np.float32)
+            whole, own = {"bias": cupy.asarray(values)}, {"bias": cupy.asarray(values[heads * width :])}
+        _, *want = run(args, rows, heads, kv, width, kinds, **whole)
+        none = np.empty((len(args[0]), 0), np.float32)
+        _, *got = run([none, *args[1:]], rows, 0, kv, width, kinds, **own)
+        for name, a, b in zip(("keys", "values"), got, want, strict=True):
+            assert_same_bits(name, a, b)
+
+
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize(("heads", "kv", "width"), [(9, 3, 64), (12, 2, 128), (6, 2, 256)])
 @pytest.mark.parametrize("kinds", CACHES.values(), ids=CACHES)

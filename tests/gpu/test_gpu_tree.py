@@ -195,6 +195,41 @@ def test_walk(sizes, order):
     assert seen.row_starts[s] == at
 
 
+@pytest.mark.parametrize("sizes", [[4], [4, 1, 7, 2], [4] * 16], ids=str)
+def test_walks_whose_length_is_given(sizes):
+    """So many tokens of a chain are accepted, whatever was sampled; sequences with -1 follow their samples."""
+    s = len(sizes)
+    batch, out = batch_of(sizes, lengths := list(range(10, 10 + s))), cuda.draft_arrays(16)
+    for k, size in enumerate(sizes):
+        n = size - 1
+        put(out, k, (np.arange(3, 3 + n), np.arange(-1, n - 1), np.arange(1, n + 1)))
+    cuda.WriteDraft(out, batch)(range(s))
+    drawn, taken = np.full(64, 4, np.int32), [-1 if k % 3 == 2 else min(k, size - 1) for k, size in enumerate(sizes)]
+    context, position = arrays.DeviceArrays(**cuda.context_shapes()), device.zeros(3, 16, dtype=np.int32)
+    cuda.AcceptPath(batch, cupy.asarray(drawn), context, out, rows=3, position=position)(range(s), taken)
+    tokens, parents, first, at = batch.tokens.get(), batch.parent.get(), np.cumsum([0, *sizes]), 0
+    seen, found = context.download().wait(), out.download().wait()
+    for k, n in enumerate(taken):
+        own = slice(first[k], first[k + 1])
+        path, anchor = reference.walk(tokens[own].tolist(), parents[own].tolist(), drawn[own].tolist(), n)
+        rows = slice(at, at + len(path))
+        assert seen.row[rows].tolist() == [first[k] + row for row in path]
+        assert seen.token[rows].tolist() == [*(int(tokens[own][row]) for row in path[1:]), anchor]
+        assert (found.anchors[k], found.lengths[k]) == (anchor, lengths[k] + len(path))
+        at += len(path)
+
+
+def test_rows_gathered_by_their_addresses():
+    width = 96
+    sources = [cupy.asarray(RNG.standard_normal((n, width)).astype(np.float32)) for n in (5, 9)]
+    where = [(0, 4), (1, 8), (1, 0), (0, 4), (0, 1)]
+    places = [sources[i].data.ptr + sources[i].strides[0] * row for i, row in where]
+    out = cupy.full((7, width), np.nan, np.float32)
+    cuda.GatherRows(cupy.asarray(np.array(places, np.uint64)), width)(out[:5])
+    np.testing.assert_array_equal(out[:5].get(), np.stack([sources[i][row].get() for i, row in where]))
+    assert np.isnan(out[5:].get()).all()
+
+
 def test_features():
     width, n = 96, 11
     sources = [cupy.asarray(1e5 * RNG.standard_normal((40, width)).astype(np.float32)) for _ in range(3)]

@@ -12,7 +12,7 @@ from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.verifiers import BlockVerification, RejectionSampling, Typical
+from dflash.decode.verifiers import BlockVerification, RejectionSampling, SyntheticAcceptance, Typical
 
 VERIFIERS = [RejectionSampling(), BlockVerification(), Typical()]
 
@@ -37,6 +37,30 @@ def test_a_session_alone_and_in_company(verifier):
             assert draft.probs.values.sum(axis=1) == pytest.approx(np.ones(len(draft)))
             rows = [draft.probs.row(i, model.n_vocab)[token] for i, token in enumerate(draft.tokens)]
             assert min(rows) > 0
+
+
+@pytest.mark.parametrize("length", [1.0, 2.52, 4.0])
+def test_with_a_synthetic_acceptance_drafts_are_launched_ahead(length, monkeypatch):
+    """As without one; the steps are those of drafts that are made one after the other, alone and in a batch."""
+    model, verifier = load(NAME, kv="f16", device="cuda"), SyntheticAcceptance(length)
+    MTP().prepare(model)
+    head, used, steps = model.attachments[MTP()], [], []
+
+    def ready(requests, anchors, function=head.ready):
+        used.append(function(requests, anchors))
+        return used[-1]
+
+    monkeypatch.setattr(head, "ready", ready)
+    for ahead in (True, False):
+        monkeypatch.setattr(model, "can_overlap", ahead)
+        sessions = [made(verifier, temperature=0), made(verifier, temperature=0)]
+        run(model, sessions[0])
+        run(model, *sessions[1:], made(verifier))
+        steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
+        assert sum(one is not None for one in used) > len(used) // 2 if ahead else not any(used)
+        used.clear()
+    assert steps[0] == steps[1]
+    assert steps[0][0] == steps[0][1]
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=repr)

@@ -33,6 +33,7 @@ def drafting():
     for half in (0, 1):
         yield "tree/features", {"MODEL_DIM": 5120, "TO_HALF": half}
     yield "tree/stash_rows", {"MODEL_DIM": 5120}
+    yield "tree/gather_rows", {"MODEL_DIM": 5120}
     for side in (0, 1):
         yield (
             "block_conv/block_conv",

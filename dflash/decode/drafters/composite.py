@@ -14,6 +14,7 @@ from dflash.decode.drafting.drafter import (
     DrafterState,
     Rows,
     can_start_at,
+    end_step,
     reserve_draft,
     snapshot_draft,
 )
@@ -114,6 +115,12 @@ def set_shape(drafter_state: DrafterState, shape: Shape) -> None:
     else:
         shaped: Any = drafter_state  # states without a shape ignore it
         shaped.shape = shape
+
+
+def end_all(drafters: Sequence[Drafter], drafter_states: Sequence[CompositeState]) -> None:
+    """End a step of all drafters; see `Drafter.end_step`."""
+    for i, drafter in enumerate(drafters):
+        end_step(drafter, [drafter_state.parts[i] for drafter_state in drafter_states])
 
 
 def prepare_all(drafters: Sequence[Drafter], model: TargetModel, *, needs_all: bool = True) -> None:

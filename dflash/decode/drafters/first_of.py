@@ -9,6 +9,7 @@ from dflash.decode.drafters.composite import (
     CompositeSnapshot,
     CompositeState,
     can_start_all_at,
+    end_all,
     prepare_all,
     snapshots_from_host,
     start_all,
@@ -101,6 +102,10 @@ class FirstOf(Drafter[CompositeState]):
                 drafts[j] = draft
                 drafter_states[j].source, drafter_states[j].by = i, type(drafter).__name__ if len(draft) else ""
         return drafts
+
+    def end_step(self, drafter_states: Sequence[CompositeState]) -> None:
+        """End the step of all drafters."""
+        end_all(self.drafters, drafter_states)
 
     def plan_next(self, drafter_states: Sequence[CompositeState], drafts: Sequence[Draft]) -> list[NextStep]:
         """Plan with the drafter of the present draft. The plan is used if no earlier drafter has a draft then."""

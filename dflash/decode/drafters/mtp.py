@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.loading.target import loaded_model
-from dflash.model.recurrent_head import HeadRequest
+from dflash.model.recurrent_head import HeadRequest, Unread
 from dflash.model.state.host_arrays import checked, placed_like, to_host
 from dflash.model.state.sequence_state import Snapshot
 
@@ -64,6 +64,19 @@ class HeadDrafter(ModelDrafter["_HeadState"]):
         """Return True if the head has read all of these tokens, but for the features in the snapshot."""
         return snapshot is not None and snapshot.cache.length + len(snapshot.unread) == length
 
+    def end_step(self, drafter_states: Sequence[_HeadState]) -> None:
+        """Let the head read prompts of all sessions, and features that many steps without drafts have left, in one pass."""
+        take_noted(drafter_states)
+
+    def plan_next(self, drafter_states: Sequence[_HeadState], drafts: Sequence[Draft]) -> list[NextStep]:
+        """Let a head on a GPU read all accepted tokens first, as its next drafts begin with the result of this step."""
+        behind = [each for each in drafter_states if each.on_device and len(each.unread) and not each.is_read]
+        if behind:
+            behind[0].draft_model.read_all([each.first_unread(len(each.unread)) for each in behind])
+        for each in behind:
+            each.all_read()
+        return super().plan_next(drafter_states, drafts)
+
     def start(self, session: SessionView, model: TargetModel, snapshot: _HeadSnapshot | None = None) -> _HeadState:
         """Take a sequence of the head for the session."""
         return _HeadState(*self.attached(session, model), snapshot)
@@ -97,6 +110,21 @@ class MTP(HeadDrafter):
         return load_mtp(loaded_model(model), self.file, draft_vocab=self.draft_vocab)
 
 
+_MOST_UNREAD = 16
+"""Most features of a session that wait to be read: steps without drafts share a pass of the head."""
+
+
+class _Noted(NamedTuple):
+    """Rows of the target's features in a forward; those of a prompt are a slice."""
+
+    features: Any
+    rows: Rows
+
+    @property
+    def of_prompt(self) -> bool:
+        return isinstance(self.rows, slice)
+
+
 class _HeadSnapshot:
     """Cache of the head and the target's features that it has not read."""
 
@@ -122,9 +150,11 @@ class _HeadState(ModelDrafterState):
 
     Attributes
     ----------
-    unread : float32 (n, F)
+    unread : float32 (n, F), or FeatureRows
         Features that the head has not read. If the GPU has read the last one ahead, it stays here until a draft is
         made from it. If none is made, the head reads it again.
+    noted : list
+        Rows of the last forward that `end_step` adds to `unread`.
     is_read : bool
         True if the GPU has read the only row of `unread` ahead.
     """
@@ -141,11 +171,13 @@ class _HeadState(ModelDrafterState):
     ) -> None:
         super().__init__(head, session, diagnostics, head.draft_vocabs, head.config.n_vocab)
         self.capture = head.target_layer_ids
-        self.unread, self.is_read = head.join([]), False
+        self.unread: Any = head.join([])
+        self.is_read = False
+        self.noted: list[_Noted] = []
         with self.owned(head.state()):
             if snapshot is not None:
                 self.state.restore(snapshot.cache)
-                self.unread = snapshot.unread
+                self.unread = head.from_array(snapshot.unread)
         # the first tokens of a prefix may lack in the head
         self._n_absent = session.n_prefilled - len(self.unread) - self.state.length
 
@@ -198,13 +230,6 @@ class _HeadState(ModelDrafterState):
                 each.all_read()
         return drafts
 
-    def plan_next(self) -> NextStep:
-        """Let a head on a GPU read all accepted tokens and return the plan for its next draft; None on the CPU."""
-        if self.on_device and len(self.unread) and not self.is_read:
-            self.draft_model.read(self.state, self._tokens(len(self.unread)), self.unread)
-            self.all_read()
-        return super().plan_next()
-
     def new(self) -> tuple[np.ndarray, Any]:
         """Return the tokens to read and the features before them."""
         if self.is_read:
@@ -228,18 +253,52 @@ class _HeadState(ModelDrafterState):
         if self.draft_model.record_accepted(self.state, features, n):
             last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
             self.unread, self.is_read = self.draft_model.last_read(self.state, features, last), True
-            return
-        self.unread = self.draft_model.extended(self.state, self.unread, features, rows)
-        if len(self.unread) > PENDING:
-            # a chunk of the prompt, or steps without a draft
-            self.draft_model.read(self.state, self._tokens(len(self.unread) - 1), self.unread[:-1])
-            self.unread = self.draft_model.join([self.unread[-1:]])
+        else:
+            self.noted.append(_Noted(features, rows))
 
     def snapshot(self) -> _HeadSnapshot:
+        take_noted([self])
         self.new()
-        return _HeadSnapshot(self.state.snapshot(), self.draft_model.join([self.unread]))
+        return _HeadSnapshot(self.state.snapshot(), self.draft_model.to_array(self.unread))
+
+    def first_unread(self, n: int) -> Unread[Any]:
+        """Return the first `n` tokens that the head has not read, with the features before them."""
+        return Unread(self.state, self._tokens(n), self.unread[:n])
 
     def _tokens(self, n: int) -> np.ndarray:
         """Return the first `n` tokens that the head has not read."""
         first = self.n_seen - len(self.unread) + 1
         return np.array(self.session.token_ids[first : first + n], np.int32)
+
+
+def take_noted(drafter_states: Sequence[_HeadState]) -> None:
+    """Take the rows that sessions noted of a forward: read those of prompts in common passes, but for the last of each.
+
+    Rows of decoding sessions are copied, and read once there are many: few are read in the pass that drafts.
+    """
+    noted = [each for each in drafter_states if each.noted and not each.state.closed]
+    if not noted:
+        return
+    head: Any = noted[0].draft_model
+    prompts = {each for each in noted if each.noted[0].of_prompt}
+    found: dict[_HeadState, list[Any]] = {each: [] for each in noted}
+    groups: dict[tuple[int, bool], list[tuple[_HeadState, _Noted]]] = {}
+    for each in noted:
+        for one in each.noted:
+            groups.setdefault((id(one.features), one.of_prompt), []).append((each, one))
+        each.noted = []
+    for (_, of_prompt), group in groups.items():
+        parts = head.features_at(group[0][1].features, [one.rows for _, one in group], prompt=of_prompt)
+        for (each, _), part in zip(group, parts, strict=True):
+            found[each].append(part)
+    new = {each: head.join(parts) for each, parts in found.items()}
+    for each, features in new.items():
+        each.unread = head.join([each.unread, features])
+    most = max(len(each.unread) for each in noted)
+    limit = _MOST_UNREAD // 2 if most > _MOST_UNREAD else _MOST_UNREAD  # sessions that began at other steps join a pass
+    reading = {each for each in noted if len(each.unread) > (1 if each in prompts else limit)}
+    head.read_all([each.first_unread(len(each.unread) - 1) for each in noted if each in reading])
+    kept = head.copies([new[each][-1:] if each in reading else new[each] for each in noted])
+    for each, features in zip(noted, kept, strict=True):
+        n_before = 0 if each in reading else len(each.unread) - len(new[each])
+        each.unread = head.join([each.unread[:n_before], features])

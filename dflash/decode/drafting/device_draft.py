@@ -43,6 +43,11 @@ class DeferredDraft(Draft):
         """See `Draft`."""
         return np.arange(-1, self._n - 1, dtype=np.int32) if self._chain else self._tree()[1]
 
+    @property
+    def without_forks(self) -> bool:
+        """See `Draft`; known at once."""
+        return self._chain
+
     def positions(self, n: int) -> Positions:
         """See `Draft`; lazy for a tree."""
         if self._chain:
@@ -77,9 +82,9 @@ def can_defer(session: SessionView, *, drafts: bool = True) -> bool:
     """Return True if tokens of a session may stay on the device until the next step is launched.
 
     Processors, grammars, recoveries, forced tokens and log-probabilities need them on the host before; verifiers other than
-    `Coupled` need draft tokens.
+    `Coupled` need draft tokens, unless they know before how many they accept.
     """
-    sampler = session.sampler
-    if session.grammar is not None or (drafts and session.verifier is not None):
+    sampler, needs_drafts = session.sampler, session.verifier is not None and not hasattr(session.verifier, "accepts")
+    if session.grammar is not None or (drafts and needs_drafts):
         return False
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

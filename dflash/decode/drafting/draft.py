@@ -101,12 +101,16 @@ class Draft:
         return self.scores is not None or self.probs is not None
 
     @property
+    def without_forks(self) -> bool:
+        """True if the parent of each token is the one before it."""
+        return bool((self.parents == np.arange(-1, len(self) - 1)).all())
+
+    @property
     def depths(self) -> Ints:
         """Number of draft tokens on the path from the root to each one (N,), itself included."""
         n = len(self)
-        chain = np.arange(1, n + 1, dtype=np.int32)
-        if (self.parents == chain - 2).all():
-            return chain
+        if self.without_forks:
+            return np.arange(1, n + 1, dtype=np.int32)
         found = np.zeros(n + 1, np.int32)  # the last entry belongs to parent -1
         for i, parent in enumerate(self.parents.tolist()):
             found[i] = found[parent] + 1

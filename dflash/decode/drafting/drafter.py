@@ -201,6 +201,14 @@ class Drafter(Protocol[D]):
             drafter_state.propose(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
         ]
 
+    def end_step(self, drafter_states: Sequence[D]) -> None:  # noqa: ARG002
+        """Finish together what these states noted in `observe`; the default does nothing.
+
+        Called once after each forward, when all of its rows were observed and before another forward overwrites them. An
+        exception ends all these sessions. `DrafterState.snapshot` may be called before.
+        """
+        return
+
     def plan_next(self, drafter_states: Sequence[D], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """Return the plans of several sessions for the next step, so that the device can begin with it. None plans nothing.
 
@@ -263,6 +271,13 @@ def snapshot_draft(drafter_state: DrafterState) -> Any:
     """Return `DrafterState.snapshot` of any drafter's state; None if it does not define the method."""
     function = getattr(drafter_state, "snapshot", None)
     return None if function is None else function()
+
+
+def end_step(drafter: Drafter, drafter_states: Sequence[DrafterState]) -> None:
+    """Call `Drafter.end_step` of any drafter, if it defines the method."""
+    function = getattr(drafter, "end_step", None)
+    if function is not None:
+        function(drafter_states)
 
 
 def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:

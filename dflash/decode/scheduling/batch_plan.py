@@ -141,6 +141,15 @@ def drafter_states_of(sessions: Iterable[Session]) -> list[DrafterState]:
     return [state for session in sessions if (state := session.drafter_state) is not None]
 
 
+def drafter_groups(sessions: Iterable[Session]) -> dict[Drafter, list[Session]]:
+    """Return running sessions by drafter, without those that never draft."""
+    groups: dict[Drafter, list[Session]] = {}
+    for session in sessions:
+        if session.drafter_state is not None and type(session.drafter) is not Nothing:
+            groups.setdefault(session.drafter, []).append(session)
+    return groups
+
+
 def _drafts(
     model: TargetModel, decoding: list[Session], rows: int, fail: Fail, limits: Limits | None
 ) -> list[tuple[Session, Draft]]:

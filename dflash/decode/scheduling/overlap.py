@@ -7,11 +7,12 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dflash.decode.drafting.device_draft import can_defer
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
-from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_states_of, max_draft
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, end_step, planned_next
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_groups, drafter_states_of, max_draft
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.memory import reserve
 from dflash.decode.step import Step
+from dflash.decode.verifiers.base import accepted_ahead
 from dflash.decode.verify import Samples, sample_rows
 from dflash.errors import PoolExhausted
 from dflash.model.draft.request import DeviceDraftRequest
@@ -37,6 +38,8 @@ class OverlappedStep:
         step = Step([], batch=len(parts))  # its tokens and times are not known yet
         for part, drafter_state in zip(parts, drafter_states_of(part.session for part in parts), strict=True):
             drafter_state.observe(step, out, [part.start])
+        for drafter, group in drafter_groups(part.session for part in parts).items():
+            end_step(drafter, drafter_states_of(group))
         self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
 
     def accept(self, session: Session) -> None:
@@ -114,12 +117,13 @@ def launch_next(
     found = _planned_next(parts, limits)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
         return OverlappedStep(model, parts, out) if _reserved_ahead(parts) else None
-    requests: dict[DeviceDrafter, dict[int, DeviceDraftRequest[Any]]] = {}
-    for i, one in enumerate(found):
-        if isinstance(one, LaunchDraft) and can_defer(parts[i].session):
-            requests.setdefault(one.drafter, {})[i] = one.request
+    requests: dict[DeviceDrafter, list[tuple[DeviceDraftRequest[Any], int, int]]] = {}
+    for i, (one, part) in enumerate(zip(found, parts, strict=True)):
+        taken = accepted_ahead(part.session.verifier, part.draft)
+        if isinstance(one, LaunchDraft) and can_defer(part.session) and taken is not None:
+            requests.setdefault(one.drafter, []).append((one.request, i, taken))
     for drafter, of_parts in requests.items():
-        drafter.launch_ahead(list(of_parts.values()), list(of_parts))
+        drafter.launch_ahead(*map(list, zip(*of_parts, strict=True)))
     return None
 
 

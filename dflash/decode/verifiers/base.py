@@ -58,7 +58,11 @@ class TargetPath(Protocol):
 
 
 class VerifierState(Protocol):
-    """A verifier at work for one session. Called by `verify` alone."""
+    """A verifier at work for one session, called by `verify`.
+
+    A state that knows before a forward how many draft tokens the next `take` accepts also defines ``accepts(n)``, for a
+    chain of `n` tokens. Its drafts may stay on a device, which drafts on below the accepted tokens. See `accepted_ahead`.
+    """
 
     @property
     def draws(self) -> bool:
@@ -68,6 +72,17 @@ class VerifierState(Protocol):
     def take(self, draft: Draft, target: TargetPath) -> Taken | None:
         """Decide about a draft of at least one token; None decides as `Coupled`."""
         ...
+
+
+def accepted_ahead(verifier: VerifierState | None, draft: Draft) -> int | None:
+    """Return how many tokens of a draft will be accepted whatever the target predicts; -1 if its sampled tokens decide.
+
+    None if that is not known before the forward.
+    """
+    if verifier is None or not len(draft):
+        return -1
+    accepts = getattr(verifier, "accepts", None)
+    return accepts(len(draft)) if accepts is not None and draft.without_forks else None
 
 
 class Verifier(Protocol):

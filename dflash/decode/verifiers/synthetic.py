@@ -109,12 +109,19 @@ class AcceptanceSchedule:
         self._acceptance = acceptance
         self._place = seed * math.sqrt(2) % 1
 
+    def accepts(self, n: int) -> int:
+        """Return how many tokens of a chain of `n` the next step accepts; see `VerifierState`."""
+        return self._count(n, (self._place + _GOLDEN_RATIO) % 1)
+
     def take(self, draft: Draft, target: TargetPath | None = None) -> Taken:  # noqa: ARG002
         """Return the tokens of a draft that the next step accepts: of a tree, those above its first node at that depth."""
         depths = draft.depths
         self._place = (self._place + _GOLDEN_RATIO) % 1
-        n = sum(share > self._place for share in self._acceptance.shares(int(depths.max())))
+        n = self._count(int(depths.max()), self._place)
         return Taken(draft.tokens[draft.path(int(np.argmax(depths == n)))].tolist() if n else [])
+
+    def _count(self, depth: int, place: float) -> int:
+        return sum(share > place for share in self._acceptance.shares(depth))
 
 
 def _number(value: object) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows, reserve_draft
+from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows, end_step, reserve_draft
 from dflash.decode.step import Step
 from dflash.decode.view import SessionView
 from dflash.kernels.gpu import device
@@ -39,6 +39,10 @@ class Swapped(Drafter["_SwappedState"]):
     def propose(self, drafter_states: Sequence["_SwappedState"], max_drafts: Sequence[int]) -> list[Draft]:
         """See `Drafter`."""
         return self.drafter.propose([each.inner for each in drafter_states], max_drafts)
+
+    def end_step(self, drafter_states: Sequence["_SwappedState"]) -> None:
+        """See `Drafter`."""
+        end_step(self.drafter, [each.inner for each in drafter_states])
 
 
 class _SwappedState:

@@ -1,6 +1,6 @@
 """The matrix multiply of a prefill: weights are unpacked to float16, some rows at a time, for the tensor cores."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,10 +41,11 @@ class UnpackScratch:
     """Buffer for unpacked weights, shared by all launches of a stream.
 
     n_bytes: size; larger weights are processed in parts.
+    empty: allocates it.
     """
 
-    def __init__(self, n_bytes: int = SCRATCH_BYTES) -> None:
-        self.halves = cupy.empty(n_bytes // 2, cupy.float16)
+    def __init__(self, n_bytes: int = SCRATCH_BYTES, empty: Callable[..., GpuArray] = cupy.empty) -> None:
+        self.halves = empty(n_bytes // 2, dtype=cupy.float16)
 
 
 class _WeightRows(NamedTuple):

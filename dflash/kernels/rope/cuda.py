@@ -61,6 +61,7 @@ class Rotate:
     batch: description of the rows.
     eps: added to the mean square.
     q: float16 (T, H, D), or float32 for a float32 cache; receives the queries, not scaled; float16 may be given as uint16.
+        With H = 0, keys and values alone are appended.
     k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
         cache of one layer; float16 may be given as uint16. int8 is q8_0, uint8 q4_0, see `dflash.kernels.kv_types`. With
         q4_0 keys, queries and keys are mixed after the rotation. Quantized keys and values may have different types.
@@ -94,7 +95,7 @@ class Rotate:
         check_cache("rotate", k, v, q, most=512)
         n, heads, width = q.shape
         kv, pairs = k.shape[2], cos.shape[-1]
-        gated = query.shape[-1] == 2 * heads * width
+        gated = heads > 0 and query.shape[-1] == 2 * heads * width
         if 2 * pairs > width:
             raise KernelError(f"rotate: cos rotates {2 * pairs} elements, but heads have {width}")
         check("rotate: query", query, (n, heads * width * (1 + gated)))

@@ -1,7 +1,8 @@
 // Follow the sampled tokens of sequences through their draft trees and prepare the drafter's next batch: the accepted rows
 // become context rows, and drafting continues after the last sampled token. reference.py defines the accepted path.
 //
-// A warp handles one of the n_sequences sequences; slot_order.cuh explains `low` and `high`. Grid 1, block 32 * SEQUENCES,
+// A warp handles one of the n_sequences sequences; slot_order.cuh explains `low` and `high`. `taken_low` and `taken_high` hold
+// how many tokens of each draft, a chain, are accepted whatever is sampled, or BY_SAMPLES. Grid 1, block 32 * SEQUENCES,
 // shared memory 8 KiB (static). Bytes: a few KiB.
 // Macros: ROWS, draft positions of a sequence; RING_SIZE, positions of a ring buffer; MASK_TOKEN, token of draft rows;
 // BLOCKS, 1 if the next rows are blocks, whose first row holds the last sampled token. With BLOCKS 0, next_position is
@@ -17,10 +18,11 @@
 #include "../gpu/include/types.cuh"
 #include "slot_order.cuh"
 
-constexpr int PENDING = 64, SEQUENCES = 16;
+constexpr int PENDING = 64, SEQUENCES = 16, BY_SAMPLES = 255;
 
 extern "C" __global__ void __launch_bounds__(32 * SEQUENCES)
-accept_path(int n_sequences, unsigned long long low, unsigned long long high, const int* first, const int* length,
+accept_path(int n_sequences, unsigned long long low, unsigned long long high, unsigned long long taken_low,
+            unsigned long long taken_high, const int* first, const int* length,
             const int* tokens, const int* parent, const int* drawn, int* context_counts, int* context_first,
             int* context_sequence, int* context_length, int* context_position, int* context_row, int* context_token,
             int* context_parent, int* context_depth, int* context_last, const int* begin, int* next_tokens,
@@ -31,12 +33,16 @@ accept_path(int n_sequences, unsigned long long low, unsigned long long high, co
     const int start = active ? first[batch_index] : 0, old_length = active ? length[batch_index] : 0;
     int anchor = 0, size = 0;
     if (active) {
-        const int n = first[batch_index + 1] - start;
+        const int n = first[batch_index + 1] - start, taken = batch_sequence(s, taken_low, taken_high);
         int row = 0;
         while (row >= 0) {
-            anchor = drawn[start + row];
+            anchor = taken != BY_SAMPLES && row < taken ? tokens[start + row + 1] : drawn[start + row];
             if (lane == 0) paths[s][size] = row, after[s][size] = anchor;
             ++size;
+            if (taken != BY_SAMPLES) {
+                row = row < taken ? row + 1 : -1;
+                continue;
+            }
             unsigned found[2];
             UNROLL for (int i = 0; i < 2; ++i) {
                 const int r = 32 * i + lane;

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
@@ -116,7 +116,7 @@ class AcceptPath:
     ) -> None:
         constants: dict[str, Any] = {"ROWS": rows, "RING_SIZE": places, "MASK_TOKEN": mask, "BLOCKS": int(block is not None)}
         made = kernel(_HERE / "accept_path.cu", "accept_path", **constants)
-        of_pass = 0, 0, 0, batch.row_starts, batch.length, batch.tokens, batch.parent, drawn
+        of_pass = 0, 0, 0, 0, 0, batch.row_starts, batch.length, batch.tokens, batch.parent, drawn
         order = "counts", "row_starts", "sequence", "length", "position", "row", "token", "parent", "depth", "last"
         of_context = (getattr(context, name) for name in order)
         if block is None:
@@ -125,15 +125,20 @@ class AcceptPath:
             of_next = block.begin, block.tokens, block.position, block.length, block.seen
         self._run = made.bind(1, 32 * SEQUENCES, (*of_pass, *of_context, *of_next, out.anchors, out.lengths))
 
-    def __call__(self, order: Sequence[int], stream: Stream = None) -> None:
-        """Run for these sequences of the batch, at most `SEQUENCES`; results are in their order."""
-        self._run(stream, n_sequences=len(order), **_words(order))
+    def __call__(self, order: Sequence[int], taken: Sequence[int] = (), stream: Stream = None) -> None:
+        """Run for these sequences of the batch, at most `SEQUENCES`; results are in their order.
+
+        taken: number of tokens of each draft, a chain, that are accepted whatever is sampled; -1, or none at all, to accept
+            those that are sampled.
+        """
+        taken = taken or [-1] * len(order)
+        self._run(stream, n_sequences=len(order), **_words(order), **_words(taken, "taken_"))
 
 
-def _words(order: Sequence[int]) -> dict[str, int]:
-    """Pack an order into the two 64-bit words of slot_order.cuh."""
+def _words(order: Sequence[int], prefix: str = "") -> dict[str, int]:
+    """Pack numbers of sequences into the two 64-bit words of slot_order.cuh."""
     filled = bytes(s & 255 for s in order).ljust(SEQUENCES, b"\0")
-    return {name: int.from_bytes(filled[at : at + 8], "little") for name, at in (("low", 0), ("high", 8))}
+    return {f"{prefix}{name}": int.from_bytes(filled[at : at + 8], "little") for name, at in (("low", 0), ("high", 8))}
 
 
 def context_shapes() -> dict[str, tuple[int, ...]]:
@@ -168,6 +173,23 @@ class Features:
     def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Copy at most the first `n_rows` rows."""
         self._run(stream, grid=(self._n, n_rows))
+
+
+class GatherRows:
+    """Gathers rows from anywhere, by their addresses.
+
+    addresses: uint64 (N,); addresses of the rows, on the device.
+    width: row size D.
+    """
+
+    def __init__(self, addresses: GpuArray, width: int) -> None:
+        made = kernel(_HERE / "gather_rows.cu", "gather_rows", dependent=True, MODEL_DIM=width)
+        self._run, self._width = made.bind(1, 256, (addresses, 0)), width
+
+    def __call__(self, out: GpuArray, stream: Stream = None) -> None:
+        """Copy the rows at the first addresses to `out` float32 (n, D)."""
+        check("gather_rows: out", out, (len(out), self._width))
+        self._run(stream, grid=(len(out),), out=out.data.ptr)
 
 
 class StashRows:

@@ -41,12 +41,16 @@ def _chain(ids, scores, edges, most):
     return paths
 
 
-def walk(tokens, parents, drawn):
+def walk(tokens, parents, drawn, taken=-1):
     """Follow the sampled tokens from the root; return the accepted rows, root first, and the bonus token after the last.
+
+    With `taken`, so many rows of a chain are accepted below the root, whatever was sampled.
 
     tokens, parents: int (N,); Rows of a sequence: its last committed token, then its draft tokens; parents are row numbers.
     drawn: int (N,); Token sampled from each row.
     """
+    if taken >= 0:
+        return list(range(taken + 1)), int(drawn[taken])
     path, below = [0], 0
     while below is not None:
         token = drawn[path[-1]]

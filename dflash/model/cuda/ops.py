@@ -44,7 +44,7 @@ class Ops:
 
     batch: row layout that the launches read.
     prefill: true if all spans are prefill spans; False if all are pending.
-    empty: allocates the scratch memory of attention, whose content lasts as long as a pass.
+    empty: allocates the scratch memory of attention, whose content lasts as long as a pass, and that of a prefill.
     n_scratch: bytes of the scratch memory of a prefill; by default `scratch_bytes`.
     parts: batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
     uploaded: whether the batch is complete before the pass starts, so that `attention_of_row` may be used.
@@ -75,7 +75,7 @@ class Ops:
         if prefill:
             assert config is not None, "a target model"
             n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
-            scratch = cuda_prefill.UnpackScratch(n_scratch)
+            scratch = cuda_prefill.UnpackScratch(n_scratch, empty)
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
@@ -107,6 +107,12 @@ class Ops:
         """Return a launch of ``out = x @ W.T * scale`` for each weight; `before` is the norm that made `x`."""
         published = {"published": True} if before is not None and before is self._published else {}
         return self._launch(x, weights, outs, scale=scale, **carried(before=before), **published)
+
+    def product(
+        self, x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, add: bool = False
+    ) -> Multiply:
+        """Return a launch of ``out = x @ W.T`` for each weight, or of ``out +=``, without a norm beside it."""
+        return self._launch(x, weights, outs, add=add)
 
     def add(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
         """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""

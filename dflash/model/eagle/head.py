@@ -13,11 +13,10 @@ from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.eagle.config import EagleConfig
 from dflash.model.eagle.network import eagle, eagle_features
 from dflash.model.model import Model
-from dflash.model.recurrent_head import RecurrentHead
+from dflash.model.recurrent_head import RecurrentHead, Rows
 from dflash.model.run.cpu import NO_BATCH, Host
 from dflash.model.run.joined import HostPass
 from dflash.model.run.memory import NO_MEMORY
-from dflash.model.state.sequence_state import State
 from dflash.model.weights import SharedTensors
 
 Floats = NDArray[np.float32]
@@ -56,15 +55,9 @@ class EagleHead(RecurrentHead):
         """Return the outputs of the target's layers by layer; see `RecurrentHead.features_of`."""
         return out.captured
 
-    def extended(
-        self,
-        state: State,  # noqa: ARG002
-        unread: Floats,
-        features: Mapping[int, Floats],
-        rows: slice | Sequence[int],
-    ) -> Floats:
-        """Return the unread features of a sequence with `rows` of `features` appended."""
-        return self.join([unread, np.concatenate([features[layer][rows] for layer in self.target_layer_ids], axis=1)])
+    def features_at(self, features: Mapping[int, Floats], rows: Sequence[Rows], *, prompt: bool) -> list[Floats]:  # noqa: ARG002
+        """See `RecurrentHead.features_at`."""
+        return [np.concatenate([features[layer][each] for layer in self.target_layer_ids], axis=1) for each in rows]
 
     def close(self) -> None:
         """Close the files of the head."""

@@ -24,6 +24,7 @@ def eagle(head: EagleConfig, config: Config, *, drafts: bool) -> HeadNetwork:
     net.do(CopyOp(halves, pair := Buffer("pair", (2 * config.width,))))
     mixed = attention(net, names, config, inputs, pair, append_only=not drafts)
     if not drafts:
+        net.begin()
         return HeadNetwork(net, given, given, given)
     net.add(x, mixed)
     net.add(x, dense(net, names, config, net.norm(x, names("ffn_norm.weight"))))

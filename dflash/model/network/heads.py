@@ -38,7 +38,9 @@ def mtp(config: Config, tensors: TargetTensors, *, drafts: bool) -> HeadNetwork:
         block(net, names, config, inputs)
         normed = last_norm(net, inputs, "nextn.shared_head_norm.weight")
         return HeadNetwork(net, given, normed, normed)
+    net.begin()
     attention(net, names, config, inputs, net.norm(stream, "attn_norm.weight"), append_only=True)
+    net.begin()
     return HeadNetwork(net, given, given, given)
 
 

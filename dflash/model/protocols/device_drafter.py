@@ -62,7 +62,9 @@ class DeviceDrafter(Protocol):
     def __hash__(self) -> int:
         """Return a hash by identity; the engine groups the plans of a step by drafter."""
 
-    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
+    def launch_ahead(
+        self, device_requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int], taken: Sequence[int] = ()
+    ) -> bool:
         """Launch drafts for sequences of the last forward, below the tokens that are being sampled from that forward.
 
         Called by the engine once a step, after sampling was launched and before a token is known on the host. The drafts
@@ -74,6 +76,9 @@ class DeviceDrafter(Protocol):
             At most one for each sequence.
         order : sequence of int
             Index of the forward's span for each request.
+        taken : sequence of int
+            For each request how many tokens of the span's draft, a chain, are accepted whatever is sampled; -1 if sampled
+            tokens decide, for all requests by default.
 
         Returns
         -------

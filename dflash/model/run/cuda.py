@@ -24,7 +24,6 @@ from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gelu.cuda import GeluGate
 from dflash.kernels.gpu import device
 from dflash.kernels.kv_types import is_quantized
-from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.moe.moe_kind import MoeKind
 from dflash.kernels.norm.cuda import AddNorm, RmsNorm
@@ -170,7 +169,7 @@ class Launches(NamedTuple):
         """Bind a program, or the part of it that runs some of its layers."""
         start, *every, end = ([op for op in fused(part) if not isinstance(op, ops.CaptureOp)] for part in program.parts())
         layers = range(len(every)) if layers is None else layers
-        on.stream = next(op.x for op in every[0] if isinstance(op, ops.RmsNormOp))
+        on.stream = next((op.x for op in every[0] if isinstance(op, ops.RmsNormOp)), on.stream)
         on.halves = {op.x for part in every for op in part if isinstance(op, ops.LinearOp | ops.GatedLinearOp)}
         starts = _bound([op for op in start if layers.start == 0 or isinstance(op, ops.RotationOp)], on, None)
         ends = _bound(end if layers.start == 0 else [], on, None)
@@ -251,20 +250,34 @@ def _(op: fusions.DeltaMixerOp, on: Device, _: Norm | None) -> Sequence[Step]:
     return (on.make.delta(inputs, weights, (on.memory.conv[conv.layer], on.memory.delta[delta.layer])),)
 
 
+def _rotate(op: ops.RotateOp, on: Device, query: GpuArray, rotated: GpuArray, bias: Sequence[str]) -> Rotate:
+    """Return the launch that rotates these queries and appends keys and values."""
+    cache = on.memory.caches[op.layer]
+    assert on.config is not None, "a target model, or a head"
+    key, value = (None if each is None else on[each] for each in (op.key, op.value))
+    q_norm, k_norm = (
+        None if name is None else on.vector(name, scale=scale) for name, scale in zip(op.gains, (op.scale, 1.0), strict=True)
+    )
+    settings: dict[str, Any] = {"value_norm": on.config.blocks.unscaled, "k": cache[0], "v": cache[1]}
+    settings["bias"] = on.weights(bias[0]).joined(bias) if bias else None
+    inputs = query, key, value, q_norm, k_norm, *(on[each] for each in op.angles), on.make.batch
+    return Rotate(*inputs, eps=on.eps, q=rotated, **settings)
+
+
+@launch.register
+def _(op: ops.RotateOp, on: Device, _: Norm | None) -> Sequence[Step]:
+    """Keys and values alone are appended: nothing attends."""
+    keys, n = on.memory.caches[op.layer][0], on.space.n_rows
+    dtype = np.float32 if keys.dtype == np.float32 else np.uint16
+    rotated = device.empty(n, 0, op.out.shape[1], dtype=dtype)
+    return (_rotate(op, on, device.empty(n, 0), rotated, op.bias[1:]),)
+
+
 @launch.register
 def _(op: fusions.RotateAttendOp, on: Device, _: Norm | None) -> Sequence[Step]:
-    rotate, config, cache = op.rotate, on.config, on.memory.caches[op.rotate.layer]
-    assert config is not None, "a target model"
+    rotate, cache = op.rotate, on.memory.caches[op.rotate.layer]
     rotated = on[rotate.out].reshape(on.space.n_rows, *rotate.out.shape)
-    key, value = (None if each is None else on[each] for each in (rotate.key, rotate.value))
-    q_norm, k_norm = (
-        None if name is None else on.vector(name, scale=scale)
-        for name, scale in zip(rotate.gains, (rotate.scale, 1.0), strict=True)
-    )
-    bias = on.weights(rotate.bias[0]).joined(rotate.bias) if rotate.bias else None
-    inputs = on[rotate.query], key, value, q_norm, k_norm, *(on[each] for each in rotate.angles), on.make.batch
-    settings: dict[str, Any] = {"value_norm": config.blocks.unscaled, "bias": bias, "k": cache[0], "v": cache[1]}
-    turn = Rotate(*inputs, eps=on.eps, q=rotated, **settings)
+    turn = _rotate(rotate, on, on[rotate.query], rotated, rotate.bias)
     attended = on[op.attend.out]
     if on.layered:
         unpacks, window = on.make.prefill and is_quantized(cache[0]), op.attend.window
@@ -316,7 +329,7 @@ def _(op: fusions.PairLinearOp, on: Device, _: Norm | None) -> Sequence[Step]:
     left, right = zip(*(on.weights(name).columns(name, 2) for name in op.linear.weights), strict=True)
     x, other = (on.named(half) for half in op.halves)  # one of them may begin the stream
     outs = [on[out] for out in op.linear.outs]
-    return DecodeLinear(x, left, outs), DecodeLinear(other, right, outs, add=True)
+    return on.make.product(x, left, outs), on.make.product(other, right, outs, add=True)
 
 
 @launch.register

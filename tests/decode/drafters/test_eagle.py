@@ -92,7 +92,7 @@ def test_the_head_has_read_just_the_text(model, tmp_path):
     assert session.n_accepted > 5
     state, other = model.state(), head.state()
     out = model.forward([span_of(state, text[:n])], capture=head.target_layer_ids)
-    head.read(other, text[1 : n + 1], head.extended(other, head.join([]), head.features_of(out), slice(0, n)))
+    head.read(other, text[1 : n + 1], *head.features_at(head.features_of(out), [slice(0, n)], prompt=True))
     for cache in (head.pools.k, head.pools.v):
         got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
         assert_same_bits("cache", got, want)
@@ -119,12 +119,12 @@ def test_a_snapshot_knows_the_prompt(model, tmp_path, n):
     engine.add(reader)
     engine.step()
     snapshot = reader.snapshot()
-    engine.close()
     for _ in range(2):
         assert drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot)) == want
     bare = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot.state))
     assert [t for _, tokens in bare for t in tokens] == [t for _, tokens in want for t in tokens]
     snapshot.close()
+    engine.close()
 
 
 def test_sessions_that_outgrow_the_pages(model, tmp_path):

@@ -9,8 +9,10 @@ from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import LaunchDraft
+from dflash.decode.drafting.drafter import LaunchDraft, Strategy
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.decode.verifiers import RejectionSampling, SyntheticAcceptance
 from dflash.errors import PoolExhausted
 from dflash.model.candidates import Candidates
 from dflash.model.draft import DeviceDraftRequest
@@ -94,6 +96,14 @@ def test_drafts_stay_on_the_device_where_every_session_allows_it():
         (LaunchDraft, model, 4),
         (LaunchDraft, model, 9),
     ]
+
+
+@pytest.mark.parametrize("verifier", [SyntheticAcceptance(2.5), RejectionSampling()], ids=repr)
+def test_verifiers_that_know_before_what_they_accept_leave_drafts_on_the_device(verifier):
+    model = fake("cuda", drafts=object())
+    strategy = Strategy("lookup", verifier=verifier)
+    (draft,) = ModelDrafter().propose([State(model, strategy=strategy, sampling=Sampling(temperature=1.0))], [3])
+    assert (type(draft) is DeferredDraft) == isinstance(verifier, SyntheticAcceptance)
 
 
 @pytest.mark.parametrize("why", ["no room", "forced tokens", "the device can't", "no device"])

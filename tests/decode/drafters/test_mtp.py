@@ -1,5 +1,7 @@
 """The MTP head as a drafter: it sees what is text and nothing else."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 from compare import assert_same_bits
@@ -10,6 +12,7 @@ from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
+from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.session import Session
 from dflash.errors import Unsupported
 from dflash.model.batch import Span
@@ -54,6 +57,40 @@ def test_the_head_has_read_just_the_text(model):
         each.close()
 
 
+def test_prompts_of_a_step_share_a_pass_and_steps_without_drafts_another(model, monkeypatch):
+    """However seldom there are drafts, the head has read the text at last; its cache has the same bits."""
+    head, passes, sizes = model.attachments[MTP()], [], cycle([0] * 20 + [3, 0, 2])
+    run_head = head._run
+
+    def counted(states, tokens, hidden, *, drafts=True):
+        passes.append((drafts, [len(each) for each in tokens]))
+        return run_head(states, tokens, hidden, drafts=drafts)
+
+    monkeypatch.setattr(head, "_run", counted)
+    monkeypatch.setattr(DraftBudget, "_choose", lambda budget, records, most, n: np.minimum(next(sizes), most))
+    lengths = 13, 29, 40
+    sessions = [Session(prompt(n), max_tokens=60, strategy=Strategy(MTP(), Chain(3))) for n in lengths]
+    engine = Engine(model, draft_budget=True)
+    engine.add_all(sessions)
+    engine.step()
+    assert passes == [(False, [n - 2 for n in lengths])], "all but the last token, whose next one is not known"
+    while sessions[0].n_tokens < 50:
+        engine.step()
+    assert 0 < sum(not drafts for drafts, _ in passes) <= 6, "steps without drafts share passes"
+    for session in sessions:
+        drafter_state = session.drafter_state
+        text, n = np.array(session.token_ids, np.int32), drafter_state.state.length
+        assert n > len(text) - 20
+        state, other = model.state(), head.state()
+        hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
+        head.read(other, text[1 : n + 1], hidden)
+        for cache in (head.pools.k, head.pools.v):
+            got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
+            assert_same_bits("cache", got, want)
+        state.close(), other.close()
+    engine.close()
+
+
 def span_of(state, tokens):
     return Span(state, tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), prefill=True, logits=False)
 
@@ -75,13 +112,13 @@ def test_a_snapshot_knows_the_prompt(model, n):
     engine.step()
     assert reader.n_prefilled == n
     snapshot = reader.snapshot()
-    engine.close()
     for _ in range(2):
         assert drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot)) == want
     bare = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot.state))
     assert [t for _, tokens in bare for t in tokens] == [t for _, tokens in want for t in tokens]
     assert (bare[0][0] == []) == (n == 39)
     snapshot.close()
+    engine.close()
 
 
 @pytest.mark.parametrize("shape", [Chain(3), Tree(12)], ids=repr)

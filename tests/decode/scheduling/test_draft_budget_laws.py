@@ -70,7 +70,7 @@ class Ahead(Drafter):
     def plan_next(self, drafter_states, drafts):
         return [LaunchDraft(self, drafter_state.session) for drafter_state in drafter_states]
 
-    def launch_ahead(self, requests, order):
+    def launch_ahead(self, requests, order, taken):
         assert len(requests) == len(order)
         self.launched += 1
 

@@ -224,7 +224,7 @@ class Following(Drafter):
     def plan_next(self, drafter_states, drafts):
         return [LaunchDraft(self, drafter_state.session) for drafter_state in drafter_states]
 
-    def launch_ahead(self, wishes, order):
+    def launch_ahead(self, wishes, order, taken):
         self.asked.append((wishes, order))
 
 

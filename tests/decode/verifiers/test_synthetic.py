@@ -13,7 +13,8 @@ from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.verifiers import AcceptanceSchedule, SyntheticAcceptance, golden, parse_length
+from dflash.decode.verifiers import AcceptanceSchedule, RejectionSampling, SyntheticAcceptance, golden, parse_length
+from dflash.decode.verifiers.base import accepted_ahead
 from dflash.errors import RequestError
 
 TREE = [-1, -1, 0, 0, 1, 2, 5, 4, 6, 8]
@@ -145,6 +146,17 @@ def test_published_acceptance_lengths_are_found():
 )
 def test_acceptance_lengths_are_read_from_text(text, meant):
     assert parse_length(text) == meant
+
+
+@pytest.mark.parametrize("acceptance", LENGTHS, ids=str)
+def test_the_number_of_accepted_tokens_is_known_before_the_forward(acceptance):
+    schedule = acceptance.start(7)
+    for n in (3, 5, 1) * 20:
+        known = [schedule.accepts(n), schedule.accepts(n), accepted_ahead(schedule, Draft(range(n)))]
+        assert known == [len(schedule.take(Draft(range(n))).tokens)] * 3
+    assert accepted_ahead(schedule, Draft(range(10), TREE)) is None
+    assert accepted_ahead(schedule, Draft([])) == accepted_ahead(None, Draft([4])) == -1
+    assert accepted_ahead(RejectionSampling(), Draft([4])) is None
 
 
 @pytest.mark.parametrize("text", ["", "x", "golden", "golden:demo:mtp:3", "golden:qwen3.8-27b:mtp:x", "uniform:2", "0.9,"])

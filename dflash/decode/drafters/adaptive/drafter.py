@@ -8,6 +8,7 @@ from dflash.decode.drafters.adaptive.session import PLAIN, AdaptiveState
 from dflash.decode.drafters.composite import (
     CompositeSnapshot,
     can_start_all_at,
+    end_all,
     prepare_all,
     set_shape,
     snapshots_from_host,
@@ -120,6 +121,10 @@ class Adaptive(Drafter[AdaptiveState]):
             for drafter_state, draft in zip(chosen, option.drafter.propose(parts, sizes), strict=True):
                 drafter_state.draft = draft.cut(drafter_state.choice[1])
         return [drafter_state.cut() for drafter_state in drafter_states]
+
+    def end_step(self, drafter_states: Sequence[AdaptiveState]) -> None:
+        """End the step of all drafters."""
+        end_all(drafter_states[0].costs.drafters, drafter_states)
 
     def plan_next(self, drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:
         """Choose for the step after the present one."""

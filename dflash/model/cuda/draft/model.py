@@ -188,7 +188,9 @@ class DeviceBlockDraft:
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int]) -> bool:
+    def launch_ahead(
+        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int], taken: Sequence[int] = ()
+    ) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
@@ -201,7 +203,7 @@ class DeviceBlockDraft:
         block = self._block.prepare(device_requests)
         self._context.lay([device_request.state for device_request in device_requests], features)
         self._block.lay(device_requests)
-        self._walk(order)
+        self._walk(order, taken)
         self._context.run(size)
         self._block.run(block)
         self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).reading(features)

@@ -79,11 +79,13 @@ class OtherGpuDraft(DeviceBlockDraft):
         with self._gpu:
             return super().draft_on_device(device_requests, anchors)
 
-    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int]) -> bool:
+    def launch_ahead(
+        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int], taken: Sequence[int] = ()
+    ) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         with self._gpu:
             self._copy.receive()
-            return super().launch_ahead(device_requests, order)
+            return super().launch_ahead(device_requests, order, taken)
 
     def writer(self, batch: DeviceBatch) -> SendDraft:
         """See `DeviceDrafter.writer`."""

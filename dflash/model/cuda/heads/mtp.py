@@ -54,7 +54,8 @@ class DeviceMtpHead(DeviceRecurrentHead):
             block = BlockContext(own, config, embedding, self.pools, model.scratch())
             network = mtp(config, host, drafts=True)
             reading = partial(HeadBlock, block, network, "nextn.embed_tokens.weight")
-            self.bind(HeadContext(block, head, last, known, common, reading))
+            append = mtp(config, host, drafts=False)
+            self.bind(HeadContext(block, head, last, known, common, reading), append, "nextn.embed_tokens.weight")
         self.weights = own
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import product
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +20,21 @@ from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.config import Config
 from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
+from dflash.model.cuda.heads.append_pass import ROWS, AppendPass
 from dflash.model.cuda.heads.draft_loop import MOST, DraftLoop, HeadContext
+from dflash.model.cuda.heads.feature_rows import FeatureRows, Gatherer
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
-from dflash.model.recurrent_head import HeadRequest, nothing_to_flush
+from dflash.model.network.heads import HeadNetwork
+from dflash.model.recurrent_head import HeadRequest, Rows, Unread, nothing_to_flush
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 
 Ints = NDArray[np.int32]
-Unread = tuple[Ints, Any]
-"""Unread tokens (m,) of a sequence, and hidden states (m, D) of the positions before them, from the target's features."""
+Features = FeatureRows | GpuArray
+"""Hidden states (m, D) of some positions, from the target's features."""
 
 
 class DeviceRecurrentHead:
@@ -47,14 +49,19 @@ class DeviceRecurrentHead:
         # two more pages for each slot: a snapshot's copy of a last page, and draft tokens beyond the end of a text
         self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=kv, backend=DEVICE)
         self._hidden = device.empty(PENDING, config.width)
-        self._shelves: WeakKeyDictionary[State, Any] = WeakKeyDictionary()
+        self._gather = Gatherer(config.width, ROWS)
         self._ahead: DeviceDrafts | None = None
         self.latest: DeviceDrafts | None = None
 
-    def bind(self, context: HeadContext) -> None:
-        """Make the launches. Called once, when the weights are on the device."""
+    def bind(self, context: HeadContext, append: HeadNetwork, table: str) -> None:
+        """Make the launches. Called once, when the weights are on the device.
+
+        append: network that only appends keys and values, with the name of its embedding.
+        """
         model = self._target
-        self._chain = DraftLoop(context, -(-(model.config.context + 3 * PENDING) // PAGE))
+        pages = -(-(model.config.context + 3 * PENDING) // PAGE)
+        self._append = AppendPass(context.block, append, table, pages, self._gather)
+        self._chain = DraftLoop(context, pages)
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = AcceptPath(model.batch, model.sampled_ids, arrays, out, rows=MOST, position=arrays.next)
         self._write = WriteDraft(out, model.batch)
@@ -83,44 +90,34 @@ class DeviceRecurrentHead:
         """Return the arrays that hold features of the target; None if the forward did not capture them."""
         return [features]
 
-    def join(self, parts: Sequence[Any]) -> Any:
-        """Concatenate hidden states to one new array (N, D)."""
-        out, at = device.empty(sum(map(len, parts)), self.n_features), 0
-        for part in parts:
-            if len(part):
-                out[at : at + len(part)] = part
-            at += len(part)
+    def join(self, parts: Sequence[FeatureRows]) -> FeatureRows:
+        """Return hidden states one after the other."""
+        return FeatureRows.joined(parts)
+
+    def features_at(self, features: Any, rows: Sequence[Rows], *, prompt: bool) -> list[FeatureRows]:  # noqa: ARG002
+        """See `RecurrentHead.features_at`."""
+        return [FeatureRows.of(features, each) for each in rows]
+
+    def copies(self, parts: Sequence[FeatureRows]) -> list[FeatureRows]:
+        """See `RecurrentHead.copies`."""
+        return self._gather.copies(parts)
+
+    def to_array(self, features: FeatureRows) -> GpuArray:
+        """See `RecurrentHead.to_array`."""
+        self._gather([features], out := device.empty(len(features), self.n_features))
         return out
 
-    def extended(self, state: State, unread: GpuArray, features: Any, rows: slice | Sequence[int]) -> Any:
-        """Return the unread hidden states of a sequence with those of `rows` appended; valid until the next call.
+    def from_array(self, array: GpuArray) -> FeatureRows:
+        """See `RecurrentHead.from_array`."""
+        return FeatureRows.of(array)
 
-        Rows are appended in place to a buffer of the sequence while it has room.
-        """
-        found = range(len(features))[rows] if isinstance(rows, slice) else rows
-        if found[-1] - found[0] != len(found) - 1:
-            return self.join([unread, features[rows]])
-        shelf = self.shelf(state, unread, len(found))
-        device.copy(shelf[len(unread) :], features[found[0] : found[-1] + 1])
-        return shelf
+    def read(self, state: State, tokens: Ints, features: Features) -> None:
+        """See `RecurrentHead.read`."""
+        self.read_all([Unread(state, tokens, features)])
 
-    def shelf(self, state: State, unread: GpuArray, n_more: int) -> GpuArray:
-        """Return an array of the unread hidden states of a sequence and `n_more` rows to be written."""
-        shelf, n = self._shelves.get(state), len(unread)
-        if shelf is None or (n and unread.data.ptr != shelf.data.ptr) or n + n_more > len(shelf):
-            shelf = self._shelves[state] = device.empty(2 * PENDING + n + n_more, self.n_features)
-            if n:
-                device.copy(shelf[:n], unread)
-        return shelf[: n + n_more]
-
-    def read(self, state: State, tokens: Ints, hidden: GpuArray) -> None:
-        """Read tokens (m,) of a sequence with hidden states (m, D) before them; see `RecurrentHead.read`."""
-        for start in range(0, len(tokens), PENDING):
-            part = tokens[start : start + PENDING]
-            size = self._chain.prepare(len(part))
-            self._lay([state], [part], [start])
-            self._chain.lay([state], [hidden])
-            self._chain.run(size)
+    def read_all(self, items: Sequence[Unread[Features]]) -> None:
+        """See `RecurrentHead.read_all`."""
+        self._append([each._replace(features=FeatureRows.of(each.features)) for each in items])
 
     def propose(self, requests: Sequence[HeadRequest]) -> list[Candidates]:
         """Read the unread tokens of some sequences and find candidates for the next ones; see `RecurrentHead.propose`."""
@@ -145,7 +142,10 @@ class DeviceRecurrentHead:
         return ahead if ahead is not None and ahead.matches(device_requests, anchors) else None
 
     def draft_on_device(
-        self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int], unread: Sequence[Unread]
+        self,
+        device_requests: Sequence[DeviceDraftRequest[State]],
+        anchors: Sequence[int],
+        unread: Sequence[tuple[Ints, Features]],
     ) -> DeviceDrafts | None:
         """Read the unread tokens of some sequences and draft trees that stay on the device.
 
@@ -164,15 +164,17 @@ class DeviceRecurrentHead:
         self._ahead.record_accepted(state, n_rows)
         return True
 
-    def last_read(self, state: State, features: Any, row: int) -> GpuArray:
+    def last_read(self, state: State, features: Any, row: int) -> FeatureRows:
         """Return the hidden state (1, D) of `row`, the last that `launch_ahead` has read; valid until the next launch."""
         if self._chain.last_hidden is None:
-            return features[row : row + 1]
+            return FeatureRows.of(features, [row])
         assert self._ahead is not None, "`record_accepted` returned True"
         i = [request.state for request in self._ahead.requests].index(state)
-        return self._chain.last_hidden[i : i + 1]
+        return FeatureRows.of(self._chain.last_hidden, [i])
 
-    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int]) -> bool:
+    def launch_ahead(
+        self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int], taken: Sequence[int] = ()
+    ) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         target, states = self._target, [request.state for request in device_requests]
         depth = max(request.positions for request in device_requests)
@@ -191,7 +193,7 @@ class DeviceRecurrentHead:
             return False
         size = self._chain.prepare(rows, device_requests, features=True)
         self._chain.lay(states, sources, device_requests, follows=True)
-        self._walk(order)
+        self._walk(order, taken)
         self._chain.run(size)
         self._ahead = self.latest = DeviceDrafts(self, device_requests, self._chain.out, None).reading(features)
         return True
@@ -202,19 +204,21 @@ class DeviceRecurrentHead:
         return self._write
 
     def _launch_pass(
-        self, device_requests: Sequence[DeviceDraftRequest[State]], unread: Sequence[Unread], *, candidates: bool = False
+        self,
+        device_requests: Sequence[DeviceDraftRequest[State]],
+        unread: Sequence[tuple[Ints, Features]],
+        *,
+        candidates: bool = False,
     ) -> None:
         self._ahead = self.latest = None
-        unread, states = list(unread), [request.state for request in device_requests]
+        states = [request.state for request in device_requests]
         depth = max(request.positions for request in device_requests)
         if sum(len(tokens) for tokens, _ in unread) > PENDING:
-            for i, (state, (tokens, hidden)) in enumerate(zip(states, unread, strict=True)):
-                self.read(state, tokens[:-1], hidden[:-1])
-                unread[i] = tokens[-1:], hidden[-1:]
-        at = 0
-        for _, hidden in unread:
-            device.copy(self._hidden[at : at + len(hidden)], hidden)
-            at += len(hidden)
+            every = zip(states, unread, strict=True)
+            self.read_all([Unread(state, tokens[:-1], hidden[:-1]) for state, (tokens, hidden) in every])
+            unread = [(tokens[-1:], hidden[-1:]) for tokens, hidden in unread]
+        self._gather([FeatureRows.of(hidden) for _, hidden in unread], self._hidden)
+        at = sum(len(tokens) for tokens, _ in unread)
         size = self._chain.prepare(at, device_requests, candidates=candidates)
         rows = np.cumsum([0, *(len(tokens) for tokens, _ in unread)]).tolist()
         self._lay(states, [tokens for tokens, _ in unread], rows, depth)

@@ -169,7 +169,7 @@ class Foresees(Paced):
     def plan_next(self, drafter_states, drafts):
         return [LaunchDraft(self, (drafter_state, drafter_state.shape.depth)) for drafter_state in drafter_states]
 
-    def launch_ahead(self, wishes, order):
+    def launch_ahead(self, wishes, order, taken):
         self.followed.append(dict(wishes))
 
     def propose(self, drafter_states, max_drafts):
