@@ -197,7 +197,7 @@ def test_walk(sizes, order):
 
 @pytest.mark.parametrize("sizes", [[4], [4, 1, 7, 2], [4] * 16], ids=str)
 def test_walks_whose_length_is_given(sizes):
-    """So many tokens of a chain are accepted, whatever was sampled; sequences with -1 follow their samples."""
+    """A given number of tokens of a chain is accepted, whatever was sampled; sequences with -1 follow their samples."""
     s = len(sizes)
     batch, out = batch_of(sizes, lengths := list(range(10, 10 + s))), cuda.draft_arrays(16)
     for k, size in enumerate(sizes):

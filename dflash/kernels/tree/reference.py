@@ -44,7 +44,7 @@ def _chain(ids, scores, edges, most):
 def walk(tokens, parents, drawn, taken=-1):
     """Follow the sampled tokens from the root; return the accepted rows, root first, and the bonus token after the last.
 
-    With `taken`, so many rows of a chain are accepted below the root, whatever was sampled.
+    With `taken`, that number of rows of a chain is accepted below the root, whatever was sampled.
 
     tokens, parents: int (N,); Rows of a sequence: its last committed token, then its draft tokens; parents are row numbers.
     drawn: int (N,); Token sampled from each row.
