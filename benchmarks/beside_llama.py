@@ -1,7 +1,7 @@
-"""Likelihoods of a text beside llama.cpp's, for the same file, token ids and windows; and speed on a busy machine.
+"""Likelihoods of a text beside llama.cpp's, for the same file, token ids and windows; and rates.
 
 python benchmarks/beside_llama.py model.gguf --perplexity build/bin/llama-perplexity [--text FILE] [--windows 20]
-python benchmarks/beside_llama.py model.gguf --bench build/bin/llama-bench [--turns 3] [-p 512] [-n 64]
+python benchmarks/beside_llama.py model.gguf --bench build/bin/llama-bench [-t 2] [--turns 3] [-d 0,4096]
 
 `llama-perplexity` splits the text into windows, reads each on its own and scores the tokens of its second half. It writes
 the log-probabilities there, in 65,535 steps from the largest one to 16 below it, which this script reads back. Less likely
@@ -9,14 +9,16 @@ tokens are left out of the KL divergence, and a scored one counts as that likely
 Python's own module `inspect`. Prints the perplexity of both programs, how often both have the same most likely token, and
 the mean KL divergence of dflash's distribution from llama.cpp's.
 
-With `--bench`, prints tokens for each CPU second of one thread, in turns: a busy machine disturbs it less than the clock.
+With `--bench`, processes of `dflash bench` and of llama-bench take turns; prints the medians of their tokens a second.
 """
 
 import argparse
 import inspect
+import json
+import statistics
 import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -64,37 +66,46 @@ def compare(lm, ids, rows, n_vocab, block=64):
     return np.concatenate(found, 1)
 
 
-def cpu_seconds(words):
-    """Return the CPU seconds of a program."""
-    import resource  # Windows has none
+def samples_of_llama(arguments):
+    """Return the rates of one process of llama-bench for the prompt, and of one for the outputs, by name."""
+    found = {}
+    for lengths in ([arguments.prompt, 0, "0"], [0, arguments.generate, arguments.depth]):
+        words = [arguments.bench, "-m", arguments.model, "-t", arguments.threads, "-r", arguments.repeat, "-o", "json"]
+        words += ["-p", lengths[0], "-n", lengths[1], "-d", lengths[2]]
+        printed = subprocess.run(list(map(str, words)), check=True, capture_output=True, text=True).stdout
+        for test in json.loads(printed):
+            found[name_of(test["n_prompt"], test["n_gen"], test["n_depth"])] = test["samples_ts"]
+    return found
 
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(words, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+def samples_of_dflash(arguments):
+    """Return the rates of one process of `dflash bench`, by name."""
+    words = [sys.executable, "-m", "dflash", "bench", arguments.model, "--device", "cpu", "-t", arguments.threads, "--json"]
+    words += ["-p", arguments.prompt, "-n", arguments.generate, "-d", arguments.depth, "-r", arguments.repeat]
+    printed = subprocess.run(list(map(str, words)), check=True, capture_output=True, text=True).stdout
+    found = json.loads(printed)["rates"]
+    return {name.replace(" @ d", " after "): rate["samples"] for name, rate in found.items()}
 
 
-def speeds(arguments):
-    """Print tokens for each CPU second of one thread. For llama-bench it is the difference of three repetitions and one."""
-    n_prompt, n_output = arguments.prompt, arguments.generate
-    lm = dflash.load(arguments.model, device="cpu", threads=1, context=n_prompt + n_output + 64, sequences=1)
-    ids = np.random.default_rng(0).integers(100, 20000, n_prompt).tolist()
+def name_of(n_prompt, n_output, depth):
+    """Return the name of a rate."""
+    return (f"pp{n_prompt}" if n_prompt else f"tg{n_output}") + f" after {depth}" * bool(depth)
 
-    def ours(n, n_tokens):
-        began = time.process_time()
-        lm.generate(ids[:n], max_tokens=n_tokens, ignore_eos=True, temperature=0)
-        return time.process_time() - began
 
-    def theirs(*lengths):
-        words = [arguments.bench, "-m", arguments.model, "-t", "1", "--no-warmup", *map(str, lengths), "-r"]
-        return (cpu_seconds([*words, "3"]) - cpu_seconds([*words, "1"])) / 2
-
-    ours(16, 8)
-    for _ in range(arguments.turns):
-        prompt, output = theirs("-p", n_prompt, "-n", 0), theirs("-p", 0, "-n", n_output)
-        print(f"llama.cpp: prompt {n_prompt / prompt:.1f}, output {n_output / output:.1f}", flush=True)
-        prompt, output = ours(n_prompt, 1), ours(16, n_output + 1) - ours(16, 1)
-        print(f"dflash: prompt {n_prompt / prompt:.1f}, output {n_output / output:.1f}", flush=True)
+def rates(arguments):
+    """Print the medians of the tokens a second of both programs, whose processes take turns, and the range of ratios."""
+    medians = {}
+    for turn in range(arguments.turns):
+        sides = {"dflash": samples_of_dflash, "llama.cpp": samples_of_llama}
+        for side in list(sides)[:: 1 if turn % 2 else -1]:
+            found = {name: statistics.median(samples) for name, samples in sides[side](arguments).items()}
+            print(f"turn {turn + 1}, {side}: " + ", ".join(f"{name} {rate:.1f}" for name, rate in found.items()), flush=True)
+            for name, rate in found.items():
+                medians.setdefault(name, {}).setdefault(side, []).append(rate)
+    for name, sides in medians.items():
+        ours, theirs = (statistics.median(sides[side]) for side in ("dflash", "llama.cpp"))
+        ratios = [a / b for a, b in zip(sides["dflash"], sides["llama.cpp"], strict=True)]
+        print(f"{name}: {ours:.1f}, llama.cpp {theirs:.1f}: {ours / theirs:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
 def main():
@@ -105,16 +116,18 @@ def main():
     programs.add_argument("--bench", help="path of llama-bench")
     parser.add_argument("--turns", type=int, default=3, help="turns of --bench (3)")
     parser.add_argument("-p", "--prompt", type=int, default=512, help="tokens of the prompt of --bench (512)")
-    parser.add_argument("-n", "--generate", type=int, default=64, help="tokens of the output of --bench (64)")
+    parser.add_argument("-n", "--generate", type=int, default=128, help="tokens of the output of --bench (128)")
+    parser.add_argument("-d", "--depth", default="0,4096", help="context tokens before the output of --bench (0,4096)")
+    parser.add_argument("-r", "--repeat", type=int, default=3, help="repetitions in each process of --bench (3)")
     parser.add_argument("--text", default=inspect.__file__, help="file of the text")
     parser.add_argument("--context", type=int, default=1024, help="tokens of a window (1024)")
     parser.add_argument("--windows", type=int, default=20, help="windows (20)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--kv", default="f16", help="types of dflash's KV cache, separated by commas (f16)")
     parser.add_argument("--logits", type=Path, help="file of llama.cpp's logits, kept for later; read if it is there")
     arguments = parser.parse_args()
     if arguments.bench:
-        speeds(arguments)
+        rates(arguments)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.logits or Path(folder) / "logits"

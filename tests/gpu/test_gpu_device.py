@@ -135,6 +135,25 @@ def test_words_go_up_across_and_down(n):
     assert_same_bits("there", there.get(), np.append(words[:n], np.full(8, 7, np.int32)))
 
 
+@pytest.mark.parametrize(("first", "n_taken"), [(0, 1), (32, 3), (5, 9), (1000, 29), (1028, 1)])
+def test_some_words_come_from_a_second_place(first, n_taken):
+    transfer, here, up = Transfer(), cupy.full(1037, 7, np.int32), device.pinned(1032, dtype=np.int32)
+    up[:], second = RNG.integers(0, 1 << 31, 1032), cupy.arange(n_taken, dtype=np.int32)
+    transfer(here.data.ptr, up.ctypes.data, 1029, from_host=True, taken=(second.data.ptr, first, n_taken))
+    want = np.append(up[:1029], np.full(8, 7, np.int32))
+    want[first : first + n_taken] = np.arange(n_taken)
+    assert_same_bits("here", here.get(), want)
+
+
+def test_tokens_of_a_batch_that_are_on_the_device():
+    tokens, rows = np.arange(5, 8, dtype=np.int32), ragged([(9, chain(1), False) for _ in range(3)])
+    batch = DeviceBatch.of(rows, tokens)
+    want = batch.uploaded().get()
+    batch.upload(tokens + 1, rows)
+    batch.upload(cupy.asarray(tokens), rows)
+    assert_same_bits("words", batch.uploaded().get(), want)
+
+
 def test_words_that_the_host_writes_again():
     """No launch may see what an earlier one has read from the same pinned memory."""
     transfer, host, seen = Transfer(), device.pinned(600, dtype=np.int32), cupy.zeros((40, 640), np.int32)

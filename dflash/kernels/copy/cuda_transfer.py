@@ -14,16 +14,29 @@ class Transfer:
 
     def __init__(self) -> None:
         made = kernel(Path(__file__).with_name("transfer.cu"), "transfer", dependent=True)
-        self._launch = made.bind(1, _THREADS, (0, 0, 0))
+        self._launch = made.bind(1, _THREADS, (0,) * 7)
 
-    def __call__(self, to: int, source: int, n_words: int, stream: Stream = None) -> None:
+    def __call__(
+        self,
+        to: int,
+        source: int,
+        n_words: int,
+        stream: Stream = None,
+        *,
+        from_host: bool = False,
+        taken: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
         """Copy asynchronously.
 
         to, source: addresses, multiples of 16. The words must not overlap.
         stream: the current one if None.
+        from_host: `source` is host memory, which is then read while launches before this one still run.
+        taken: device address, first word and number of words that come from there in place of `source`.
         """
         if (to | source) % (4 * _VECTOR):
             raise KernelError(f"transfer: addresses {to:#x} and {source:#x} are not multiples of {4 * _VECTOR}")
         if n_words:
             blocks = -(-n_words // (_VECTOR * _THREADS))
-            self._launch(stream, grid=blocks, to=to, source=source, n_words=n_words)
+            address, first, n_taken = taken
+            where = {"to": to, "source": source, "n_words": n_words, "from_host": from_host}
+            self._launch(stream, grid=blocks, **where, taken=address, first=first, n_taken=n_taken)

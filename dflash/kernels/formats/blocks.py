@@ -47,13 +47,13 @@ def q4_0(block: QuantBlock) -> Iterator[Lanes]:
 
 
 def q4_1(block: QuantBlock) -> Iterator[Lanes]:
-    """Decode ``q * d + m``."""
-    d, m, q = block.each_f16(0), block.each_f16(2), block.u8(4)
+    """Decode ``q * d + m``; the product is exact in float32, so it may be fused."""
+    (d, m), q = block.pair_f16(0), block.u8(4)
     if vector_lanes() == LANES:
-        yield from _entries(q, constant(block.builder, list(range(16))) * d + m)
+        yield from _entries(q, constant(block.builder, list(range(16))).fused(d, m))
     else:
-        yield (q & 15).float() * d + m
-        yield (q >> 4).float() * d + m
+        yield (q & 15).float().fused(d, m)
+        yield (q >> 4).float().fused(d, m)
 
 
 def _fifth_bits(block: QuantBlock, offset: int) -> tuple[Lanes, Lanes]:
@@ -70,11 +70,11 @@ def q5_0(block: QuantBlock) -> Iterator[Lanes]:
 
 
 def q5_1(block: QuantBlock) -> Iterator[Lanes]:
-    """Decode ``q * d + m``; the fifth bits are in a separate word."""
-    d, m, q = block.each_f16(0), block.each_f16(2), block.u8(8)
+    """Decode ``q * d + m``, fused as in Q4_1; the fifth bits are in a separate word."""
+    (d, m), q = block.pair_f16(0), block.u8(8)
     low, high = _fifth_bits(block, 4)
-    yield ((q & 15).int() | low).float() * d + m
-    yield ((q >> 4).int() | high).float() * d + m
+    yield ((q & 15).int() | low).float().fused(d, m)
+    yield ((q >> 4).int() | high).float().fused(d, m)
 
 
 def q8_0(block: QuantBlock) -> Iterator[Lanes]:

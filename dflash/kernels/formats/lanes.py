@@ -264,6 +264,14 @@ class QuantBlock:
         all_lanes = self.each(self._load(offset, ir.HalfType()))
         return Lanes(self.builder, self.builder.fpext(all_lanes.value, _vector(_F32)))
 
+    def pair_f16(self, offset: int) -> tuple[Lanes, Lanes]:
+        """Load two float16 as float32 and broadcast each; one conversion of both takes fewer instructions."""
+        word = self.each(self._load(offset, _I32))
+        halves = self.builder.bitcast(word.value, _vector(ir.HalfType(), 2 * LANES))
+        some = self.builder.shuffle_vector(halves, halves, _vector(_I32)(list(range(LANES))))
+        both = Lanes(self.builder, self.builder.fpext(some, _vector(_F32)))
+        return both.pick(*(i - i % 2 for i in range(LANES))), both.pick(*(i - i % 2 + 1 for i in range(LANES)))
+
     def alternating_f16(self, offset: int) -> Lanes:
         """Load two float16 as float32: the first for the even lanes, the second with its sign changed for the odd lanes."""
         both = self._load(offset, _vector(ir.HalfType(), 2))

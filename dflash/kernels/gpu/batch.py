@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu.buffers import DeviceArrays, padded
 from dflash.kernels.ragged import PENDING, Ragged
 
@@ -71,10 +72,10 @@ class DeviceBatch:
             setattr(some, name, getattr(self, name)[:n])
         return some
 
-    def upload(self, tokens: NDArray[np.int32], batch: Ragged, stream: Any = None) -> None:
+    def upload(self, tokens: NDArray[np.int32] | GpuArray, batch: Ragged, stream: Any = None) -> None:
         """Copy the description of the next pass to the device, asynchronously, with one launch.
 
-        tokens: int32 (N,)
+        tokens: int32 (N,); in host memory, or on the device, where earlier launches may still be writing them.
         stream: stream of the pass; the current one if None.
         """
         n, s = len(tokens), len(batch.slot)
@@ -91,14 +92,16 @@ class DeviceBatch:
         host.n_accepted[:s] = batch.n_accepted
         host.buffer[:s] = batch.buffer
         host.accepted[:s] = batch.accepted
-        host.tokens[:n] = tokens
+        taken = None if isinstance(tokens, np.ndarray) else (self.tokens, tokens)
+        if taken is None:
+            host.tokens[:n] = tokens
         host.sequence[:n] = batch.sequence
         host.parent[:n] = batch.parent
         host.depth[:n] = batch.depth
         np.add(batch.length[batch.sequence], batch.depth, out=host.position[:n])
         host.pages[:s, :width] = batch.pages
         self._n_words = self._before_pages + (s - 1) * self.max_pages + width
-        self._arrays.upload(stream, self._n_words)
+        self._arrays.upload(stream, self._n_words, taken=taken)
 
     def uploaded(self, n_words: int | None = None) -> Any:
         """Return the int32 words of the last upload, or as many words as another batch of this capacity has uploaded."""

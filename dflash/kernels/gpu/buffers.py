@@ -49,14 +49,19 @@ class DeviceArrays:
         """Host arrays to fill for the next `upload`, by the same names; they hold values of an earlier upload."""
         return self._free()[0]
 
-    def upload(self, stream: Any = None, n_words: int | None = None) -> None:
-        """Copy `host`, or only its first `n_words` words, to the device, asynchronously."""
+    def upload(self, stream: Any = None, n_words: int | None = None, *, taken: tuple[Any, Any] | None = None) -> None:
+        """Copy `host`, or only its first `n_words` words, to the device, asynchronously.
+
+        taken: one of the arrays, and a device array whose values its first elements get in place of those of `host`.
+        """
         import cupy
 
         _, host, done = self._ring[self._next]
         self._next = (self._next + 1) % len(self._ring)
         stream = stream or cupy.cuda.get_current_stream()
-        self._transfer(self._device.data.ptr, host.ctypes.data, host.size if n_words is None else n_words, stream)
+        here, n_words = self._device.data.ptr, host.size if n_words is None else n_words
+        words = (0, 0, 0) if taken is None else (taken[1].data.ptr, (taken[0].data.ptr - here) // 4, taken[1].size)
+        self._transfer(here, host.ctypes.data, n_words, stream, from_host=True, taken=words)
         done.record(stream)
 
     def download(self, stream: Any = None) -> "Download":

@@ -26,7 +26,7 @@ class Mirror:
 
     def upload(self, n_rows: int, stream: Any) -> None:
         """Copy the first `n_rows` records to the device, asynchronously."""
-        self._transfer(*self._addresses, n_rows * self._words, stream)
+        self._transfer(*self._addresses, n_rows * self._words, stream, from_host=True)
 
     def download(self, n_rows: int, stream: Any) -> None:
         """Copy the first `n_rows` records to the host, asynchronously."""

@@ -1,4 +1,4 @@
-"""Sampling on a GPU: a step of all sequences takes one upload of parameters, two or three launches and one copy of ids."""
+"""Sampling on a GPU: a step of all sequences takes one upload of parameters and two or three launches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,10 +48,10 @@ class DeviceSampler:
         if vocab >= _MOST_VOCAB:
             raise KernelError(f"sampler: rows of {vocab} logits; there must be fewer than {_MOST_VOCAB}")
         self.logits, self.stream = logits, stream
-        self._row_params, self._ids = Mirror(n, ROW_PARAMS), Mirror(n, np.int32)
+        self._row_params, self.ids = Mirror(n, ROW_PARAMS), device.zeros(n, dtype=np.int32)
+        self._host_ids = device.pinned(n, dtype=np.int32)  # the kernels store tokens here, too: a copy would be a launch
         self._found: Mirror | None = None
         self._edits, self._masks = DeviceEdits(logits), DeviceMasks(vocab)
-        self.ids = self._ids.device.reshape(-1)
         self._bind(n, vocab)
         self._place = None
         if position is not None:
@@ -65,7 +65,7 @@ class DeviceSampler:
 
     def _bind(self, n: int, vocab: int) -> None:
         self._chunks, self._blocks = -(-vocab // SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
-        logits, row_params, ids = self.logits, self._row_params.device, self.ids
+        logits, row_params, ids, host_ids = self.logits, self._row_params.device, self.ids, self._host_ids.ctypes.data
         no_laws, largest = device.array(np.repeat(_NO_PARAMS, n).view(np.int32)), device.zeros(n)
         tops = device.zeros(n, -(-vocab // GROUP), dtype=np.uint32)
         sums = device.zeros(n, self._chunks, 3)
@@ -75,13 +75,13 @@ class DeviceSampler:
         again = tops, sums, best, arrived, device.zeros(n, dtype=np.int32), largest
         self._survey, self._survey_plain, self._survey_again = (
             survey.bind(1, SURVEY["THREADS"], (logits, *rest))
-            for rest in ((row_params, *args, 1), (no_laws, *args, 0), (row_params, *again, 0))
+            for rest in ((row_params, *args, 1, host_ids), (no_laws, *args, 0, host_ids), (row_params, *again, 0, 0))
         )
         draw = kernel(_HERE / "draw.cu", "draw", dependent=True, VOCAB=vocab, THREADS=_DRAW_THREADS)
-        self._draw = draw.bind(1, _DRAW_THREADS, (logits, row_params, largest, best, arrived, ids))
+        self._draw = draw.bind(1, _DRAW_THREADS, (logits, row_params, largest, best, arrived, ids, host_ids))
         shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "N_CHUNKS": self._chunks}
         select = kernel(_HERE / "topk_topp.cu", "topk_topp", dependent=True, **shape)
-        self._select = select.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids))
+        self._select = select.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids, host_ids))
         top = kernel(_HERE / "logprobs.cu", "logprobs", dependent=True, **shape, MAX_TOP=MOST_TOP)
         self._bind_find = lambda found: top.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids, found))
 
@@ -90,7 +90,7 @@ class DeviceSampler:
         return Logits(self, 0, n)
 
     def largest(self, n_rows: int, stream: Stream = None) -> None:
-        """Launch only the search for the largest logit of the first rows; results go to `ids`."""
+        """Launch only the search for the largest logit of the first rows; results go to `ids` and to the host."""
         self._survey_plain(stream, grid=(self._chunks, n_rows))
 
     def sample_rows(self, requests: Sequence[SampleRequest], n_rows: int) -> DeviceSampleResult:
@@ -114,7 +114,6 @@ class DeviceSampler:
             self.launch(noisy, n_rows, stream)
         else:
             self.largest(n_rows, stream)
-        self._ids.download(n_rows, stream)
         if edits:
             self._edits.undo(n_rows, stream)
         if tells:
@@ -138,7 +137,7 @@ class DeviceSampler:
         """Wait for the latest samples; return the tokens, and records of log-probabilities if any were requested."""
         with device.device_errors("sampling"):
             self._event.synchronize()
-        return self._ids.host[:n_rows].tolist(), None if self._found is None else self._found.host[:n_rows].copy()
+        return self._host_ids[:n_rows].tolist(), None if self._found is None else self._found.host[:n_rows].copy()
 
     def candidates(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
         """Return candidate ids and scores, each (n, POOL), of some rows for positions of their sequences."""

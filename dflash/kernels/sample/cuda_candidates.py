@@ -40,7 +40,7 @@ class Likeliest:
         survey = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
         shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "N_CHUNKS": chunks, "MAX_TOP": POOL}
         top = kernel(_HERE / "logprobs.cu", "logprobs", dependent=True, **shape)
-        args = logits, tell, tops, sums, best, arrived, first, self.largest, 0
+        args = logits, tell, tops, sums, best, arrived, first, self.largest, 0, 0
         self._survey = survey.bind(1, SURVEY["THREADS"], args)
         self._top = top.bind(1, SELECT_THREADS, (logits, tell, tops, sums, self.largest, first, self.found))
 
@@ -67,7 +67,7 @@ class Largest:
         self.ids, self.scores = out or (device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1))
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         made = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
-        args = logits, device.array(nothing.view(np.int32)), None, None, best, arrived, self.ids, self.scores, 0
+        args = logits, device.array(nothing.view(np.int32)), None, None, best, arrived, self.ids, self.scores, 0, 0
         self._run = made.bind(1, SURVEY["THREADS"], args)
 
     def __call__(self, n_rows: int, stream: Stream = None) -> None:

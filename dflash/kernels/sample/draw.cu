@@ -12,7 +12,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 draw(const float* logits, const int* row_params, const float* largest, unsigned long long* best,
-     unsigned* arrived, int* ids) {
+     unsigned* arrived, int* ids, unsigned long long host_ids) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.y;
@@ -20,7 +20,7 @@ draw(const float* logits, const int* row_params, const float* largest, unsigned 
     const float highest = largest[row];
     if (params.scale <= 0.0f || is_truncated(params)) return;
     if (is_invalid(highest)) {
-        if (blockIdx.x == 0 && threadIdx.x == 0) ids[row] = -1;
+        if (blockIdx.x == 0 && threadIdx.x == 0) store_token(ids, host_ids, row, -1);
         return;
     }
     logits += (size_t)row * VOCAB;
@@ -47,5 +47,5 @@ draw(const float* logits, const int* row_params, const float* largest, unsigned 
     }
     key = block_max_key(key);
     if (threadIdx.x) return;
-    if (row_max_key(best + row, arrived + row, gridDim.x, key, key)) ids[row] = token_of(key);
+    if (row_max_key(best + row, arrived + row, gridDim.x, key, key)) store_token(ids, host_ids, row, token_of(key));
 }

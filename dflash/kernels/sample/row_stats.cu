@@ -5,7 +5,7 @@
 // `tops`: rank (see `rank_of`) of the largest logit of each GROUP tokens, for rows with top-k, top-p or log
 // probabilities. `sums`: the largest logit of each chunk, the sum of exp((x - largest) * scale) and the sum of exp(x
 // - largest), for rows with log probabilities or with top-p but no top-k. Tokens that a mask excludes count as minus
-// infinity, unless `masked` is 0. `best` and `arrived` are zero before and after. Bytes: 4 * VOCAB a row.
+// infinity, unless `masked` is 0. `host_ids`: see `store_token`. `best` and `arrived` are zero before and after. Bytes: 4 * VOCAB a row.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 #include "rows.cuh"
@@ -38,7 +38,8 @@ __device__ __forceinline__ float block_sum_exp(const float (&x)[PER_THREAD][4], 
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 row_stats(const float* logits, const int* row_params, unsigned* tops, float* sums,
-          unsigned long long* best, unsigned* arrived, int* ids, float* largest, int masked) {
+          unsigned long long* best, unsigned* arrived, int* ids, float* largest, int masked,
+          unsigned long long host_ids) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.y, start = blockIdx.x * CHUNK;
@@ -93,6 +94,6 @@ row_stats(const float* logits, const int* row_params, unsigned* tops, float* sum
     if (threadIdx.x) return;
     u64 row_key;
     if (!row_max_key(best + row, arrived + row, gridDim.x, block_key, row_key)) return;
-    ids[row] = token_of(row_key);
+    store_token(ids, host_ids, row, token_of(row_key));
     largest[row] = row_key ? logit_of_rank((u32)(row_key >> 32)) : __int_as_float(0xff800000);
 }

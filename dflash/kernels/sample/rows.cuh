@@ -61,6 +61,11 @@ __device__ __forceinline__ float logit_of_rank(u32 rank) { return __uint_as_floa
 // Key of a token whose maximum is the best token: a larger rank first, then a lower token. 0: no token.
 __device__ __forceinline__ u64 max_key(u32 rank, u32 token) { return rank ? (u64)rank << 32 | (u32)~token : 0; }
 __device__ __forceinline__ int token_of(u64 key) { return key ? (int)~(u32)key : -1; }
+// Store the token of a row, also in pinned host memory at the address `host_ids` unless it is 0.
+__device__ __forceinline__ void store_token(int* ids, u64 host_ids, int row, int token) {
+    ids[row] = token;
+    if (host_ids) ((int*)host_ids)[row] = token;
+}
 __device__ __forceinline__ u64 larger_key(u64 a, u64 b) { return a > b ? a : b; }
 
 __device__ __forceinline__ u64 warp_max_key(u64 key) {

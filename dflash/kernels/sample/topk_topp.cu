@@ -87,7 +87,7 @@ __device__ __forceinline__ u64 sample_short_list(int n, const LogitBins& logit_b
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 topk_topp(const float* logits, const int* row_params, const unsigned* tops, const float* sums,
-          const float* largest, int* ids) {
+          const float* largest, int* ids, unsigned long long host_ids) {
     __shared__ Scratch scratch;
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -96,7 +96,7 @@ topk_topp(const float* logits, const int* row_params, const unsigned* tops, cons
     const float highest = largest[row];
     if (!is_truncated(params)) return;
     if (is_invalid(highest)) {
-        if (threadIdx.x == 0) ids[row] = -1;
+        if (threadIdx.x == 0) store_token(ids, host_ids, row, -1);
         return;
     }
     logits += (size_t)row * VOCAB, tops += (size_t)row * GROUPS, sums += (size_t)row * N_CHUNKS * 3;
@@ -118,5 +118,5 @@ topk_topp(const float* logits, const int* row_params, const unsigned* tops, cons
     if (!done)
         best_key = sample_keys(RowKeys(logits, params.mask), LogitBins(largest[row], NEGLIGIBLE / params.scale), params, total, scratch);
     best_key = block_max_key(best_key);
-    if (threadIdx.x == 0) ids[row] = token_of(best_key);
+    if (threadIdx.x == 0) store_token(ids, host_ids, row, token_of(best_key));
 }

@@ -1,13 +1,11 @@
 """A model on a GPU, with the interface of `dflash.model.model.Model`."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.delta.state_copies import MAX_COPIES
 from dflash.kernels.gpu import device, jit
@@ -82,7 +80,6 @@ class DeviceModel:
         self._load(file, pages=pages, slots=slots, kv=kv)
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._gather, self._gather_behind = Gather(config, self._decode), Gather(config, self._decode)
-        self._transfer = Transfer()
         self.latest: Forward | None = None
         self.alone = False
         self.device_requests: dict[int, DeviceDraftRequest[Any]] = {}
@@ -224,9 +221,7 @@ class DeviceModel:
         n = len(spans)
         for span in spans:
             span.state.reserve(2)
-        drawn, tokens = self.sampled_ids.data.ptr, self.batch.tokens.data.ptr
-        none, take = np.zeros(n, np.int32), partial(self._transfer, tokens, drawn, n)
-        self._decode(none, next_rows(spans), capture, logits=True, amend=take)
+        self._decode(self.sampled_ids[:n], next_rows(spans), capture, logits=True)
         self.alone, self.device_requests = True, {}
         layers = self._decode.layers
         captured = {layer: layers.captured[layer][:n] for layer in capture}

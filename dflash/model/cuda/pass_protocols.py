@@ -25,7 +25,7 @@ class StepPass(Protocol):
 
     def __call__(
         self,
-        tokens: NDArray[Any],
+        tokens: NDArray[Any] | GpuArray,
         rows: Ragged,
         capture: tuple[int, ...],
         *,

@@ -180,7 +180,7 @@ class DecodePass:
 
     def __call__(
         self,
-        tokens: NDArray[np.int32],
+        tokens: NDArray[np.int32] | GpuArray,
         rows: Ragged,
         capture: tuple[int, ...],
         *,

@@ -92,7 +92,7 @@ class LayerDecode(_Chain):
 
     def __call__(
         self,
-        tokens: NDArray[np.int32],
+        tokens: NDArray[np.int32] | GpuArray,
         rows: Ragged,
         capture: tuple[int, ...],
         *,

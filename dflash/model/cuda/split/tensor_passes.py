@@ -158,7 +158,7 @@ class TensorDecode(_Ranks):
 
     def __call__(
         self,
-        tokens: NDArray[np.int32],
+        tokens: NDArray[np.int32] | GpuArray,
         rows: Ragged,
         capture: tuple[int, ...],
         *,
