@@ -11,6 +11,9 @@ from golden import prefill, step
 from model_definition import logits
 from train_draft import gguf_files
 
+from dflash.decode.engine import Engine
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.config import Config
@@ -64,6 +67,27 @@ def test_prompts_and_steps(name, kind, tmp_path):
             found.append(np.concatenate(rows))
             assert_close("steps", found[-1], want[:at], CLOSE)
         assert_same_bits("steps of other sizes", *found)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_p=0.9, seed=3)], ids=["greedy", "top-p"])
+def test_steps_whose_tokens_are_still_being_sampled(sampling, tmp_path):
+    """A step that takes its tokens on the device gives those of a step that gets them from the host."""
+    from dflash.model.cuda.model import DeviceModel
+
+    architecture, n_vocab, sizes = MODELS["SmolLM2 135M"]
+    random_model.write(tmp_path / "model.gguf", architecture, n_vocab, BASE | dict(zip(SIZES, sizes, strict=True)), "Q4_1")
+    with GGUFFile.open(tmp_path / "model.gguf") as file:
+        model = DeviceModel(file, Config.from_gguf(file.metadata, file.tensors), pages=8, slots=4, threads=1, chunk=256)
+        found = []
+        for ahead in (True, False):
+            model.can_overlap = ahead
+            sessions = [Session(TOKENS[: 3 + n].tolist(), sampling=sampling, max_tokens=6, eos=()) for n in range(3)]
+            for some in (sessions[:1], sessions[1:]):
+                for _ in Engine(model, chunk=256).run(some):
+                    pass
+            found.append([session.output_ids for session in sessions])
+    assert [len(ids) for ids in found[0]] == [6, 6, 6]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
