@@ -291,14 +291,17 @@ def take_noted(drafter_states: Sequence[_HeadState]) -> None:
         parts = head.features_at(group[0][1].features, [one.rows for _, one in group], prompt=of_prompt)
         for (each, _), part in zip(group, parts, strict=True):
             found[each].append(part)
-    new = {each: head.join(parts) for each, parts in found.items()}
-    for each, features in new.items():
+    new = {each: parts[0] if len(parts) == 1 else head.join(parts) for each, parts in found.items()}
+    sizes = {each: len(each.unread) + len(features) for each, features in new.items()}
+    # sessions that began at other steps join a pass
+    limit = _MOST_UNREAD // 2 if max(sizes.values()) > _MOST_UNREAD else _MOST_UNREAD
+    reading = [each for each in noted if sizes[each] > (1 if each in prompts else limit)]
+    for each in reading:
+        each.unread = head.join([each.unread, new[each]])
+        new[each] = new[each][-1:]
+    head.read_all([each.first_unread(sizes[each] - 1) for each in reading])
+    kept = head.copies(list(new.values()))
+    for each in reading:
+        each.unread = each.unread[:0]
+    for each, features in zip(new, kept, strict=True):
         each.unread = head.join([each.unread, features])
-    most = max(len(each.unread) for each in noted)
-    limit = _MOST_UNREAD // 2 if most > _MOST_UNREAD else _MOST_UNREAD  # sessions that began at other steps join a pass
-    reading = {each for each in noted if len(each.unread) > (1 if each in prompts else limit)}
-    head.read_all([each.first_unread(len(each.unread) - 1) for each in noted if each in reading])
-    kept = head.copies([new[each][-1:] if each in reading else new[each] for each in noted])
-    for each, features in zip(noted, kept, strict=True):
-        n_before = 0 if each in reading else len(each.unread) - len(new[each])
-        each.unread = head.join([each.unread[:n_before], features])

@@ -36,6 +36,12 @@ _TRIAL_LENGTH = 2
 _TRIAL_STEPS = 16
 """Fewest steps between two trials."""
 
+_HOPE = 1.05
+"""Least speed-up with full acceptance that is worth a trial: steps of 64 sessions gain that much by no number of drafts."""
+
+_OLD = 4096
+"""Steps after which drafts are tried even if no acceptance would make them pay: 80 s of a 27B with 64 sessions."""
+
 _TRIAL_WEIGHT = 5.0
 """Most drafts that earlier ones count as in a trial: after a change, ten trials of one session tell it."""
 
@@ -60,7 +66,8 @@ class DraftBudget:
     step over its expected seconds greatest. If that is none, no drafter is asked, and the step is one of plain decoding.
     Acceptance is learned for each drafter, by position, and as a factor for each session; `StepCosts` learns seconds. The
     first steps are plain, then larger ones are tried. Later other choices are tried as often as they lose a hundredth of
-    the time: drafts if there are none, else none, one draft token less for each session, and one more. Drafters that choose
+    the time: drafts if there are none, else none, one draft token less for each session, and one more; none that would
+    gain next to nothing if every draft token were accepted. Drafters that choose
     their own size are left alone.
 
     The tokens never change, but how many come in a step depends on measured times.
@@ -69,7 +76,7 @@ class DraftBudget:
     """
 
     def __init__(self, *, on_gpu: bool) -> None:
-        self._on_gpu, self._costs = on_gpu, StepCosts()
+        self._on_gpu, self._costs = on_gpu, StepCosts(on_gpu=on_gpu)
         self._drafters = Recent[Drafter, _DrafterRecord](_MOST_DRAFTERS)
         self._records = WeakKeyDictionary[Session, _SessionRecord]()
         self._limits = WeakKeyDictionary[Session, int]()
@@ -141,7 +148,7 @@ class DraftBudget:
                 (drafter, len(group), self._made(drafter, max(step.drafted for _, step in group)))
                 for drafter, group in groups.items()
             ]
-            self._costs.observe(parts[-1].stop, drafted, seconds)
+            self._costs.observe(parts[-1].stop, drafted, seconds, single=not drafted)
 
     def learn_forward(self, rows: int, seconds: Sequence[float]) -> None:
         """Learn from the times of forwards of `rows` rows, before the first step."""
@@ -194,7 +201,9 @@ class DraftBudget:
         order = order[: max(_GROWTH * self._costs.most_rows - n, 0)]
         owner, depth = order // survival.shape[1], order % survival.shape[1] + 1
         tokens = n + np.append(0.0, np.cumsum(survival.ravel()[order]))
-        seconds = forwards = np.maximum(self._costs.forwards(n + np.arange(len(order) + 1)), 1e-9)
+        seconds = self._costs.forwards(n + np.arange(len(order) + 1))
+        seconds[0] = self._costs.plain(n)
+        seconds = forwards = np.maximum(seconds, 1e-9)
         for drafter in dict.fromkeys(record.drafter for record in records):
             own = np.array([record.drafter is drafter for record in records])
             deepest = np.append(0, np.maximum.accumulate(np.where(own[owner], depth, 0)))
@@ -222,7 +231,7 @@ class DraftBudget:
         if not size:
             whole = np.arange(n, len(tokens), n)
             other = int(whole[(tokens[whole] / seconds[whole]).argmax()]) if len(whole) else 0
-        if not 0 <= other < len(tokens) or other == size:
+        if not 0 <= other < len(tokens) or other == size or self._never_pays(other, tokens, seconds):
             self._n_trials += 1
             return None
         loss = _TRIAL_LENGTH * max(seconds[other] - tokens[other] * self._pace, 0.0)
@@ -232,6 +241,10 @@ class DraftBudget:
         self._credit -= loss if size else 0.0  # that of a first draft is measured
         self._since_trial, self._is_trial, self._n_trials = 0, True, self._n_trials + 1
         return other
+
+    def _never_pays(self, other: int, tokens: Floats, seconds: Floats) -> bool:
+        """Return True if as many draft tokens would gain little if all were accepted; after long, costs may be others."""
+        return other > 0 and (tokens[0] + other) * self._pace < _HOPE * seconds[other] and self._since_trial < _OLD
 
     def _set_depths(self, drafting: Mapping[Session, _SessionRecord], counts: Ints) -> None:
         """Let draft models on a GPU make no more positions than the step uses, the same number for all of a drafter."""

@@ -38,6 +38,9 @@ _N_NEW = 3
 _MOST_NEW = 64
 """New combinations of parts that are remembered."""
 
+_PASS = 64
+"""Rows of a decode pass of a GPU with drafts. One row for each sequence makes larger passes, which cost less."""
+
 _CAUTION = 0.3
 """Growth of seconds with rows beyond those measured, over that between the two largest of these. Without it, the first steps
 of a batch of drafts cost far more than was expected; with all of it, larger drafts are tried too seldom."""
@@ -53,31 +56,38 @@ class StepCosts:
     seconds is divided among the parts of the step by their variances: a Kalman filter without correlations. Of steps with a
     part that is new, the fastest of three counts: on a GPU the first one captures a graph. Seconds that were never measured
     are interpolated. Beyond the largest measured rows they grow a third as fast as between the two largest ones; beyond the
-    only ones, or the largest depth, they are assumed not to grow: so larger drafts are tried.
+    only ones, or the largest depth, they are assumed not to grow: so larger drafts are tried. On a GPU, rows beyond a whole
+    pass cost as many more passes, and steps without drafts of more rows than a pass are measured by themselves.
 
     is_unsure: true if the last step has a part that was not measured three times.
     """
 
-    def __init__(self) -> None:
-        self._forwards: dict[int, _Estimate] = {}  # by bucket of rows
+    def __init__(self, *, on_gpu: bool = False) -> None:
+        self._on_gpu = on_gpu
+        self._forwards: dict[int, _Estimate] = {}  # by bucket of rows, negative for large passes of single rows
         self._drafting = Recent[Hashable, dict[int, dict[int, _Estimate]]](_MOST_DRAFTERS)  # by bits of sessions, depth
         self._new = Recent[Hashable, list[float]](_MOST_NEW)
         self._n_steps, self.most_rows, self.is_unsure = 0, 0, True
 
-    def observe(self, rows: int, drafted: Sequence[tuple[Hashable, int, int]], seconds: float) -> None:
-        """Learn from a step of `rows` rows; `drafted` holds drafter, number of sessions and depth of its drafts."""
+    def observe(
+        self, rows: int, drafted: Sequence[tuple[Hashable, int, int]], seconds: float, *, single: bool = False
+    ) -> None:
+        """Learn from a step of `rows` rows; `drafted` holds drafter, number of sessions and depth of its drafts.
+
+        single: True if each sequence has one row.
+        """
         self._n_steps += 1
-        self.most_rows = max(self.most_rows, rows)
-        self.is_unsure = not self._is_measured(rows, drafted)
+        self.most_rows, bucket = max(self.most_rows, rows), self._bucket(rows, single=single)
+        self.is_unsure = not self._is_measured(bucket, drafted)
         if self.is_unsure:
-            key = int(bucket_of(rows)), *((drafter, n.bit_length(), depth) for drafter, n, depth in drafted)
+            key = bucket, *((drafter, n.bit_length(), depth) for drafter, n, depth in drafted)
             first = [*(self._new.recall(key) or ()), seconds]
             self._new.keep(key, first)
             if len(first) < _N_NEW:
                 return
             seconds, self.is_unsure = min(first), False
             del self._new[key]
-        parts = [self._forward(rows, seconds), *(self._draft(*each) for each in drafted)]
+        parts = [self._forward(bucket, seconds), *(self._draft(*each) for each in drafted)]
         expected = sum(part.mean for part in parts)
         for part in parts:
             drift = _DRIFT * (self._n_steps - part.step)
@@ -96,17 +106,30 @@ class StepCosts:
         """True once any step was measured three times."""
         return bool(self._forwards)
 
-    def _is_measured(self, rows: int, drafted: Sequence[tuple[Hashable, int, int]]) -> bool:
+    def _bucket(self, rows: int, *, single: bool) -> int:
+        bucket = int(bucket_of(rows))
+        return -bucket if self._on_gpu and single and rows > _PASS else bucket
+
+    def _is_measured(self, bucket: int, drafted: Sequence[tuple[Hashable, int, int]]) -> bool:
         tables = (self._drafting.get(drafter, {}).get(n.bit_length(), {}) for drafter, n, _ in drafted)
         depths = (depth for _, _, depth in drafted)
-        return int(bucket_of(rows)) in self._forwards and all(map(dict.__contains__, tables, depths))
+        return bucket in self._forwards and all(map(dict.__contains__, tables, depths))
 
     def forwards(self, rows: Ints) -> Floats:
         """Return the seconds of forwards by their rows."""
-        known = sorted(self._forwards)
-        seconds, buckets = [self._forwards[bucket].mean for bucket in known], bucket_of(rows)
+        table = {n: each.mean for n, each in self._forwards.items() if n > 0}
+        table = table or {-n: each.mean for n, each in self._forwards.items()}
+        known = sorted(table)
+        seconds, buckets = [table[bucket] for bucket in known], bucket_of(rows)
         slope = _CAUTION * max((seconds[-1] - seconds[-2]) / (known[-1] - known[-2]), 0.0) if len(known) > 1 else 0.0
+        if self._on_gpu and known[-1] >= _PASS:
+            slope = seconds[-1] / known[-1]
         return np.interp(buckets, known, seconds) + slope * np.maximum(buckets - known[-1], 0)
+
+    def plain(self, sessions: int) -> float:
+        """Return the seconds of a forward of one row for each session."""
+        found = self._forwards.get(self._bucket(sessions, single=True))
+        return float(self.forwards(np.array([sessions]))[0]) if found is None else found.mean
 
     def drafting(self, drafter: Hashable, sessions: int, depths: Ints) -> Floats:
         """Return the seconds in which a drafter drafts for some sessions, by depth; 0 at depth 0.
@@ -120,10 +143,9 @@ class StepCosts:
         known = sorted(table)
         return np.interp(depths, [0, *known], [0.0, *(table[depth].mean for depth in known)])
 
-    def _forward(self, rows: int, first: float) -> _Estimate:
-        bucket = int(bucket_of(rows))
+    def _forward(self, bucket: int, first: float) -> _Estimate:
         if bucket not in self._forwards:
-            seconds = float(self.forwards(np.array([rows]))[0]) if self._forwards else first
+            seconds = float(self.forwards(np.array([abs(bucket)]))[0]) if self._forwards else first
             self._forwards[bucket] = _Estimate(seconds, seconds**2, self._n_steps)
         return self._forwards[bucket]
 

@@ -29,9 +29,12 @@ MOST = 8
 """Most draft tokens below each other; each takes a pass of the head."""
 
 
-_IN_FLIGHT = 64
-"""Uploads in flight. A chunk of prompts takes a pass for each 64 tokens, launched while the target still prefills the chunk:
-with few buffers the host would wait for the target, and the target for the host."""
+_IN_FLIGHT = 16
+"""Uploads in flight; many sessions take several passes a step, launched while the target still prefills prompts."""
+
+
+_TEXTS = 1, 2, 4, 8, SEQUENCES
+"""Numbers of sequences that graphs are captured for: a capture takes some 10 ms, and sequences come and go."""
 
 
 class HeadContext(NamedTuple):
@@ -66,7 +69,7 @@ class LoopGraphKey(NamedTuple):
 
     rows: rows that are read.
     features: whether hidden states are made from the target's features first.
-    texts, depth: number of sequences, and of draft positions for each.
+    texts, depth: number of sequences, one of `_TEXTS`, and of draft positions for each.
     chains: whether only the likeliest token of each position is needed.
     draft_vocab: index of the smaller draft vocabulary; None for the full one.
     """
@@ -153,7 +156,7 @@ class DraftLoop:
         self,
         states: Sequence[State],
         sources: Sequence[GpuArray],
-        requests: Sequence[DeviceDraftRequest[State]] = (),
+        requests: Sequence[DeviceDraftRequest[State]],
         *,
         follows: bool = False,
     ) -> None:
@@ -170,32 +173,32 @@ class DraftLoop:
         for i, state in enumerate(states):
             host.pages[i, : len(state.pages)] = state.pages
         host.sources.view(np.uint64)[: len(sources)] = laid[1]
-        if requests:
-            describe(host.row_params, [request.params for request in requests])
-            for i, request in enumerate(requests):
-                host.outlines[i] = i, request.positions, request.n_candidates, request.nodes
+        describe(host.row_params, [request.params for request in requests])
+        for i, request in enumerate(requests):
+            host.outlines[i] = i, request.positions, request.n_candidates, request.nodes
         self.arrays.upload()
         self._laid = laid if follows else None
 
     def prepare(
         self,
         n_rows: int,
-        requests: Sequence[DeviceDraftRequest[State]] = (),
+        requests: Sequence[DeviceDraftRequest[State]],
         *,
         candidates: bool = False,
         features: bool = False,
     ) -> LoopGraphKey:
         """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key for `run`.
 
-        With `candidates`, the graph finds all candidates of each position; with `features`, it reads features of the target.
+        A graph of more sequences than there are requests finds nothing in their rows, and nobody reads their trees.
+        With `candidates`, the graph finds all candidates of each position; with `features`, it reads the target's features.
         """
-        depth = max((request.positions for request in requests), default=0)
+        depth = max(request.positions for request in requests)
         greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
         for t in range(len(self._steps), depth):
             self._bind(t)
-        rows = next(bucket for bucket in BUCKETS if bucket >= n_rows)
+        rows, texts = (next(n for n in sizes if n >= least) for sizes, least in ((BUCKETS, n_rows), (_TEXTS, len(requests))))
         projects = features and self._project is not None
-        size = LoopGraphKey(rows, projects, len(requests), depth, greedy and not candidates, shared_draft_vocab(requests))
+        size = LoopGraphKey(rows, projects, texts, depth, greedy and not candidates, shared_draft_vocab(requests))
         self._graphs.prepare(size)
         return size
 
@@ -233,8 +236,6 @@ class DraftLoop:
         else:
             self._take(size.rows)
         self._reading(size.rows)
-        if size.depth == 0:
-            return
         self._take_last(size.texts)
         for step in self._steps[: size.depth]:
             if step.picks is not None and step.read is not None:

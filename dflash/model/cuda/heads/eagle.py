@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -158,8 +158,8 @@ class DeviceEagleHead(DeviceRecurrentHead):
         numbers = np.arange(len(arrays[0]), dtype=np.int32)
         found = [numbers[each] for each in rows]
         made = (self._prompts if prompt else self._decoded)(arrays, np.concatenate(found))
-        ends = np.cumsum([0, *map(len, found)]).tolist()
-        return [FeatureRows.of(made, slice(*each)) for each in pairwise(ends)]
+        ends = accumulate(map(len, found), initial=0)
+        return FeatureRows.parts_of(made, [slice(*each) for each in pairwise(ends)])
 
     def close(self) -> None:
         """Close the files of the head."""

@@ -1,7 +1,7 @@
 """Rows of features on a GPU, wherever they are."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,21 +29,30 @@ class FeatureRows:
         self.addresses, self.owners = addresses, owners
 
     @classmethod
-    def of(cls, array: Any, rows: slice | Sequence[int] = slice(None)) -> "FeatureRows":
-        """Return rows of an array float32 (N, D)."""
-        if isinstance(array, FeatureRows):
-            return array
-        found = np.arange(len(array), dtype=np.uint64)[rows if isinstance(rows, slice) else list(rows)]
-        return cls(found * np.uint64(array.strides[0]) + np.uint64(array.data.ptr if len(array) else 0), (array,))
+    def of(cls, array: Any) -> "FeatureRows":
+        """Return all rows of an array float32 (N, D)."""
+        return array if isinstance(array, FeatureRows) else cls.parts_of(array, [slice(0, len(array))])[0]
+
+    @classmethod
+    def parts_of(cls, array: GpuArray, parts: Sequence[slice | Sequence[int]]) -> list["FeatureRows"]:
+        """Return some rows of an array float32 (N, D) for each part; slices have a start and a stop."""
+        numbers = list[int]()
+        ends = [0]
+        for part in parts:
+            numbers.extend(range(part.start, part.stop) if isinstance(part, slice) else part)
+            ends.append(len(numbers))
+        pointer = array.data.ptr if numbers else 0
+        addresses = np.array(numbers, np.uint64) * np.uint64(array.strides[0]) + np.uint64(pointer)
+        return [cls(addresses[start:stop], (array,)) for start, stop in pairwise(ends)]
 
     @classmethod
     def joined(cls, parts: Sequence["FeatureRows"]) -> "FeatureRows":
         """Return rows one after the other."""
         parts = [part for part in parts if len(part)]
-        if not parts:
-            return NO_ROWS
-        owners = {id(owner): owner for part in parts for owner in part.owners}
-        return parts[0] if len(parts) == 1 else cls(np.concatenate([each.addresses for each in parts]), (*owners.values(),))
+        if len(parts) < 2:
+            return parts[0] if parts else NO_ROWS
+        owners = tuple(owner for part in parts for owner in part.owners)
+        return cls(np.concatenate([part.addresses for part in parts]), owners)
 
     def __len__(self) -> int:
         return len(self.addresses)
@@ -73,7 +82,7 @@ class Gatherer:
 
     def copies(self, parts: Sequence[FeatureRows]) -> list[FeatureRows]:
         """Return copies of rows, in one new array."""
-        ends = np.cumsum([0, *map(len, parts)]).tolist()
+        ends = list(accumulate(map(len, parts), initial=0))
         out = device.empty(ends[-1], self._width)
         self(parts, out)
-        return [FeatureRows.of(out, slice(*each)) for each in pairwise(ends)]
+        return FeatureRows.parts_of(out, [slice(*each) for each in pairwise(ends)])

@@ -96,7 +96,7 @@ class DeviceRecurrentHead:
 
     def features_at(self, features: Any, rows: Sequence[Rows], *, prompt: bool) -> list[FeatureRows]:  # noqa: ARG002
         """See `RecurrentHead.features_at`."""
-        return [FeatureRows.of(features, each) for each in rows]
+        return FeatureRows.parts_of(features, rows)
 
     def copies(self, parts: Sequence[FeatureRows]) -> list[FeatureRows]:
         """See `RecurrentHead.copies`."""
@@ -167,10 +167,10 @@ class DeviceRecurrentHead:
     def last_read(self, state: State, features: Any, row: int) -> FeatureRows:
         """Return the hidden state (1, D) of `row`, the last that `launch_ahead` has read; valid until the next launch."""
         if self._chain.last_hidden is None:
-            return FeatureRows.of(features, [row])
+            return FeatureRows.parts_of(features, [[row]])[0]
         assert self._ahead is not None, "`record_accepted` returned True"
         i = [request.state for request in self._ahead.requests].index(state)
-        return FeatureRows.of(self._chain.last_hidden, [i])
+        return FeatureRows.parts_of(self._chain.last_hidden, [[i]])[0]
 
     def launch_ahead(
         self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int], taken: Sequence[int] = ()
