@@ -88,6 +88,6 @@ def test_the_parts_of_omega_add_up(measured, monkeypatch, capsys):
     for row in rows:
         values = dict(zip(head, row, strict=True))
         omega, *parts = (float(values[name]) for name in ("Omega", "draft", "rows", "host"))
-        assert sum(parts) == pytest.approx(omega, abs=0.1 * max(1, omega))
-        assert float(values["length"]) / float(values["×"]) - 1 == pytest.approx(omega, rel=0.05, abs=0.05)
+        assert sum(parts) == pytest.approx(omega, abs=0.03)
+        assert float(values["×"]) * (1 + omega) == pytest.approx(float(values["length"]), abs=0.03 + 0.006 * (1 + omega))
     assert all(json.loads(line) for line in measured[0].read_text().splitlines() if line.endswith("}"))
