@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-r", "--repeat", type=int, metavar="N", help="repetitions, fewer if they take more than 3 s (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--without", type=_names, default=[], metavar="RULE,...", help="switch fusion rules off; info --kernels lists them"
+    )
     strategies.add_arguments(parser)
     replay.add_arguments(parser)
     traces.add_arguments(parser)
@@ -50,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure and print."""
+    from dflash.model.run.rules import without
+
+    with without(arguments.without):
+        return _main(arguments)
+
+
+def _main(arguments: argparse.Namespace) -> int:
     if arguments.repeat is not None and arguments.repeat < 1:
         raise RequestError(f"--repeat is {arguments.repeat}, must be at least 1")
     if arguments.traces is not None:
@@ -197,6 +207,10 @@ def _sizes(text: str) -> list[int]:
     if min(sizes) < 0:
         raise ValueError
     return sizes
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 _sizes.__name__ = "list of sizes"  # argparse names the type in its message

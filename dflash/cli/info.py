@@ -110,6 +110,8 @@ def _program(file: "GGUFFile", arguments: argparse.Namespace, settings: "LoadSet
 
 def program_as_text(program: list[JsonObject]) -> str:
     """Format the ops of a network as text: below each op its kernels, by the numbers of rows that have the same."""
+    from dflash.model.run.rules import RULES
+
     lines = [f"\n{_WORDS}"]
     for part in program:
         layers = ", ".join(map(str, part["layers"]))
@@ -118,6 +120,7 @@ def program_as_text(program: list[JsonObject]) -> str:
             lines.append(f"  {op['op']}")
             alike = {kernel: [n for n, each in op["kernels"].items() if each == kernel] for kernel in op["kernels"].values()}
             lines.append("      " + "; ".join(f"{', '.join(of)}: {kernel}" for kernel, of in alike.items()))
+    lines += ["\nrules that bench --without switches off", *(f"  {name:<14} {text}" for name, text in RULES.items())]
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from dflash.kernels.attention import cuda as attention
 from dflash.kernels.attention.cuda_fused_decode import RotateAttend
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.delta.state_copies import StateCopies
+from dflash.kernels.exchange.signals import PeerLink
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
@@ -30,6 +31,7 @@ from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
+from dflash.model.run.rules import applies
 
 _ROWS = 32
 """Weights that are unpacked to float16 are padded to a multiple of this many rows."""
@@ -52,6 +54,7 @@ class Ops:
     sequences: number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
     longest: most rows of a sequence in the decode launches.
     splits_norms: whether the launches around a norm carry it. Experts contain the norm before them.
+    reads_early: whether multiplies of one row may read what experts publish, before their launch has ended.
     copies: copies of recurrent states that a prefill pass makes.
     """
 
@@ -68,8 +71,9 @@ class Ops:
     ) -> None:
         self.batch, self.prefill, self._uploaded = batch, prefill, uploaded
         self.sequences, self.longest, self._parts = batch.max_sequences, PENDING, parts
-        self.splits_norms = not prefill
-        self.copies, self._n_delta = StateCopies() if prefill else None, 0
+        self.splits_norms = not prefill and applies("carried-norm")
+        self.reads_early = self.splits_norms and applies("early-read")
+        self.copies = StateCopies() if prefill else None
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
@@ -81,10 +85,7 @@ class Ops:
         self._attention = attention.Workspace(empty)
         self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
-        self._published: Norm | None = None  # norm behind the last experts
-        self._heads: Any = None  # outputs of the delta rule
-        self._cleared: Any = None  # the same, if experts clear them before: then they may be read while they are written
-        self._read: Any = None  # scratch memory of the delta rule's launches
+        self._read: GpuArray = None  # scratch memory of the delta rule's launches
         if prefill and config is not None and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
             self._delta = delta.PromptScratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
@@ -95,47 +96,40 @@ class Ops:
             return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
-    def linear(
+    def multiply(
         self,
         x: GpuArray,
         weights: Sequence[PackedWeight],
         outs: Sequence[GpuArray],
         *,
         before: Norm | None = None,
-        scale: float = 1.0,
+        behind: Norm | None = None,
+        early: bool = False,
+        **kind: Any,
     ) -> Multiply:
-        """Return a launch of ``out = x @ W.T * scale`` for each weight; `before` is the norm that made `x`."""
-        published = {"published": True} if before is not None and before is self._published else {}
-        return self._launch(x, weights, outs, scale=scale, **carried(before=before), **published)
+        """Return a launch of ``out = x @ W.T`` for each weight, or of what `kind` says (arguments of `DecodeLinear`).
 
-    def product(
-        self, x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, add: bool = False
-    ) -> Multiply:
-        """Return a launch of ``out = x @ W.T`` for each weight, or of ``out +=``, without a norm beside it."""
-        return self._launch(x, weights, outs, add=add)
-
-    def add(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
-        """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
-        published = {"published": True} if self._cleared is not None and x is self._cleared else {}
-        self._cleared = None
-        return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind), **published)
-
-    def gate_up(
-        self, x: GpuArray, weights: Sequence[PackedWeight], out: GpuArray, *, before: Norm | None, gelu: bool = False
-    ) -> Multiply:
-        """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, or with GELU."""
-        return self._launch(x, weights, [out], gated=True, gelu=gelu, **carried(before=before))
+        before, behind: norm that made `x`, and norm that reads the sums next.
+        early: experts run before, which publish `before` or have cleared `x`; requires `reads_early`.
+        """
+        published = {"published": True} if early else {}
+        return self._launch(x, weights, outs, **kind, **carried(before=before, behind=behind), **published)
 
     def delta(
-        self, inputs: delta.Inputs, weights: delta.MixerWeights, memory: tuple[GpuArray, GpuArray], **settings: Any
+        self,
+        inputs: delta.Inputs,
+        weights: delta.MixerWeights,
+        memory: tuple[GpuArray, GpuArray],
+        *,
+        layer: int,
+        link: PeerLink | None = None,
     ) -> Op:
-        """Return a launch of convolution, delta rule and gated norm; `settings` go to `DeltaStep`."""
+        """Return a launch of convolution, delta rule and gated norm; `layer` counts the recurrent layers of the pass."""
         if self.prefill:
-            layer, self._n_delta = self._n_delta, self._n_delta + 1
             return delta.Prompt(inputs, weights, self.batch, *memory, self._delta, copies=self.copies, layer=layer)
-        step = delta.DeltaStep(inputs, weights, self.batch, *memory, read=self._read, **settings)
+        fused = None if link or applies("gated-norm") else False
+        step = delta.DeltaStep(inputs, weights, self.batch, *memory, fused=fused, link=link, read=self._read)
         self._read = step.read
-        self._heads = inputs.out
         return lambda n: step(n, n_sequences=min(n, self.sequences), longest=self.longest)
 
     def attention(self, q: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray, gate: GpuArray) -> Op:
@@ -155,7 +149,7 @@ class Ops:
 
     def attention_of_row(self, rotate: Rotate, attend: Op) -> Callable[[], None] | None:
         """Return `rotate` and `attend` of one row as one op, if there is one."""
-        if not self._uploaded or not isinstance(attend, PendingAttention):
+        if not self._uploaded or not isinstance(attend, PendingAttention) or not applies("rotate-attend"):
             return None
         return RotateAttend.of(rotate, attend.whole)
 
@@ -181,21 +175,18 @@ class Ops:
         eps: float,
         *,
         behind: Norm | None,
+        clears: GpuArray = None,
         kind: MoeKind = USUAL,
     ) -> Op:
-        """Return a launch of norm and experts, which adds to the stream; `behind` is the norm that reads the stream next."""
+        """Return a launch of norm and experts, which adds to the stream; `behind` reads it next, `clears` is read early."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
         )
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        clears = {} if self.prefill or self._heads is None else {"clears": self._heads}
-        settings: dict[str, Any] = {"eps": eps, "kind": kind} | carried(behind=behind) | clears
-        made = experts(stream, gain, weights, self.batch.counts, self._moe, **settings)
-        publishes = isinstance(made, moe.DecodeMoe) and made.publishes
-        self._published, self._cleared = (behind, self._heads) if publishes else (None, None)
-        return made
+        settings: dict[str, Any] = carried(behind=behind) | ({} if clears is None else {"clears": clears})
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, kind=kind, **settings)
 
 
 class PendingAttention:

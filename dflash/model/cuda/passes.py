@@ -28,6 +28,7 @@ from dflash.model.cuda.workspace import workspace
 from dflash.model.network.target import target
 from dflash.model.run.cuda import Device, Launches, Made, Step, steps_of
 from dflash.model.run.memory import Memory
+from dflash.model.run.rules import applies
 from dflash.model.state.pools import Pools
 
 SEQUENCES = 64
@@ -117,6 +118,8 @@ class Layers:
 def _started_at_once(made: Launches) -> Launches:
     """Return the launches with embedding, angles and the first norm as one, where they can be."""
     match made:
+        case _ if not applies("pass-start"):
+            pass
         case Launches([Made(_, [Embed() as embed]) as first, Made(_, [Angles() as angles]) as second], [block, *rest], end):
             match block:
                 case [Made(op, [RmsNorm() as norm]), *others] if one := PassStart.of(embed, norm, angles):
@@ -172,7 +175,7 @@ class DecodePass:
         self._ops = ops = Ops(config, self.batch, prefill=False, empty=scratch.alloc, parts=parts, uploaded=True)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
-        self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
+        self.head = ops.multiply(self.layers.space.wanted, [head], [self.logits])
         self._edits: list[SoftCap | Suppress] = [SoftCap(self.logits, config.logit_cap)] if config.logit_cap else []
         if config.suppressed:
             self._edits.append(Suppress(self.logits, device.array(np.array(config.suppressed, np.int32))))

@@ -25,6 +25,7 @@ from dflash.kernels.gelu.cuda import GeluGate
 from dflash.kernels.gpu import device
 from dflash.kernels.kv_types import is_quantized
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
+from dflash.kernels.moe.cuda import DecodeMoe
 from dflash.kernels.moe.moe_kind import MoeKind
 from dflash.kernels.norm.cuda import AddNorm, RmsNorm
 from dflash.kernels.per_layer.cuda import Halve, LayerEmbeddings
@@ -69,6 +70,8 @@ class Device:
     space: arrays of the pass by the names of buffers; see `workspace`.
     config: sizes of a target model; None in a draft model.
     halves: buffers that multiplies read, as float16.
+    early: buffers that multiplies of this layer read early, as the experts of the layer before publish or clear them.
+    clears: array that experts of this layer clear.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Device:
         self.norms: dict[Buffer, Norm] = {}
         self.halves, self.stream = set[Buffer](), Buffer("stream", ())
         self._scaled = set[Buffer]()
+        self.early, self.clears = set[Buffer](), None
 
     def enter(self, layer: int) -> None:
         """Use the arrays of a layer from now on, where layers differ."""
@@ -182,10 +186,18 @@ class Launches(NamedTuple):
                         x is op.out and op.x is on.stream
                     ):
                         on.norms[x] = on.norm(op, first=i == 0 and op is every[0][0])
-        blocks = list[list[Made]]()
+        blocks, early = list[list[Made]](), set[Buffer]()
         for i in layers:
             on.enter(i)
+            following = every[i + 1] if on.make.reads_early and i + 1 in layers else []
+            heads = [op.norm.out for op in following if isinstance(op, fusions.DeltaMixerOp)]
+            on.early, on.clears = early, on[heads[0]] if heads else None
             blocks.append(_bound(every[i], on, on.follower(every[i + 1][0]) if i + 1 < len(every) else last))
+            match blocks[-1]:
+                case [*_, Made(_, [DecodeMoe(publishes=True)])]:
+                    early = {op.out for op in following[:1] if isinstance(op, ops.RmsNormOp)} | set(heads)
+                case _:
+                    early = set()
         return cls(starts, blocks, ends)
 
 
@@ -229,16 +241,15 @@ def _(op: ops.RmsNormOp, on: Device, _: Norm | None) -> Sequence[Step]:
 @launch.register
 def _(op: ops.LinearOp, on: Device, behind: Norm | None) -> Sequence[Step]:
     x, weights, outs = on[op.x], [on.matrix(name) for name in op.weights], [on[out] for out in op.outs]
-    if op.add:
-        return (on.make.add(x, weights[0], outs[0], behind=behind, scale=on.scale(op.x)),)
-    return (on.make.linear(x, weights, outs, before=on.norms.get(op.x), scale=on.scale(op.x)),)
+    around: dict[str, Any] = {"add": True, "behind": behind} if op.add else {"before": on.norms.get(op.x)}
+    return (on.make.multiply(x, weights, outs, **around, early=op.x in on.early, scale=on.scale(op.x)),)
 
 
 @launch.register
 def _(op: ops.GatedLinearOp, on: Device, _: Norm | None) -> Sequence[Step]:
     on.scaled(op.out)
     weights = [on.matrix(op.gate), on.matrix(op.up)]
-    return (on.make.gate_up(on[op.x], weights, on[op.out], before=on.norms.get(op.x), gelu=op.gelu),)
+    return (on.make.multiply(on[op.x], weights, [on[op.out]], gated=True, gelu=op.gelu, before=on.norms.get(op.x)),)
 
 
 @launch.register
@@ -247,7 +258,8 @@ def _(op: fusions.DeltaMixerOp, on: Device, _: Norm | None) -> Sequence[Step]:
     inputs = Inputs(on[conv.x], on[norm.gate], on[delta.alpha], on[delta.beta], on[norm.out])
     ssm_a, ssm_dt, gain = (on.vector(name) for name in (delta.ssm_a, delta.dt_bias, norm.gain))
     weights = MixerWeights(on.weights(conv.taps).taps(conv.taps), ssm_a, ssm_dt, gain, on.eps)
-    return (on.make.delta(inputs, weights, (on.memory.conv[conv.layer], on.memory.delta[delta.layer])),)
+    memory, layer = (on.memory.conv[conv.layer], on.memory.delta[delta.layer]), list(on.memory.delta).index(delta.layer)
+    return (on.make.delta(inputs, weights, memory, layer=layer),)
 
 
 def _rotate(op: ops.RotateOp, on: Device, query: GpuArray, rotated: GpuArray, bias: Sequence[str]) -> Rotate:
@@ -310,7 +322,7 @@ def _(op: fusions.NormedExpertsOp, on: Device, behind: Norm | None) -> Sequence[
     weights, stream, gain = on.weights(prefix), on[op.norm.x], on.vector(op.norm.gain)
     if op.router is None:
         moe = experts_of(weights, on.config, prefix, router=weights.plain)
-        return (on.make.experts(stream, gain, moe, on.eps, behind=behind),)
+        return (on.make.experts(stream, gain, moe, on.eps, behind=behind, clears=on.clears),)
     scale, router_gain = op.router.scale, op.router.gain or ""
     moe = experts_of(weights, on.config, prefix, router=lambda name: weights.scaled(name, router_gain, scale))
     kind = MoeKind(gelu=made.gelu, factors=on.vector(made.factors or ""), own_gain=True, out=on[made.out])
@@ -329,7 +341,7 @@ def _(op: fusions.PairLinearOp, on: Device, _: Norm | None) -> Sequence[Step]:
     left, right = zip(*(on.weights(name).columns(name, 2) for name in op.linear.weights), strict=True)
     x, other = (on.named(half) for half in op.halves)  # one of them may begin the stream
     outs = [on[out] for out in op.linear.outs]
-    return on.make.product(x, left, outs), on.make.product(other, right, outs, add=True)
+    return on.make.multiply(x, left, outs), on.make.multiply(other, right, outs, add=True)
 
 
 @launch.register
@@ -340,7 +352,7 @@ def _(op: fusions.LayerEmbeddingsOp, on: Device, _: Norm | None) -> Sequence[Ste
     return (
         Embed(on.make.batch.tokens, on.matrix(op.embed.table), token, scale=op.embed.scale),
         Halve(on[op.linear.x], on.space.normed, scale=by),
-        on.make.linear(on.space.normed, [on.matrix(op.linear.weights[0])], [out]),
+        on.make.multiply(on.space.normed, [on.matrix(op.linear.weights[0])], [out]),
         LayerEmbeddings(out, token, on.vector(op.norm.gain or ""), on.eps),
     )
 
@@ -352,7 +364,7 @@ def _(op: fusions.LayerGateOp, on: Device, _: Norm | None) -> Sequence[Step]:
     on.scaled(last.out)
     return (
         RmsNorm(x, device.array(np.ones(x.shape[1], np.float32)), on.eps, half=normed),
-        on.make.linear(normed, [on.matrix(op.linear.weights[0])], [on[gate]]),
+        on.make.multiply(normed, [on.matrix(op.linear.weights[0])], [on[gate]]),
         GeluGate(x, on.eps, on[gate], on[last.values], last.start, on[last.out]),
     )
 

@@ -14,6 +14,7 @@ from dflash.model.network import ops
 from dflash.model.network.ops import Op
 from dflash.model.network.program import Program
 from dflash.model.run.cpu import Batch, HeadOp, Host, Step, bind
+from dflash.model.run.rules import applies
 
 Floats = NDArray[np.float32]
 Join = Callable[[Joined], None]
@@ -35,6 +36,7 @@ class HostPass:
         self._captured: dict[int, Floats] = {}
         self._steps = [(op, self._bound(op)) for op in program.ops]
         self._planned: dict[tuple[tuple[int, ...], bool], list[Step]] = {}
+        self._joins = applies("joined")
 
     def __call__(self, batch: Batch, n: int, capture: tuple[int, ...] = ()) -> dict[int, Floats]:
         """Run op by op; return copies of the outputs of the layers `capture`."""
@@ -69,7 +71,7 @@ class HostPass:
         bound, steps = dict(self._steps), list[Step]()
         program = [op for op, _ in self._steps if _runs(op, capture)]
         for joins, group in groups([*program, *self._head], self._host, divided=divided):
-            if joins:
+            if joins and self._joins:
                 launch = Joined(self._host.eps)
                 for op in group:
                     add = join(op, self._host)

@@ -87,7 +87,7 @@ class LayerDecode(_Chain):
                 stages.append(LayerStage(parts, i, Ops(config, batch, prefill=False, empty=scratch[i].alloc), batch))
         super().__init__(devices, stages)
         head = weights[0].matrix("token_embd.weight" if config.tied else "output.weight")
-        self.head = stages[0].ops.linear(self.layers.space.wanted, [head], [self.logits])
+        self.head = stages[0].ops.multiply(self.layers.space.wanted, [head], [self.logits])
         self._ends = Graphs(self._launch_end, stages[0].batch.clear)
 
     def __call__(

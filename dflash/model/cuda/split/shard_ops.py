@@ -1,6 +1,7 @@
 """Launches of a pass on one GPU of a tensor split: each computes columns, then an exchange gathers those of all GPUs."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta.cuda import Inputs, MixerWeights
 from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
 from dflash.kernels.exchange.flags_in_data import DataLinks
-from dflash.kernels.exchange.signals import PeerLinks
+from dflash.kernels.exchange.signals import PeerLink, PeerLinks
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
@@ -84,6 +85,7 @@ class ShardOps(Ops):
         n_scratch: int | None = None,
     ) -> None:
         super().__init__(part, batch, prefill=prefill, empty=empty, n_scratch=n_scratch)
+        self.reads_early = False  # other GPUs may write what this one's experts would clear
         self._place, self._space = place, place.spaces[place.shard.rank]
         config, shard = place.config, place.shard
         self._columns = shard.columns(config.width).ranges[0]
@@ -101,47 +103,44 @@ class ShardOps(Ops):
             return ShardNorm(self._norm_spaces(), self._place.shard.rank, gain, eps, self._columns)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
-    def linear(
+    def multiply(
         self,
         x: GpuArray,
         weights: Sequence[PackedWeight],
         outs: Sequence[GpuArray],
         *,
         before: Norm | None = None,
-        scale: float = 1.0,
+        behind: Norm | None = None,
+        early: bool = False,  # noqa: ARG002
+        **kind: Any,
     ) -> Any:
-        """See `Ops.linear`."""
-        if not isinstance(before, ShardNorm):
-            return self._launch(x, weights, outs, scale=scale, **carried(before=before))
-        link = self._link(reads=(before.half, before.squares))
-        return self._launch(before.half, weights, outs, scale=scale, before=before, **link)
-
-    def add(self, x: GpuArray, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Any:
-        """Return a launch that adds to the GPU's columns of the stream, and gathers what the next launch reads."""
-        own = behind.own if isinstance(behind, ShardNorm) else None
-        about = {"spaces": behind.spaces} if isinstance(behind, ShardNorm) else {}
-        link = self._link(*(("normed", "squares") if own else ()), reads=(x,), **about)
-        launch = self._launch(x, [weight], [stream[:, self._columns]], add=True, scale=scale, **carried(behind=own), **link)
-        exchange = None if own and link else self._exchanges["norm" if own else "stream"]
-        return Gathered(launch, exchange, self._columns)
-
-    def gate_up(
-        self, x: GpuArray, weights: Sequence[PackedWeight], out: GpuArray, *, before: Norm | None, gelu: bool = False
-    ) -> Any:
-        """Return a launch of the GPU's columns of the inner activation; see `Ops.gate_up`."""
-        assert out is self._space.inner, "the only array of inner activations"
+        """Return a launch as `Ops.multiply`: of sums and inner activations the GPU's columns, and what gathers them."""
+        own, after = (behind.own, behind.spaces) if isinstance(behind, ShardNorm) else (None, None)
         reads = (before.half, before.squares) if isinstance(before, ShardNorm) else (x,)
-        link = self._link("inner", reads=reads)
-        outs = [self._space.own.inner]
-        launch = self._launch(reads[0], weights, outs, gated=True, gelu=gelu, **carried(before=before), **link)
-        return self._gathered("inner", launch, link)
+        make = partial(self._launch, reads[0], weights, **kind, **carried(before=before, behind=own))
+        if kind.get("gated"):
+            assert outs[0] is self._space.inner, "the only array of inner activations"
+            link = self._link("inner", reads=reads)
+            return self._gathered("inner", make([self._space.own.inner], **link), link)
+        if not kind.get("add"):
+            return make(outs, **(self._link(reads=reads) if isinstance(before, ShardNorm) else {}))
+        link = self._link(*(("normed", "squares") if own else ()), reads=reads, spaces=after)
+        exchange = None if own and link else self._exchanges["norm" if own else "stream"]
+        return Gathered(make([outs[0][:, self._columns]], **link), exchange, self._columns)
 
-    def delta(self, inputs: Inputs, weights: MixerWeights, memory: tuple[GpuArray, GpuArray], **settings: Any) -> Op:
+    def delta(
+        self,
+        inputs: Inputs,
+        weights: MixerWeights,
+        memory: tuple[GpuArray, GpuArray],
+        *,
+        layer: int,
+        link: PeerLink | None = None,  # noqa: ARG002
+    ) -> Op:
         """Return a launch for the GPU's heads; see `Ops.delta`."""
-        link = self._link("heads")
-        launch = super().delta(inputs._replace(out=self._space.own.heads), weights, memory, **settings, **link)
-        self._heads = None  # other GPUs may write them before this one's experts would clear them
-        return self._gathered("heads", launch, link)
+        links = self._link("heads")
+        launch = super().delta(inputs._replace(out=self._space.own.heads), weights, memory, layer=layer, **links)
+        return self._gathered("heads", launch, links)
 
     def attention(self, q: GpuArray, cache: tuple[GpuArray, GpuArray], out: GpuArray, gate: GpuArray) -> Op:
         """Return a launch for the GPU's heads; see `Ops.attention`."""

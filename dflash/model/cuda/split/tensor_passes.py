@@ -120,7 +120,7 @@ class TensorDecode(_Ranks):
                 layers = _layers(parts, rank, ops, place)
                 rows = self._shards[rank].rows(config.n_vocab)
                 head = _head(parts, rank, rows)
-                launch = ops.linear(layers.space.wanted, [head], [self.logits[:, rows]])
+                launch = ops.multiply(layers.space.wanted, [head], [self.logits[:, rows]])
                 begin = ops.links.advance() if isinstance(ops.links, PeerLinks) else _nothing
                 self._all.append(layers)
                 self._heads.append(launch)
