@@ -22,7 +22,6 @@ def needed(purpose: str, extra: str, error: type[DFlashError] = DFlashError) -> 
 
     purpose: what needs the package; the message begins with it.
     extra: extra of ``pyproject.toml`` that holds the package.
-    error: class of the error.
     """
     try:
         yield

@@ -67,7 +67,6 @@ class Engine:
         of all would copy them to the host. Pages that sessions share count for each. Unbounded if None.
     draft_budget: draft only tokens that pay; see `DraftBudget`. How many come in a step then depends on measured times.
     errands: other work that uses the model; one piece runs before each step.
-    n_preempted: number of preemptions so far.
     rereads, prompt_share, draft_budget, starter: see there. The budgets are None without `max_step`, or `draft_budget`.
     """
 

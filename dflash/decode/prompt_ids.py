@@ -16,7 +16,6 @@ _INT32_MAX = 2**31 - 1
 class PromptIds:
     """Ids of a prompt that several sessions may continue. The sessions share the array and the ints of the list.
 
-    array: int32 (N,); read-only array of the ids.
     token_ids: the same ids; must not be changed.
     """
 

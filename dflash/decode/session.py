@@ -41,8 +41,6 @@ class Session:
     """One sequence being decoded: prompt, settings, output and state. Made in any thread, then passed to `Engine.add`.
 
     prompt: at least one token. Sessions that continue the same prompt may share one `PromptIds`.
-    sampling: parameters of sampling.
-    strategy: drafter, shape and recoveries.
     max_tokens: most tokens to produce; if None, the session ends when the context or all KV memory is full.
     eos: end tokens of the model: each ends a message, in the prompt as well.
     stop_ids: tokens that end the session; `eos` by default. The one that does is the last of `output_ids`.
@@ -76,18 +74,14 @@ class Session:
     logprobs: one for each output token, if the sampling asks for them.
     scored_prompt: one for each prefilled prompt token but the first, if `prompt_logprobs` asks for them.
     steps: emitted steps in order. Steps that a restart discarded have no tokens.
-    interventions: changes that recoveries made.
-    warnings: warnings about the drafter.
     draft_vocab_steps: number of steps by size of the draft vocabulary; empty if the drafter has one size only.
     n_prefilled: prompt tokens in the target's state; all but the last one are prefilled before the first token is picked.
         After a preemption also the output tokens in it.
     n_preempted: number of times that the session gave its memory to older ones.
     preempted_state: its state in host memory while it waits to be resumed.
-    drafter: the drafter in use.
     recovery_states: states of the recoveries, the innermost first.
     forced_ids: tokens that a recovery injects next, whatever the model predicts.
     held_steps: steps that a recovery holds back.
-    n_cached: prompt tokens that came from the prefix cache.
     n_drafter_miss: prompt tokens of the prefix cache that were read again, since their state lacks that of the drafter.
     snapshot_at: lengths in rising order at which the prefix cache saves the state.
     prompt_snapshot: state at the end of the prompt, if a recovery may restart the session.

@@ -48,10 +48,7 @@ class SessionSnapshot:
     session: running, between two steps of its engine, in the engine's thread.
     copy: copy of the target's state inside of its prompt, up to which its drafter has observed; by default the present
         state.
-    length: number of tokens in the state.
-    token_ids: their ids.
     n_prompt: number of tokens of the session's prompt; it may exceed `length`.
-    state: snapshot of the target's state.
     drafter_states: snapshots of the states of the session's drafter, if it makes any, and of other drafters; the newest one
         last.
     """

@@ -31,7 +31,6 @@ class Delta(NamedTuple):
 
     text: new text, final; often empty.
     logprobs: log-probabilities of the tokens that `text` completes, if requested; the end token has none.
-    step: record of the step.
     events: reasoning, content and tool calls that the text completes; see `dflash.generation.parsers`.
     scored_prompt: log-probabilities of prompt tokens that the step has prefilled, if requested; the first token has none.
     """
@@ -57,25 +56,19 @@ class Completion:
     """A completion in progress.
 
     prompt: prompt token ids; completions of the same prompt may share one `PromptIds`.
-    strategy: drafter, draft shape and recoveries.
     max_tokens: maximum number of output tokens; None is the rest of the context.
     stop: stop strings: the text ends before the first one, also inside reasoning and tool calls. They are ignored until the
         strategy's `MinTokens` is reached.
     output_format: formats of reasoning and tool calls; if None, all text is content.
-    grammar: grammar of the output, with its reasoning.
     prefix_cache: use the engine's prefix cache, if it has one.
     max_calls: number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
     conversation: name of the conversation, a hint for the prefix cache.
     warnings: notes about the request for the caller, such as keywords of a schema that are not enforced.
-    priority: see `Session`.
     ignore_eos: continue after end tokens, up to `max_tokens`.
     stop_token_ids: tokens that end the output beside the end tokens; the one that does has no text.
     prompt_logprobs: number of likeliest tokens to report at each position of the prompt, beside the prompt's own token.
     skip_special: leave control tokens out of the text.
-    session: decoding session that produces the token ids.
-    text: text so far.
     pieces: text that each step added.
-    events: events of all steps.
     """
 
     def __init__(

@@ -22,7 +22,6 @@ class Timings(NamedTuple):
     """Durations of a request in seconds, and token rates.
 
     first_token: from the start of the first prompt chunk to the first token.
-    prompt_rate: prompt tokens per second.
     decode_rate: output tokens per second after the first step that produced tokens.
     """
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 class Rows(NamedTuple):
     """The rows of one sequence.
 
-    n: number of rows.
     form: ``chain`` or ``tree``: the rows become pending. ``prefill``: a chain that the same pass commits.
     slot, accepted, buffer: as in `Ragged`.
     """

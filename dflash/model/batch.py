@@ -61,7 +61,6 @@ class Span:
         tokens.
     parents: int32 (n,); index of each token's parent in the span, smaller than its own; -1 follows the committed text.
     prefill: whether this is a prefill span: a chain of tokens that the forward commits at once.
-    logits: whether to compute logits of these tokens.
     device_draft: draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after
         the first.
     copies: copies of the recurrent state that a prefill makes inside of the span; see `SequenceState.copy_after`.

@@ -32,14 +32,10 @@ class Config:
 
     architecture: one of `ARCHITECTURES`.
     n_layers: number of trunk layers; blocks with this index and above are MTP blocks.
-    n_mtp: MTP blocks that the file holds.
-    width: width of the residual stream.
     n_vocab: rows of the embedding, which may include padding rows that are no tokens.
     context: longest sequence that the model was trained for, in tokens.
     ffn: inner size of the feed forward; 0 with experts. Here and for heads, the largest of any layer where layers differ.
     heads, kv_heads, head_size: query heads, KV heads and head size of the attention layers.
-    norm_eps: added to the mean square in every norm.
-    rope_base: base of the rotary embedding.
     n_rot: dimensions of a head with rotary embedding, counted from the first.
     rope_sections: rotation pairs for time, height, width and extra positions; empty if the model has none.
     rope_scaling: context extension of the rotary embedding; None in most files.
@@ -49,7 +45,6 @@ class Config:
     conv_width: taps of the convolution of a linear layer.
     experts, experts_used: number of experts, and of experts used per token; 0 without experts.
     expert_ffn, shared_ffn: inner sizes of an expert and of the shared expert; 0 without one.
-    tied: whether the embedding is also the LM head.
     layers: sizes of each trunk layer; empty if all layers of a kind have the same.
     window_rotation: rotary embedding of layers with a window; None if there are none.
     logit_cap: bound of the logits, see `dflash.kernels.soft_cap`; 0 for none.

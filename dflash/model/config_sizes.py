@@ -44,7 +44,6 @@ class RopeScaling:
     """Scaling of the rotary embedding to a longer context.
 
     kind: ``"linear"``, ``"yarn"``, or ``"llama3"``, which only drafts have: targets have their factors in a tensor.
-    factor: factor by which the context grows.
     original_context: context length before scaling, in tokens.
     attn_factor: factor of cosine and sine with YaRN.
     ext_factor: another setting of YaRN.

@@ -15,7 +15,6 @@ from dflash.model.gguf.part import TensorInfo
 class LayerSizes(NamedTuple):
     """Sizes of one layer.
 
-    heads, kv_heads, head_size: query heads, KV heads and head size.
     window: tokens that a row attends to at most: itself and those before it. 0 for all.
     source: layer whose keys and values it reads; itself unless it has none of its own.
     ffn: inner size of the dense feed forward; 0 if the layer has experts instead.

@@ -38,13 +38,9 @@ class Model:
     """Runs tokens of many sequences through the layers of a file.
 
     file: open; weights stay packed and memory-mapped.
-    config: configuration of the same file.
     pages, slots: KV pages in all, and sequences that may be open at a time.
     kv: ``"f16"`` or ``"f32"``: type of stored keys and values.
-    threads: cores to use.
-    rows: most rows of a forward.
     embedding, output: embedding and LM head, which draft models may share.
-    metadata: metadata of the file.
     attachments: draft models that drafters have loaded for this model.
     prefill_chunk: prompt tokens to read in one forward.
     chunk_alignment: prompt chunks must begin at multiples of this position.

@@ -88,7 +88,6 @@ class RecurrentHead:
 
     model: the target, whose threads the head shares.
     networks: network that drafts, and network that only appends keys and values.
-    target_layer_ids: layers of the target whose outputs must be captured.
     draft_vocabs: empty: only a head on a GPU has smaller draft vocabularies.
     """
 

@@ -26,7 +26,6 @@ class ServerEvent(NamedTuple):
 class AnswerHead:
     """Facts about a response that are known before its first token.
 
-    created: unix time in seconds.
     model: name of the model as the client wrote it, or the server's name.
     completions: completions of all choices, grouped by prompt; not started yet.
     fingerprint: name of all that determines the output, see `dflash.serve.admin.model_facts.fingerprint`.

@@ -44,8 +44,6 @@ _THREADS = 2
 class Backend:
     """Model, engine thread and settings of the endpoints.
 
-    engine_thread: engine thread of the model.
-    template: chat template of the model, if it has one.
     names: names of the model. Responses to requests that give none use the first.
     limits: limits of a request; the default is for a context of 262,144 tokens.
     strict_names: refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.

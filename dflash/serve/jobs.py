@@ -25,10 +25,7 @@ Put = Callable[[Item], None]
 
 
 class Running:
-    """The running completions of one request. Results wait in a queue, so that a slow client never delays the engine.
-
-    seconds: maximum seconds until all have ended.
-    """
+    """The running completions of one request. Results wait in a queue, so that a slow client never delays the engine."""
 
     def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion], seconds: float = inf) -> None:
         self.completions = completions

@@ -26,7 +26,6 @@ class Server(uvicorn.Server):
 
     A signal (SIGINT, SIGTERM) or a failure of the engine begins the shutdown. A second signal ends the process at once.
 
-    engine_thread: engine thread of the application.
     grace: seconds that open requests may take at shutdown.
     """
 

@@ -21,7 +21,6 @@ from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
 class Decoding:
     """Fields of a request that choose its strategy and recoveries.
 
-    strategy: name of a strategy; None is the server's default.
     recover: names of recoveries; None is the server's default.
     more: recoveries that fields of their own turn on, such as ``min_tokens``.
     """

@@ -69,8 +69,6 @@ class PrefixCache:
     Snapshots share KV pages with each other and with sessions. Running sessions come first: if pages are short, snapshots
     are evicted. Used in the engine's thread only, except for `stats`.
 
-    capacity: maximum bytes of all snapshots.
-    page_bytes: bytes of a KV page of the model.
     exact: use only snapshots from which the device computes the same bits as without the cache: on a GPU those taken in a
         prompt at a multiple of the model's `chunk_alignment`. On a CPU all of them are.
     min_gain: fewest tokens between a boundary and the next stored one above it.

@@ -10,7 +10,6 @@ def show(session: Session, decision: Decision) -> Accepted:
     """Pass the steps that were held back, then the present step, to the observer before its tokens are appended.
 
     session: if the observer accepts only a part of the held tokens, the session ends there.
-    decision: result of the recoveries.
     """
     accepted = decision.accepted
     if session.observer is None or decision.hold or decision.restart:

@@ -17,7 +17,6 @@ class RepeatedLines:
 
     Lines are equal if their tokens are. Lines without a letter or a digit do not count: blank lines, brackets, rules.
 
-    count: number of equal lines to report.
     window: number of last lines that are compared; equal to `count`, the lines must follow each other.
     """
 

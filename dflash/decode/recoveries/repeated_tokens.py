@@ -8,7 +8,6 @@ class RepeatedTokens:
 
     same: number of consecutive equal tokens to report; 0 for none.
     min_period, max_period: lengths of n-grams; a `max_period` of 0 turns them off.
-    count: number of consecutive n-grams to report.
     """
 
     def __init__(self, same: int, min_period: int, max_period: int, count: int) -> None:

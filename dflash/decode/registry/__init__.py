@@ -56,7 +56,6 @@ class NameCall(NamedTuple):
     """One word of a name with everything given to it.
 
     text: the whole name that the user wrote, for messages.
-    number: the number after the colon.
     inner: strategies between the brackets without repetitions, None if there are no brackets.
     options: draft options (``draft``, ``draft_device``, ``draft_vocab``) that the word may use.
     """
@@ -241,7 +240,6 @@ def parts(text: str) -> list[str]:
 def check_draft_options(names: Sequence[str], spell: Callable[[str, Any], str] = "{}={!r}".format, **options: Any) -> None:
     """Check that each draft option is taken by at least one of the named strategies.
 
-    names: names of strategies.
     **options: ``draft``, ``draft_device`` and ``draft_vocab``; None if not given.
     """
     entries = [entry for text in names for entry in _option_takers(text)]

@@ -31,7 +31,6 @@ class RequestFields(Protocol):
 class RequestField(NamedTuple):
     """A field of a request that turns a recovery on.
 
-    name: name of the field.
     read: ``read(fields)`` returns the recovery, or None if the request does not want it.
     """
 

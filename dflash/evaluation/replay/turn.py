@@ -11,7 +11,6 @@ Message = JsonMapping
 class Turn(NamedTuple):
     """A prompt of a recorded conversation: all messages before an answer.
 
-    name: name shown in tables, as ``line 12``.
     messages: messages in OpenAI's format, the last one before the answer included.
     """
 

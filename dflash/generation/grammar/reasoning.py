@@ -14,7 +14,6 @@ from dflash.model.text.tokenizer import Tokenizer
 class Reasoning(NamedTuple):
     """Reasoning at the start of an output.
 
-    closes: token that ends reasoning.
     opens: token by which the model may open reasoning; None if the prompt has opened it.
     """
 

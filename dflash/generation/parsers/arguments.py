@@ -27,7 +27,6 @@ _CHECKS = 16
 def fitting(text: str, schema: Any, *, strict: bool = False) -> bool:
     """Return True if a text is a JSON object that a schema of parameters accepts.
 
-    text: arguments of a call.
     schema: ``type``, ``enum``, ``const``, ``required``, ``properties``, ``additionalProperties``, ``items``, ``anyOf``,
         ``oneOf``, ``allOf`` and ``$ref`` are checked.
     strict: schemas with other keywords accept nothing, and parameters must be declared. Otherwise the rest does not count.

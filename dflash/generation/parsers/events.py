@@ -24,7 +24,6 @@ class CallStart:
 
     index: number of the call in the completion, from 0.
     id: identifier, unique among all completions.
-    name: name of the function.
     """
 
     index: int

@@ -53,7 +53,6 @@ def find(role: Role, wanted: str | None, source: str) -> Any:
 
     role: ``"reasoning"`` or ``"tool"``.
     wanted: a name, or ``"none"``; None chooses by the chat template.
-    source: source of the chat template.
     Returns: None for ``"none"``, and if no format matches the template.
     """
     if wanted is None:

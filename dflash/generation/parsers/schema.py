@@ -21,7 +21,6 @@ _MAX_CONSTANT = 400
 class Member(NamedTuple):
     """One alternative of a schema.
 
-    kinds: names of JSON types.
     constants: the accepted values, if the schema lists them.
     """
 

@@ -31,7 +31,6 @@ _COMPACT = 128  # threads of a block of compact.cu
 class Tiles(NamedTuple):
     """Tile sizes of a block: constants of ``tiles.cuh``.
 
-    keys, queries: keys and queries of a tile.
     slots: stages: tiles of keys or values in shared memory.
     hopper: use warpgroup instructions and producer warps that copy.
     """
@@ -134,8 +133,6 @@ class Attend(_Attention):
     k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
         cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
         of the rows are in it already; with q4_0 keys, queries and keys are mixed (`dflash.kernels.kv_types`).
-    batch: description of the rows.
-    out: float16 (T, H * D); receives the result.
     gate: float32 (T, H * 2 * D), optional; query projection whose heads hold D gates after the D query values.
     workspace: workspace of the stream, not used for float32 caches. Float16 arrays may be given as uint16.
     whole_heads: KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
@@ -273,7 +270,6 @@ class Compact:
     pages: int32 (S, P); pages of the sequences.
     length: int32 (S,); committed tokens before the paths.
     accepted: int32 (S, PENDING); accepted rows, root first; row i is stored at ``length + i``.
-    n_accepted: int32 (S,); number of accepted rows.
 
     One launch. A chain moves nothing.
     """

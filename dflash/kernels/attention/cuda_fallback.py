@@ -24,8 +24,6 @@ class AttendRows:
     k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
         cache of one layer; int8 is q8_0, uint8 q4_0. Quantized keys and values may have different types. The keys and values
         of the rows are in it already.
-    batch: description of the rows.
-    out: float16 (T, H * D); receives the result.
     gate: float32 (T, H * 2 * D), optional; query projection whose heads hold D gates after the D query values.
     window: tokens that a row sees at most: itself and the ``window - 1`` before it. 0 for all.
 

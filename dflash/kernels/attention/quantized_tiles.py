@@ -15,8 +15,6 @@ _BLOCK, _WARPGROUPS = "decode_quantized", "decode_quantized_hopper"
 class QuantizedTiles(NamedTuple):
     """Shape of a block.
 
-    kernel: name of the function and of its file.
-    queries: queries of a tile.
     slots: tiles of 64 keys or values in a ring.
     rings: with two, each of two warpgroups takes half of the positions; with one, one multiplies keys and one values.
     bits: bits of a key and of a value: 8 for q8_0, 4 for q4_0.

@@ -78,7 +78,6 @@ class BlockAttend:
     window: a row sees keys less than `window` positions away, on both sides; 0 for no limit.
     causal: a row sees only itself and earlier rows of its block.
     out: float16 (T, H * D); receives the result, clamped to 65504. Float16 arrays may be given as uint16.
-    workspace: workspace of the stream.
 
     Products are of float16, sums and softmax are float32; weights are rounded to float16. The bits of a row depend only on
     its own sequence. Two launches, memory-bound: ``4 * length * KV * D`` bytes of a sequence.

@@ -19,8 +19,6 @@ class Reach:
     stream: float32 (R, D); hidden states of the blocks before the last norm, on the device.
     codes: float32 (each, S, K); code of the token before each row of each block, on the device.
     gain: float32 (D,); gain of the last norm.
-    weight: float32 (D + K,); weight of the head.
-    bias, eps: bias of the head, and epsilon of the norm.
     lead: leading rows of a block without draft tokens.
     least: smallest allowed product of confidences.
     reach: int32 (S,); number of draft positions of each sequence, on the device.

@@ -63,7 +63,6 @@ def compiled_c_function(function: Callable[..., Any], args: tuple[types.Type, ..
 class KernelCache(caching._Cache):
     """Cache of the compiled versions of one function, with the interface that numba expects.
 
-    function: Python function.
     store: cache of code. The name of an entry covers all that its code is made from: the sources (`sources.closure_digest`),
         enclosed values, the processor, and versions and settings of the compiler. A function without a file is not cached.
     """

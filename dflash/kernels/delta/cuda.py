@@ -147,7 +147,6 @@ class DeltaStep:
 class Flush:
     """Applies accepted rows to the states of all layers without a new token, as before a snapshot.
 
-    memories: states of the layers, all of one shape.
     batch: batch; its counts, slot, accepted, n_accepted and buffer are read.
     """
 

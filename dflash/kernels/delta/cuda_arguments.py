@@ -33,7 +33,6 @@ class MixerWeights(NamedTuple):
     """Weights of a layer on the device, float32.
 
     taps: convolution weights, as `dflash.kernels.conv.taps` returns them.
-    eps: added to the mean square in the norm.
     """
 
     taps: GpuArray

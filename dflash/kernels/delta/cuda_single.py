@@ -20,7 +20,6 @@ class SingleRows:
     """Convolution, delta rule and gated norm for one pending row of each sequence, with the bits of `DeltaStep`.
 
     arguments: those of step.cu up to `read_out`.
-    constants: macros that the model fixes.
     split: blocks of a head in step.cu, whose norm adds one sum of squares for each.
     """
 

@@ -13,11 +13,7 @@ _LEAST_ROWS = 16  # value rows of a block, at least; a multiple of them in all
 class StepShape(NamedTuple):
     """A block of step.cu.
 
-    split: blocks of a head.
-    own: value rows of a block.
     width: k, elements of a key.
-    taps: taps of the convolution.
-    fused: the norm is part of the launch.
     """
 
     split: int
@@ -49,7 +45,6 @@ def step_shapes(
 
     n_values, width, taps: v, K and the taps of the convolution.
     most: bytes of dynamic shared memory that a block may use.
-    clusters: the GPU has clusters of blocks.
     split: blocks of a head, in place of the fastest.
     fused: make the norm part of the launch; by default if blocks of a head can exchange its sums and any number of rows
         fits.

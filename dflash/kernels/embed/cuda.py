@@ -17,11 +17,7 @@ class Embed:
 
     tokens: int32 (T,); token ids; ids outside 0 to V - 1 give zeros. All arrays are on the device.
     table: embedding table of any native type; the head's weight if the model ties them.
-    out: float32 (T, D); receives the embeddings.
     scale: factor of every value.
-    width: d.
-    macros: macros of the kernel.
-    arguments: arguments of the kernel.
 
     With a scale of 1 the values are exactly those of the table. Reads about twice their bytes, as a row spans many tiles.
     """

@@ -20,7 +20,6 @@ class DataLink:
 
     clears: up to two arrays that the op clears.
     outs: up to two gathered arrays that receive the results; none if they stay on this GPU.
-    macros: macros of the kernels.
     sends: whether the op sends signals: never.
     """
 

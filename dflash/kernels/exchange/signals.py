@@ -33,8 +33,6 @@ class PeerLink:
 
     before: number of exchanges of the pass to wait for; 0 for none.
     outs: up to two gathered arrays that receive the results; none if they stay on this GPU.
-    macros: macros of the kernels.
-    sends: whether the op sends signals.
     """
 
     def __init__(self, links: "PeerLinks", before: int, outs: Sequence[Targets]) -> None:
@@ -55,7 +53,6 @@ class PeerLinks:
 
     rank: number of this GPU, which is the current device.
     signals: counters that no other pass uses.
-    n: number of GPUs.
     base: uint64 (1,); signals that each other GPU had sent before the pass.
     """
 

@@ -39,7 +39,6 @@ class PackedWeight:
     row_bytes: bytes of a row in the file.
     stack_bytes: bytes from one matrix of a stack to the next, in `data`.
     whole_rows: rows of the matrix of which this is a part, or its own; they determine the K slices of a multiply.
-    type, shape, name: as in `matrix`.
     """
 
     def __init__(self, matrix: Matrix) -> None:

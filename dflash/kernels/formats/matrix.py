@@ -17,7 +17,6 @@ class Matrix:
     data: uint8 (R, row_bytes) or (E, R, row_bytes); rows, contiguous within a matrix. The array is referenced, not copied,
         so a memory-mapped file is read on use.
     kind: name of the GGUF type, a key of `BLOCKS`.
-    name: name in messages.
     shape: (R, K) or (E, R, K): matrices of the stack, rows, weights of a row.
     native: kernels read the type directly; other types are unpacked by the `gguf` package on use.
     """

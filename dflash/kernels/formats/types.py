@@ -7,7 +7,6 @@ class BlockType(NamedTuple):
     """One GGUF tensor type.
 
     name: name in `gguf.GGMLQuantizationType`.
-    id: number of the type in a file.
     elements, n_bytes: elements and bytes of a block; a row consists of whole blocks.
     """
 

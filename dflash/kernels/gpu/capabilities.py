@@ -26,7 +26,6 @@ class Capabilities(NamedTuple):
 
     name: the GPU whose rules apply, such as ``"sm_86"``.
     code: architecture that sources are compiled for: ``"sm_90a"`` and the like, or ``"compute_86"`` for PTX.
-    processors: number of multiprocessors.
     processor_shared, block_shared: bytes of shared memory of a multiprocessor, and the most that a block may use.
     has_wgmma: matrix products of four warps, and tensor maps for their operands; Hopper only.
     has_clusters: clusters of blocks, and bulk copies.

@@ -13,7 +13,6 @@ _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 class Devices:
     """Several GPUs of one process; the first one runs everything that is not split.
 
-    numbers: CUDA device numbers, all different.
     direct: whether kernels of one GPU write to memory of the others.
     """
 

@@ -52,7 +52,6 @@ def macros(constants: dict[str, Any]) -> tuple[str, ...]:
 def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any) -> Kernel:
     """Return an entry point for the current device, and start to compile it in the background.
 
-    path: source file.
     entry: name of the ``extern "C" __global__`` function.
     dependent: launches may start while the previous kernel of the stream still runs (programmatic dependent launch). The
         source must then call `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).

@@ -23,11 +23,7 @@ def each_is_waited_for() -> bool:
 class Kernel:
     """An entry point on a device; it may still be compiling.
 
-    where: name of the kernel in messages.
     entry: name of the function in the module.
-    expected: parameters of the function.
-    module: the loaded module.
-    device: CUDA device number.
     dependent: launch with the attribute of programmatic dependent launch.
     most_shared: bytes of shared memory that a block may use, if fewer than the device has.
     """

@@ -11,7 +11,6 @@ from dflash.kernels.gpu import device
 class Mirror:
     """An array of records in pinned host memory and its copy on the device.
 
-    n: number of records.
     dtype: record type; its size is a multiple of 4 bytes.
     device: int32 (n, words)
     """

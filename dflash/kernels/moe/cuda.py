@@ -103,16 +103,12 @@ class DecodeMoe:
     """A norm and the experts of a layer on fixed arrays, for up to 64 rows.
 
     stream: float32 (T, D); residual stream that the result is added to.
-    gain: float32 (D,); gain of the norm.
     weights: weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts: int32 (1 or more,); its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is
         read before the previous kernel has ended, as the batch of a pass may be.
-    scratch: scratch of the stream.
-    eps: added to the mean square of a row.
     behind: norm of the stream after the experts; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
     clears: float16 (T, N), optional; array whose first row is cleared, up to `FEW` rows: a later launch publishes it
         (``early_read.cuh``).
-    kind: differences from `dflash.kernels.moe.Moe`.
     publishes: launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
 
     ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the selection

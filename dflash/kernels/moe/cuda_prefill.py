@@ -71,8 +71,6 @@ class PrefillMoe:
     """A norm and the experts of a layer on fixed arrays, for any number of rows.
 
     stream, gain, weights, counts, eps: as for `dflash.kernels.moe.cuda.DecodeMoe`.
-    scratch: scratch of the stream.
-    kind: differences from `dflash.kernels.moe.Moe`.
     hopper: use Hopper's warpgroup instructions; by default if device and types allow it.
 
     Computes the formula of `Moe`; with warpgroup instructions, weights are rounded to float16. A row has the same bits

@@ -17,10 +17,8 @@ class RmsNorm:
 
     x: float32 (T, D); rows; all arrays are on the device.
     weight: float32 (D,); gain of each column.
-    eps: added to the mean of the squares.
     half: float16 (T, D), optional; receives the result for a matrix multiply, clamped to 65504; may be given as uint16.
     full: float32 (T, D), optional; receives the result as float32; may be `x`.
-    arguments: arguments of the kernel.
 
     ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Reads ``4 * D`` bytes a row and writes ``2 * D`` or ``4 * D``. A row
     has the same bits whatever other rows are in the launch.
@@ -56,9 +54,7 @@ class AddNorm:
 
     x: float32 (T, D); rows to norm; all arrays are on the device.
     weight: float32 (D,); gain of each column.
-    eps: added to the mean of the squares.
     out: float32 (T, D); rows that are added to.
-    scale: factor of the sum.
     clear: leave zeros in `x`.
 
     ``out = (out + x / sqrt(mean(x ** 2) + eps) * weight) * scale``. Moves ``12 * D`` bytes a row, to clear ``16 * D``. A

@@ -17,7 +17,6 @@ class SplitNorm:
 
     x: float32 (T, D); rows; all arrays are on the device.
     weight: float32 (D,); gain of each column.
-    eps: added to the mean of the squares.
     half: float16 (T, D); receives ``x * weight / 8``, clamped to 65504.
     squares: float32 (T, S); receives sums of squares, one for each 16 columns; S is D / 16, rounded up.
     """

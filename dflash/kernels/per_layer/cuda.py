@@ -36,7 +36,6 @@ class LayerEmbeddings:
     projected: float32 (T, L * P); projections of the tokens' embeddings; receives the embeddings for all layers.
     token_part: float32 (T, L * P); embeddings of the tokens for all layers.
     weight: float32 (P,); gain of the norm.
-    eps: added to the mean square.
 
     ``projected = (rms(projected) * weight + token_part) / sqrt(2)``, with the norm over the P elements of a layer. Moves
     ``12 * L * P`` bytes a row.

@@ -27,7 +27,6 @@ class Angles:
     inv_freq: float32 (R,); radians per position of each pair.
     cos, sin: float32 (T, R); receive the tables.
     gain: factor of both tables (YaRN).
-    arguments: arguments of the kernel.
 
     As `dflash.kernels.rope.angles` for one position a row: one float32 product, its cosine and sine exact to float32.
     """
@@ -58,8 +57,6 @@ class Rotate:
     q_norm, k_norm: float32 (D,) or None; gains of the norm of each head, None for heads without a norm; `k_norm` is None
         without keys.
     cos, sin: float32 (T, R); tables from `Angles`.
-    batch: description of the rows.
-    eps: added to the mean square.
     q: float16 (T, H, D), or float32 for a float32 cache; receives the queries, not scaled; float16 may be given as uint16.
         With H = 0, keys and values alone are appended.
     k, v: float16 or float32 (pages, PAGE, KV, D), int8 (pages, PAGE, KV, D + 16), or uint8 (pages, PAGE, KV, D / 2 + 16);
@@ -133,7 +130,6 @@ class Append:
     keys, values: sequence of float32 (T, KV * D); projections of each layer; rows contiguous, at addresses that are
         multiples of 16.
     gains: float32 (L, D); gain of the key norm of each layer.
-    cos, sin, batch, eps: as for `Rotate`.
     k, v: float16 or float32 (L, pages, PAGE, KV, D); caches of all layers; float16 may be given as uint16.
 
     Writes the same bits as `Rotate` for each layer.

@@ -95,8 +95,6 @@ NO_MASKS: Masks = MappingProxyType({})
 class SampleRequest(NamedTuple):
     """A request for tokens from consecutive rows.
 
-    params: parameters of all these rows.
-    first: first row.
     positions: position of the sampled token of each row in its sequence; selects the noise. May be a `LazyArray`.
     edits: edits of the logits before sampling.
     masks: masks by row of the request, its first row being 0; applied with the edits.

@@ -70,7 +70,6 @@ class BuildTree:
 class WriteDraft:
     """Writes draft trees to the rows of a batch, below the root rows of its sequences.
 
-    grown: tokens, parents and depths of the draft trees.
     batch: batch; each sequence has a root row and one row for every node to be written.
     """
 
@@ -90,7 +89,6 @@ class WriteDraft:
 class AcceptPath:
     """Accepts the path of sampled tokens through the draft trees, and prepares the input of the next draft.
 
-    batch: batch of the verified pass.
     drawn: int32 (R,); token sampled from each row of the pass.
     context: receives the accepted rows of the pass; see `context_shapes`.
     block: input of the next blocks, for block drafters: begin (S,) is read; tokens, position (S * rows,), length and seen
@@ -158,9 +156,7 @@ class Features:
     sources: uint64 (F,); addresses of float32 (T, D) arrays.
     counts: ``counts[which]`` is the number of rows to gather.
     row: numbers of the rows to gather.
-    width: row size D.
     out: float16 or float32 (N, F * D); receives the rows.
-    which: index into `counts`.
     """
 
     def __init__(

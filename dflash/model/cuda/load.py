@@ -43,7 +43,6 @@ def load_on_gpu(
 
     settings: if `pending` is None, sequences may have fewer pending rows than ``config.pending``, for a chain of 7 draft
         tokens at least, so that these take no more than a quarter of the memory beside the weights.
-    threads: threads that read the file.
     """
     tell("memory")
     free = device.free_memory()

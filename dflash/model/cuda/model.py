@@ -45,14 +45,9 @@ class DeviceModel:
     graph; prefill spans run in prefill passes.
 
     file: open; weights are read once and kept on the device, repacked.
-    config: configuration of the same file.
     pages, slots: KV pages in all, and sequences that may be open at a time.
     kv: type of stored keys and values, a key of `dflash.kernels.kv_types.KV_TYPES`.
-    threads: threads that read the file.
-    chunk: most prefill rows in a forward.
-    metadata: metadata of the file.
     attachments: draft models that drafters have loaded for this model.
-    max_rows: most rows of a forward.
     device, prefill_chunk, chunk_alignment, can_overlap, max_state_copies: see `Model`.
     latest: result of the last forward; the next forward overwrites it.
     alone: whether the last forward was one decode pass, whose batch and sampled tokens are still on the device.
@@ -214,7 +209,6 @@ class DeviceModel:
         """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
 
         spans: spans of the last forward, at most `most_overlapped`, each of one pending row; nothing was committed since.
-        capture: see `forward`.
         Returns: results by these spans. The states do not record this forward: call `mark_read` once the previous row is
             committed.
         """

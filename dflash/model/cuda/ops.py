@@ -44,7 +44,6 @@ Norm = RmsNorm | SplitNorm
 class Ops:
     """Makes the launches of a pass; all layers share scratch memory.
 
-    batch: row layout that the launches read.
     prefill: true if all spans are prefill spans; False if all are pending.
     empty: allocates the scratch memory of attention, whose content lasts as long as a pass, and that of a prefill.
     n_scratch: bytes of the scratch memory of a prefill; by default `scratch_bytes`.

@@ -50,13 +50,8 @@ WIDE_BUCKETS = 96, WIDE
 class Layers:
     """All launches of a pass, from embedding to last norm, bound to arrays of their own.
 
-    pools: KV pages and recurrent slots on the device.
-    ops: makes the launches of a decode or of a prefill pass.
     layers: layers to run, of which `pools` has the memory; by default all.
-    space: arrays of the pass; by default a `workspace`.
     tables: weights that belong to no layer; by default `weights`.
-    made: launches of each op.
-    blocks: launches of each layer.
     captured: dict of int to float32 (N, D); residual stream after each captured layer.
     """
 
@@ -131,10 +126,7 @@ def _started_at_once(made: Launches) -> Launches:
 class PassGraphKey(NamedTuple):
     """Key of a captured graph of a decode pass.
 
-    rows: one of `BUCKETS` or `WIDE_BUCKETS`.
     alone: whether all rows belong to one sequence.
-    capture: layers to capture.
-    logits: whether logits are wanted.
     single: whether each of several sequences has one row.
     """
 
@@ -150,11 +142,7 @@ class DecodePass:
 
     The last parameter is the arena of all arrays that are valid until the next pass of any kind.
 
-    weights, config, pools: see `Layers`.
-    pages: most pages of a sequence.
-    rows: 64 or `WIDE`.
     logits: float32 (rows, V); logits of the rows of the last pass.
-    graphs: captured graphs by `PassGraphKey`.
     """
 
     def __init__(

@@ -25,7 +25,6 @@ class DeviceWeights(Generic[H]):
     host: weights in host memory; available as an attribute of this name.
     staging: uploads to the device. Uploads of weights that were returned may still be in progress.
     expressed: file types without a kernel, each with the type that replaces it on the device.
-    n_bytes: bytes of device memory that the weights take.
     """
 
     def __init__(self, host: H, staging: Staging) -> None:

@@ -21,11 +21,7 @@ class DraftConfig:
     n_layers, heads, kv_heads, head_size: rotary embedding applies to whole heads, with element i paired with element ``i +
         head_size / 2``.
     n_vocab: vocabulary size of the target; 0 if the file does not give it.
-    norm_eps: added to the mean square in every norm.
-    rope_base: base of the rotary embedding.
-    rope_scaling: context extension of the rotary embedding.
     block: rows of a block, the anchor (the last token of the text) included.
-    mask: token id of the other rows.
     target_layer_ids: layers of the target, counted from 0, whose outputs the draft model reads.
     windows: for each layer, number of positions that a row attends to, itself included; 0 for all.
     causal: for each layer, whether a row of the block attends only to itself and earlier rows of the block.

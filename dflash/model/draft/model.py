@@ -29,11 +29,7 @@ from dflash.model.weights import SharedTensors
 
 
 class Tables(NamedTuple):
-    """Embedding and LM head of a draft model: its own, or its target's.
-
-    n_vocab: vocabulary size of the target.
-    vocabulary: draft vocabulary.
-    """
+    """Embedding and LM head of a draft model: its own, or its target's."""
 
     embedding: Matrix
     output: Matrix
@@ -45,10 +41,8 @@ class BlockDraft:
     """Draft model that proposes a block of tokens per pass, for several sequences together.
 
     source: weights of the same file; they stay packed and mapped.
-    slots: sequences that may be open at a time.
     size: context positions kept for each sequence; see `dflash.model.draft.state.places`.
     kv: a key of `dflash.kernels.kv_types.KV_TYPES`, not a quantized one: type of stored keys and values.
-    threads: cores to use.
     trim_block: whether to shorten blocks to the requested length even if a layer is not causal. This is cheaper, and rows
         keep their positions, but they no longer see the mask rows that they were trained with. The demo's draft, which has
         one layer that is not causal, then has 1 % fewer tokens per step on code and 3 % fewer in chats, with 7 draft tokens.

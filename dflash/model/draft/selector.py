@@ -64,9 +64,7 @@ def pair_codes(anchor: int, ids: Ids, before: Matrix, rows: Ids, after: Matrix) 
     """Return codes (T, K, rank) of the candidates before each position, and of those at each position.
 
     anchor: token before position 0.
-    ids: int32 (T, K); candidate tokens.
     before, after: codebooks; candidate j at position t has row ``rows[t, j]`` of `after`.
-    rows: int32 (T, K)
     """
     n, width = ids.shape
     codes = np.empty((2, n * width, before.shape[1]), np.float32)

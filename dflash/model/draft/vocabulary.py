@@ -28,7 +28,6 @@ class Vocabulary:
     parts: ranges of rows of the head, ascending; their logits stand side by side.
     targets: int32 (R,), optional; target token of each of the R logits; None if logit i is of token i.
     own: whether the head has rows for these tokens only.
-    parts, targets, own: the parameters.
     """
 
     def __init__(self, parts: tuple[slice, ...], targets: Ids | None = None, *, own: bool = False) -> None:

@@ -18,7 +18,6 @@ class EagleConfig:
     head_norms: whether queries and keys are normed, as in Qwen3.
     n_rot, rope_base, rope_scaling: rotary embedding of the first `n_rot` elements of a head.
     n_vocab: vocabulary size of the target; 0 if the file does not give it.
-    norm_eps: added to the mean square in every norm.
     target_layer_ids: layers of the target, counted from 0, whose outputs the head reads, from low to high. Empty if the file
         does not list them; `fitted` then has the usual ones.
     feature_norm: norm of the features before ``fc``: none, one of all together, or one of each layer's.

@@ -44,7 +44,6 @@ class Loaded:
 
     file: open.
     model: computes logits from token ids; ``model.config.context`` is the most tokens of a sequence here.
-    tokenizer: converts text to token ids and back.
     template: renders messages as text; None if the file has no template.
     sequences: sequences that may be open at a time. The model has one more slot, for scoring a given text beside them.
     trouble: reason why the model runs on the CPU although ``device="auto"`` prefers a GPU.

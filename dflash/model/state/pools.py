@@ -22,7 +22,6 @@ class Pools:
 
     config: sizes of the model, which determine those of a page and a slot.
     pages: pages of `PAGE` positions in all.
-    slots: sequences that may be open at a time.
     kv: types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     backend: allocates the arrays, on the host by default.
     k, v: uint16, float32, int8 or uint8 (L, pages, PAGE, KV heads, stored elements of a head); KV caches of the attention

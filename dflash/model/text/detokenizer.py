@@ -22,7 +22,6 @@ class TextStream:
 
     tokenizer: provides the bytes of each id.
     stop: stop strings. The text ends before the first one that is complete; of two that end together, before the longer.
-    skip_special: whether control tokens are left out of the text.
     shown: control tokens that are not left out, such as those that mark tool calls.
     min_tokens: number of first ids whose text can't complete a stop string. A stop string may begin in it, as in vLLM.
     stopped: the stop string that ended the text.

@@ -45,7 +45,6 @@ class TokenizerVocabulary:
 
     texts: text of each id: in `BYTE_LETTERS` for normal tokens of a byte-level BPE, else plain.
     types: type of each id: `NORMAL`, `CONTROL`, `USER`, `UNUSED`, or `BYTE` for the bytes of a BPE of characters.
-    merges: merges in the order of priority.
     pre: name of the rule that splits text into pieces, a key of `PIECE_RULES`; for a BPE of characters, which splits
         nothing, a key of `CHARACTERS`.
     space_prefix: text that begins a sequence or follows an added token gets a space in front, as SentencePiece does.

@@ -41,7 +41,6 @@ class ResponseStore:
 
     max_bytes: bytes of all responses. One that is longer is not stored.
     seconds: time after its last use for which a response is kept.
-    clock: returns the time in seconds.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ def ready_line(url: str, *, name: str, context: int, strategy: str, has_key: boo
     """Return the line: URL, model, context, strategy, and a command that works as printed.
 
     has_key: True if requests need a key. It is never printed: the command is then one that needs none.
-    has_template: True if the model has a chat template.
     """
     if has_key:
         command = f"curl {url}/health"

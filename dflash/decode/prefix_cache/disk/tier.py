@@ -54,7 +54,6 @@ class DiskTier:
     A folder that can't be written to, or a full disk, ends writing; files are still read. Damaged files are removed. Each of
     these logs one warning. Used in the engine's thread only, except for `stats`.
 
-    capacity: most bytes of all files in the folder.
     min_gain: fewest tokens that a file must save.
     """
 
@@ -93,7 +92,6 @@ class DiskTier:
     ) -> StateName | None:
         """Return the longest state that is a prefix of token_ids (T,).
 
-        token_ids: int32 (T,)
         alignment: if given, only states in a prompt, with a multiple of this number of tokens.
         needs_no_drafter: ``needs_no_drafter(length)``: True if a state of that length is of use without one of `drafter`.
         """

@@ -39,7 +39,6 @@ from dflash.model.run.memory import Memory
 class BlockGraphKey(NamedTuple):
     """Key of a captured graph.
 
-    texts: number of sequences.
     chains: whether only the likeliest token of each position is needed.
     pairs: whether a DSpark draft scores pairs of candidates, which only trees need.
     draft_vocab: index of the smaller draft vocabulary; None for the full one.

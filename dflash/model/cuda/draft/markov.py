@@ -46,7 +46,6 @@ class Markov:
     vocabulary: draft vocabulary, in the order of the logits.
     targets: int32 (V,) or None; see `FindCandidates`.
     stream: float32 (R, D); residual stream of the rows before the last norm.
-    min_confidence: see `BlockDraft`.
     ids: int32 (R, POOL)
     scores: float32 (R, POOL)
     largest: tuple of int32 and float32 (R, 1); outputs of `Largest`, if only the likeliest tokens are computed.

@@ -38,14 +38,10 @@ class DeviceBlockDraft:
 
     source: weights of the same file; they are read once and kept on the device, repacked.
     target: target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
-    vocabulary: draft vocabulary.
     common: smaller draft vocabularies, from fewer to more tokens; not used by a draft with a soft cap on its logits.
-    sequences: sequences that may be open at a time.
-    context: positions that layers without a window see.
     min_confidence: see `BlockDraft`. Positions beyond the limit stay in the target's pass as draft tokens that are almost
         never accepted. So the target's step can be launched before the number of confident positions is known.
     reach: most positions of a sequence that the context keeps.
-    most_texts: most sequences of a pass.
     draft_vocabs: the smaller draft vocabularies in use: `common`, or none.
     latest: the drafts that the device memory holds now.
     """

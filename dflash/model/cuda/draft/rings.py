@@ -15,7 +15,6 @@ from dflash.model.draft.state import Rings, places
 class DeviceRings(Rings):
     """Rings with extra places for rows that are written beyond the accepted text.
 
-    context: positions that layers without a window see.
     reach: most positions of a sequence that the ring keeps.
     laps: length of a page list: the pages of a ring and one more, since writes may wrap around.
     """

@@ -162,10 +162,7 @@ class ShardOps(Ops):
     def _link(
         self, *names: str, reads: Sequence[Any] = (), spaces: Sequence[SimpleNamespace] | None = None
     ) -> dict[str, Any]:
-        """Return the link of a launch, as keyword argument; none without links.
-
-        spaces: arrays on each GPU; by default those of the pass.
-        """
+        """Return the link of a launch, as keyword argument; none without links."""
         if self.links is None:
             return {}
         whole = [[getattr(space, name) for space in spaces or self._place.spaces] for name in names]

@@ -26,9 +26,7 @@ class Source:
     tokens: the vocabulary; empty if the file has none.
     fork: whether files of the kind are known to hold a wrong rotation base.
     offsets: whether ``d2t`` holds offsets from the draft's own ids instead of the target's ids.
-    shapes: shape of each tensor in the file.
     types, sizes: stored type and bytes of each tensor.
-    tokens, fork: the parameters.
     """
 
     def __init__(
