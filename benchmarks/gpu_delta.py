@@ -27,7 +27,7 @@ from dflash.kernels.delta import cuda
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.model.state import kept_rows
+from dflash.model.state.sequence_state import MOST_KEPT
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {
@@ -41,7 +41,7 @@ PASSES = {
     "8 sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(8)],
     "4 chains of 16 after 6": [Rows(16, slot=s, accepted=tuple(range(6))) for s in range(4)],
 }
-KEPT = kept_rows.MOST_KEPT
+KEPT = MOST_KEPT
 MANY = {f"{n} sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(n)] for n in (16, 64, 128)} | {
     f"{n} sequences, written every {KEPT}th step": [
         Rows(1, slot=s, accepted=tuple(range(k)), buffer=2 * (k % KEPT)) for s in range(n) for k in (1 + s % KEPT,)

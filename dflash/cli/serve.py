@@ -112,9 +112,8 @@ def _load_and_run(
     from dflash.serve.health import MAX_CLOSING
     from dflash.serve.server import Server
     from dflash.serve.startup.loading import LoadingServer
-    from dflash.serve.startup.memory_line import memory_line
-    from dflash.serve.startup.ready_line import ready_line
     from dflash.serve.startup.sockets import url_of
+    from dflash.serve.startup.start_lines import memory_line, ready_line
 
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     with ExitStack() as stack:

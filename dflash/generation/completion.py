@@ -5,6 +5,8 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakMethod
 
+import numpy as np
+
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.output_part import ReasoningCount, prompt_reasoning
@@ -15,11 +17,11 @@ from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.errors import RequestError
 from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, ParsedOutput, ReasoningDelta
 from dflash.generation.parsers.events import add_events
-from dflash.generation.parsers.text_reader import TextReader
+from dflash.generation.parsers.output_parser import TextReader
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.result import Generation
-from dflash.generation.role_boundaries import role_boundaries
 from dflash.model.text.detokenizer import TextStream
+from dflash.model.text.spelled_tokens import ROLE_STARTS
 from dflash.model.text.tokenizer import Tokenizer
 
 _PROMPT_END = 8
@@ -228,3 +230,17 @@ class Completion:
             events = [ContentDelta(text)] if self._parser is None else self._parser.push(text)
             self._n_calls += sum(isinstance(event, CallEnd) for event in events)
             add_events(self._new_events, events)
+
+
+def role_boundaries(tokenizer: Tokenizer, prompt: PromptIds) -> tuple[int, ...]:
+    """Return up to three numbers of tokens before a message of a chat prompt begins.
+
+    They are the end of the first message, which other conversations share (system prompt and tools), the beginning of the
+    last message before the answer, and that of the answer itself. Each snapshot copies the recurrent state, so few are
+    worth more than one for each message. A text without messages has none.
+    """
+    start = next((token for token in map(tokenizer.id_of, ROLE_STARTS) if token is not None), None)
+    if start is None:
+        return ()
+    starts = np.flatnonzero(prompt.array == start).tolist()
+    return tuple(sorted({*starts[1:2], *starts[-2:]} - {0}))

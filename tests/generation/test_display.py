@@ -8,8 +8,8 @@ from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.session import Step
 from dflash.generation.display import summary
 from dflash.generation.display.origins import kinds
+from dflash.generation.display.page import MAX_STEPS
 from dflash.generation.display.palette import COLORS
-from dflash.generation.display.step_chart import MAX_STEPS
 
 
 def test_html_escapes_what_the_model_wrote():

@@ -10,7 +10,7 @@ from dflash.decode.recoveries.base import PASS, Inject
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.parsers import OutputFormat
-from dflash.generation.parsers.text_reader import TextReader
+from dflash.generation.parsers.output_parser import TextReader
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.serve.usage import TokenCounts
 

@@ -6,7 +6,7 @@ from compare import assert_same_bits
 from golden import chain, load
 
 from dflash.model.batch import Span
-from dflash.model.state import kept_rows
+from dflash.model.state import sequence_state
 
 pytest.importorskip("cupy")
 NAME = "qwen35-r2-untied-F32"
@@ -46,7 +46,7 @@ def steps(model):
 def test_every_bit(pending, monkeypatch):
     got, kept = steps(load(NAME, kv="f16", device="cuda", pending=pending))
     assert max(kept) > 1, "rows were kept"
-    monkeypatch.setattr(kept_rows, "LEAST_SEQUENCES", N + 1)
+    monkeypatch.setattr(sequence_state, "LEAST_SEQUENCES", N + 1)
     want, kept = steps(load(NAME, kv="f16", device="cuda"))
     assert max(kept) == 1
     assert len(got) == len(want)

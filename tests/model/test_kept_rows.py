@@ -7,8 +7,7 @@ from golden import PRIMARY, chain, load
 
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span, next_rows, ragged
-from dflash.model.state.kept_rows import LEAST_SEQUENCES, MOST_KEPT, first_row
-from dflash.model.state.sequence_state import State
+from dflash.model.state.sequence_state import LEAST_SEQUENCES, MOST_KEPT, State, first_row
 
 N = LEAST_SEQUENCES
 

@@ -10,9 +10,8 @@ import pytest
 
 import dflash.kernels
 from dflash.kernels.gpu import cubin
-from dflash.kernels.gpu.cubin import OPTIONS
+from dflash.kernels.gpu.cubin import OPTIONS, compile_without_spills, may_spill, spilled_bytes
 from dflash.kernels.gpu.jit import macros, source
-from dflash.kernels.gpu.spills import compile_without_spills, may_spill, spilled_bytes
 
 KERNELS = Path(dflash.kernels.__file__).parent
 ARCHITECTURES = 80, 86, 89, 90, 100, 120

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from dflash.decode.recoveries.base import PASS, Cut, Verdict
 from dflash.decode.recoveries.call_limits import CallLimits
 from dflash.decode.recoveries.reasoning import ReasoningTracker
-from dflash.decode.recoveries.repeated_lines import RepeatedLines
-from dflash.decode.recoveries.repeated_tokens import RepeatedTokens
+from dflash.decode.recoveries.repetitions import RepeatedLines, RepeatedTokens
 from dflash.decode.registry.recoveries import Option, RequestField, RequestFields, register
 from dflash.errors import RequestError
 

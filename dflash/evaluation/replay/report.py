@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli.terminal import table
 from dflash.decode.drafting.drafter import Strategy
-from dflash.evaluation.replay.plot import plot
 from dflash.evaluation.replay.replies import TurnReplies
+from dflash.generation.display import theme
+from dflash.generation.display.palette import COLORS
 from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -31,7 +32,28 @@ class Replay:
 
     def plot(self) -> "Figure":
         """Plot the milliseconds to the first token, and the prompt tokens with those from the cache, over the turns."""
-        return plot(self.turns)
+        numbered = [(i, turn) for i, turn in enumerate(self.turns, 1) if turn.cold and turn.warm]
+        at, whole = [i for i, _ in numbered], [turn for _, turn in numbered]
+        with theme.figure("replay without and with the prefix cache", 8, 3.2) as figure:
+            left, right = figure.subplots(1, 2)
+            for kind, color in (("cold", COLORS["rejected"]), ("warm", COLORS["accepted"])):
+                left.plot(
+                    at, [1e3 * (turn.median(kind, "first_token") or 0) for turn in whole], "o-", color=color, label=kind
+                )
+            left.set_title("time to the first token", fontsize="medium")
+            left.set_ylabel("first token, ms")
+            cached = [turn.warm[0].cached_tokens for turn in whole]
+            rest = [turn.warm[0].prompt_tokens - n for turn, n in zip(whole, cached, strict=True)]
+            right.bar(at, cached, color=COLORS["accepted"], label="from the cache")
+            right.bar(at, rest, bottom=cached, color=COLORS["rejected"], label="prefilled")
+            right.set_title("prompt", fontsize="medium")
+            right.set_ylabel("prompt tokens")
+            for axes in (left, right):
+                axes.set_ylim(bottom=0)
+                axes.set_xlabel("turn")
+                axes.xaxis.get_major_locator().set_params(integer=True)
+                axes.legend()
+        return figure
 
     def as_dict(self) -> JsonObject:
         """JSON values only."""

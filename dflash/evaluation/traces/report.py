@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from dflash.cli.terminal import table
 from dflash.evaluation.traces.goodput import Goodput
 from dflash.evaluation.traces.measures import FULL, measured
-from dflash.evaluation.traces.plot import plot
 from dflash.evaluation.traces.run import TraceLimits, TraceRun
 from dflash.evaluation.traces.trace_file import AgentTrace
+from dflash.generation.display import theme
 from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -66,7 +66,22 @@ class TraceReport:
 
     def plot(self) -> "Figure":
         """Plot the output tokens per second of all clients against the tokens per second of one user."""
-        return plot([measured(run) for run in self.runs], self.target, self.shape_run)
+        points = sorted(
+            (each for each in map(measured, self.runs) if each["interactivity"]), key=lambda each: each["clients"]
+        )
+        with theme.figure(f"{'shape run' if self.shape_run else 'agents'}: {self.target:.60}", 5, 3.6) as figure:
+            axes = figure.subplots()
+            users = [each["interactivity"] for each in points]
+            together = [each["output_tokens_per_second"] for each in points]
+            axes.plot(users, together, "o-", color=theme.SERIES[0])
+            for each, x, y in zip(points, users, together, strict=True):
+                axes.annotate(f"{each['clients']}", (x, y), textcoords="offset points", xytext=(5, 5))
+            axes.margins(0.15)
+            axes.set_xlim(left=0)
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("tokens/s of a user (median); numbers are clients")
+            axes.set_ylabel("tokens/s together")
+        return figure
 
     def as_dict(self) -> JsonObject:
         """JSON values only: settings, environment, numbers, and a row for each request."""

@@ -5,16 +5,45 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
+from time import perf_counter
 
 from dflash.decode.sampling.params import check_whole
 from dflash.errors import DFlashError, EngineFailed, RequestError
-from dflash.evaluation.traces.clock import RunClock
 from dflash.evaluation.traces.filler import Filler, vocabulary
 from dflash.evaluation.traces.sent import SentRequest
 from dflash.evaluation.traces.session_prompts import SessionPrompts
 from dflash.evaluation.traces.trace_file import AgentTrace
 from dflash.evaluation.traces.transport import Transport
 from dflash.json_types import JsonObject
+
+
+class RunClock:
+    """Seconds since a run began. Waits end early once the run is over.
+
+    seconds: duration of the run; infinity if it ends with its work.
+    """
+
+    def __init__(self, seconds: float = float("inf")) -> None:
+        self._seconds, self._began = seconds, perf_counter()
+        self._stopped = threading.Event()
+
+    def now(self) -> float:
+        """Return the seconds since the run began."""
+        return perf_counter() - self._began
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further request is to begin."""
+        return self._stopped.is_set() or self.now() >= self._seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, at most until the run is over."""
+        self._stopped.wait(max(min(seconds, self._seconds - self.now()), 0.0))
+
+    def stop(self) -> None:
+        """End the run; wakes those that wait."""
+        self._stopped.set()
+
 
 MAX_FAILURES = 10
 """Failed requests in a row after which a run ends: the server is gone, or refuses all."""

@@ -1,12 +1,12 @@
 """Conversion of chat messages to token ids."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
 from dflash.errors import TemplateError
-from dflash.generation.messages.broken_calls import with_objects
 from dflash.generation.messages.deferred_tools import top_tools, write_references
 from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
@@ -152,3 +152,35 @@ def _with_text(message: Message) -> Message:
 def _text(message: Message) -> str:
     content = message.get("content") or ""
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+BROKEN = "arguments"
+"""Name of the parameter that holds arguments of a past call which are no JSON object."""
+
+Part = JsonMapping
+
+
+def with_objects(message: Part) -> Part:
+    """Return a message whose calls all have arguments that a template can iterate over."""
+    calls = message.get("tool_calls")
+    if not calls or not any(_is_broken(call["function"].get("arguments")) for call in calls):
+        return message
+    return {**message, "tool_calls": [_mended(call) for call in calls]}
+
+
+def _mended(call: Part) -> Part:
+    arguments = call["function"].get("arguments")
+    if not _is_broken(arguments):
+        return call
+    return {**call, "function": {**call["function"], "arguments": {} if arguments is None else {BROKEN: arguments}}}
+
+
+def _is_broken(arguments: object) -> bool:
+    if not isinstance(arguments, str):
+        return arguments is None
+    if not arguments.strip():
+        return False
+    try:
+        return not isinstance(json.loads(arguments, parse_int=float), dict)
+    except (ValueError, RecursionError):
+        return True

@@ -1,6 +1,7 @@
 """Split of a completion into reasoning, content and tool calls, while it is written."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 from dflash.decode.output_part import OutputPart
@@ -8,6 +9,8 @@ from dflash.generation.parsers.call_search import CallSearch
 from dflash.generation.parsers.events import Event, EventSink
 from dflash.generation.parsers.formats import CallReader, ReasoningFormat, Stage, ToolFormat
 from dflash.generation.parsers.tags import SPACE, beginnings, partial
+from dflash.model.text.detokenizer import TextStream
+from dflash.model.text.tokenizer import Tokenizer
 
 
 class OutputParser:
@@ -222,3 +225,19 @@ def _after(closing: str, separator: str) -> tuple[re.Pattern[str], re.Pattern[st
 def _opening(tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return expressions for an opening tag after white space, and for its start."""
     return re.compile(SPACE + re.escape(tag)), re.compile(f"{SPACE}(?:{partial(tag)})?")
+
+
+class TextReader:
+    """Follows an output for recoveries. Reasoning and calls end for them where they end for the client."""
+
+    def __init__(self, tokenizer: Tokenizer, parser: OutputParser, shown: Collection[int] = ()) -> None:
+        self._stream, self._parser = TextStream(tokenizer, skip_special=True, shown=shown), parser
+
+    @property
+    def part(self) -> OutputPart:
+        """Part of the output that the next token belongs to."""
+        return self._parser.part
+
+    def feed(self, token: int) -> None:
+        """Add the next token."""
+        self._parser.push(self._stream.push((token,)))

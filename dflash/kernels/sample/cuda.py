@@ -19,8 +19,32 @@ from dflash.kernels.sample.cuda_candidates import Proposing
 from dflash.kernels.sample.cuda_edits import DeviceEdits
 from dflash.kernels.sample.cuda_layout import FOUND, GROUP, MOST_TOP, ROW_PARAMS, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import DeviceSampleResult, Logits, Proposed
-from dflash.kernels.sample.cuda_masks import DeviceMasks
 from dflash.kernels.sample.params import SampleParams, SampleRequest
+
+_CAPACITY = 4  # masks of the first allocation, 31 KiB each for 248,320 tokens; most steps have fewer constrained rows
+
+
+class DeviceMasks:
+    """Copies the masks of a step's rows to the device."""
+
+    def __init__(self, vocab: int) -> None:
+        self._record = np.dtype([("words", np.uint32, (-(-vocab // 32),))])
+        self._mirror: Mirror | None = None
+
+    def upload(self, masks: Mapping[int, NDArray[np.uint32]], stream: Stream) -> dict[int, int]:
+        """Copy the masks of some rows, asynchronously; return the device address of each row's mask.
+
+        The previous masks must no longer be in use.
+        """
+        if not masks:
+            return {}
+        if self._mirror is None or len(masks) > len(self._mirror.host):
+            self._mirror = Mirror(max(2 * len(masks), _CAPACITY), self._record)
+        for i, words in enumerate(masks.values()):
+            self._mirror.host["words"][i] = words
+        self._mirror.upload(len(masks), stream)
+        return {row: self._mirror.device[i].data.ptr for i, row in enumerate(masks)}
+
 
 _HERE = Path(__file__).parent
 _DRAW_THREADS, _DRAW_TOKENS = 512, 2048  # threads of a block of draw.cu, and the tokens of a row that it handles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -13,7 +14,6 @@ from dflash.errors import FormatError, Unsupported
 from dflash.json_types import JsonMapping
 from dflash.model.gguf.header import quoted
 from dflash.model.text.piece_rules import PIECE_RULES, PieceRule
-from dflash.model.text.scored_merges import scored_merges
 
 _log = logging.getLogger(__name__)
 _INTEGERS = int, np.integer
@@ -242,3 +242,22 @@ def _token(metadata: JsonMapping, key: str, n_tokens: int) -> int | None:
         return int(token)
     _log.warning("%s is %d, ids are 0 to %d: the file is used without this special token", key, token, n_tokens - 1)
     return None
+
+
+def scored_merges(scores: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Return the merges that lead to tokens, those to the token of the best score first.
+
+    SentencePiece joins the two neighbours whose text together is the token of the best score, the leftmost of several. Each
+    way to split a token into two others is a merge here, so that a BPE with ranks does the same.
+
+    Ways to split one token have ranks of their own, the longest left part first, as in Transformers.
+    """
+    joined = sorted((text for text in scores if len(text) > 1), key=scores.__getitem__, reverse=True)
+    return [pair for text in joined for pair in _splits(text, scores)]
+
+
+def _splits(text: str, known: Mapping[str, float]) -> Iterable[tuple[str, str]]:
+    for n in range(len(text) - 1, 0, -1):
+        left, right = text[:n], text[n:]
+        if left in known and right in known:
+            yield left, right

@@ -1,7 +1,8 @@
 """Passes a request to a replica, and its response back unchanged."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from dflash.json_types import JsonObject
+from dflash.serve.anthropic.problems import refusal_of
+from dflash.serve.dialect import ServerEvent
+from dflash.serve.event_stream import encoded
 from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import until_gone
+from dflash.serve.openai.chunks import DONE
 from dflash.serve.openai.errors import OpenAIErrors
 from dflash.serve.parsing.body import read_bytes
 from dflash.serve.routing.body_hints import DIALECTS, hints_of
-from dflash.serve.routing.broken_stream import ending_of
 from dflash.serve.routing.call import Piece, ReplicaLost, RoutedCall, owner_of, plain_scope
 
 Ask = Callable[[RoutedCall], AsyncGenerator[Piece]]
@@ -151,3 +156,29 @@ def _refusal(path: str, problem: Problem) -> Response:
     errors: Any = DIALECTS.get(path) or (DIALECTS["/v1/messages"] if path.startswith("/v1/messages") else OpenAIErrors())
     status, body, headers = errors.problem(problem)
     return JSONResponse(body, status_code=status, headers=dict(headers))
+
+
+def ending_of(path: str, first: bytes, last: bytes, problem: Problem) -> bytes:
+    """Return the events that end a stream with an error, as the server itself would send them.
+
+    first, last: the first and the last event that were sent; the Responses API repeats the response and counts its events.
+    """
+    return b"".join(map(encoded, _events(path, first, last, problem)))
+
+
+def _events(path: str, first: bytes, last: bytes, problem: Problem) -> Iterator[ServerEvent]:
+    if path == "/v1/messages":
+        yield ServerEvent(refusal_of(problem)[1], "error")
+    elif path == "/v1/responses":
+        error = {"code": "server_error", "message": problem.message}
+        response = {**_data(first).get("response", {}), "status": "failed", "error": error}
+        number = _data(last).get("sequence_number", 0) + 1
+        yield ServerEvent({"type": "response.failed", "sequence_number": number, "response": response}, "response.failed")
+    else:
+        yield ServerEvent(problem.body())
+        yield DONE
+
+
+def _data(event: bytes) -> JsonObject:
+    lines = [line for line in event.decode().splitlines() if line.startswith("data: ")]
+    return json.loads(lines[-1].removeprefix("data: ")) if lines else {}

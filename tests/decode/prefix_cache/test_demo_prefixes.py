@@ -14,7 +14,7 @@ from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.generation.role_boundaries import role_boundaries
+from dflash.generation.completion import role_boundaries
 from dflash.kernels.ragged import PAGE
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model

@@ -15,7 +15,7 @@ from dflash.decode.grammar.after import AfterToken
 from dflash.decode.output_part import OutputPart
 from dflash.decode.recoveries.call_limits import CallLimits
 from dflash.decode.recoveries.loop_guard import LoopGuard
-from dflash.decode.recoveries.repeated_lines import RepeatedLines
+from dflash.decode.recoveries.repetitions import RepeatedLines
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import RequestError
 

@@ -10,7 +10,7 @@ from in_process import sent
 from dflash.decode.drafters import Strategy
 from dflash.decode.step import Step
 from dflash.serve.admin.used_strategies import UsedStrategies
-from dflash.serve.openai.step_tokens import StepTokens
+from dflash.serve.openai.step_records import StepTokens
 
 BODY = {
     "messages": [{"role": "user", "content": "Count: 1, 2, 3, 4, 5, 1, 2, 3, 4, 5 and so on."}],

@@ -33,8 +33,8 @@ from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore
 from dflash.serve.server import Server
 from dflash.serve.startup.loading import LoadingServer
-from dflash.serve.startup.ready_line import ready_line
 from dflash.serve.startup.sockets import listening, url_of
+from dflash.serve.startup.start_lines import ready_line
 from dflash.serve.strategy_choice import Defaults
 
 
