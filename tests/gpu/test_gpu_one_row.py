@@ -8,7 +8,7 @@ from mixer import Mixer
 from dflash.kernels.cases import Rows
 
 pytest.importorskip("dflash.kernels.delta.cuda")
-cuda_row = pytest.importorskip("dflash.kernels.delta.cuda_row")
+cuda_one_row = pytest.importorskip("dflash.kernels.delta.cuda_one_row")
 SHAPES = [(2, 6, 32, 32), (1, 4, 48, 16), (1, 2, 64, 64), (2, 4, 128, 128), (16, 48, 128, 128), (3, 3, 80, 96)]
 ACCEPTED = {
     "none": (),
@@ -58,8 +58,8 @@ def test_several_sequences(n, fused):
 )
 def test_which_launches_take_the_kernel(n, options, used, monkeypatch):
     """Without this the comparisons above could be those of step.cu with itself."""
-    calls, run = [], cuda_row.OneRow.__call__
-    monkeypatch.setattr(cuda_row.OneRow, "__call__", lambda self, *given: (calls.append(given), run(self, *given)))
+    calls, run = [], cuda_one_row.LatencyStep.__call__
+    monkeypatch.setattr(cuda_one_row.LatencyStep, "__call__", lambda self, *given: (calls.append(given), run(self, *given)))
     mixer = Mixer(*SHAPES[0])
     mixer.gpu(mixer.tokens(n), [Rows(1, slot=s) for s in range(n)], mixer.memories(slots=9), **options)
     assert len(calls) == used

@@ -8,7 +8,7 @@ from mixer import Memories, Mixer
 from dflash.kernels.cases import Rows
 
 cuda = pytest.importorskip("dflash.kernels.delta.cuda")
-cuda_single = pytest.importorskip("dflash.kernels.delta.cuda_single")
+cuda_one_row = pytest.importorskip("dflash.kernels.delta.cuda_one_row")
 SHAPES = [(1, 2, 64, 64), (2, 6, 32, 32), (2, 4, 128, 128)]
 SLOTS = 11
 EVERYTHING = "state", "k", "u", "decay"
@@ -23,7 +23,7 @@ def run(mixer, tokens, sequences, memories, *, single, monkeypatch, **options):
     """Run rows of one sequence each, with either kernel."""
     least = 1 if single else 1 << 30
     monkeypatch.setattr(cuda, "LEAST_SEQUENCES", least)
-    monkeypatch.setattr(cuda_single, "LEAST_SEQUENCES", least)
+    monkeypatch.setattr(cuda_one_row, "LEAST_SEQUENCES", least)
     return mixer.gpu(tokens, sequences, memories, longest=1, **options)
 
 
@@ -83,8 +83,8 @@ def test_kept_rows_change_no_bit(mixer, single, monkeypatch):
 
 
 def test_sizes_without_the_kernel():
-    assert not cuda_single.SingleRows.fits(Mixer(1, 4, 48, 16).memories().delta, 64)
-    assert not cuda_single.SingleRows.fits(Mixer(1, 2, 64, 64).memories().delta, cuda_single.LEAST_SEQUENCES - 1)
+    assert not cuda_one_row.ThroughputStep.fits(Mixer(1, 4, 48, 16).memories().delta, 64)
+    assert not cuda_one_row.ThroughputStep.fits(Mixer(1, 2, 64, 64).memories().delta, cuda_one_row.LEAST_SEQUENCES - 1)
 
 
 def test_no_sequences(mixer, monkeypatch):

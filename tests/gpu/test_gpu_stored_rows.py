@@ -11,7 +11,7 @@ from dflash.errors import KernelError
 from dflash.kernels.cases import Rows
 
 cuda = pytest.importorskip("dflash.kernels.delta.cuda")
-cuda_single = pytest.importorskip("dflash.kernels.delta.cuda_single")
+cuda_one_row = pytest.importorskip("dflash.kernels.delta.cuda_one_row")
 SHAPES = [(2, 4, 32, 32), (1, 2, 64, 64)]
 PASSES = {
     "a chain": (16, [Rows(16, slot=2, accepted=tuple(range(16)))]),
@@ -57,7 +57,7 @@ def test_a_pass(shape, name):
 @pytest.mark.parametrize("name", ["a row behind accepted ones", "rows of many sequences", "only rows of many sequences"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_kernel_of_many_sequences(shape, name, monkeypatch):
-    for module in (cuda, cuda_single):
+    for module in (cuda, cuda_one_row):
         monkeypatch.setattr(module, "LEAST_SEQUENCES", 1)
     pending, sequences = PASSES[name]
     mixer, wide = Mixer(*shape), Mixer(*shape).memories()

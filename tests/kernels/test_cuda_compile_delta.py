@@ -32,9 +32,9 @@ def test_the_delta_rule_compiles_for_every_architecture(arch):
         assert compiled("delta/step.cu", arch, STAGE_INPUTS=0, **of_step) == 0, "with little shared memory"
     compiled("delta/chunk_scan.cu", arch, TAPS=4, BLOCK_V=64, STAGES=1 if arch in (86, 89, 120) else 2, **constants(LARGEST))
     assert compiled("delta/gated_norm.cu", arch, VALUE_HEADS=48, VALUE_DIM=128) == 0
-    assert compiled("delta/step_single.cu", arch, TAPS=4, NORM_PARTS=2, **constants(LARGEST)) == 0
+    assert compiled("delta/step_throughput.cu", arch, TAPS=4, NORM_PARTS=2, **constants(LARGEST)) == 0
     of_row = {"SPLIT": 2, "NORM_PARTS": 2} if fused else {"SPLIT": 1, "NORM_PARTS": 1}
-    assert compiled("delta/step_row.cu", arch, TAPS=4, SEPARATE_NORM=1 - fused, **of_row, **constants(LARGEST)) == 0
+    assert compiled("delta/step_latency.cu", arch, TAPS=4, SEPARATE_NORM=1 - fused, **of_row, **constants(LARGEST)) == 0
     compiled("delta/commit.cu", arch, TAPS=4, BLOCK_V=64, **constants(LARGEST))
     compiled("delta/prefill_conv.cu", arch, TAPS=4, **constants(LARGEST))
     compiled("delta/chunk_wy.cu", arch, **constants(LARGEST))
@@ -55,8 +55,8 @@ def test_the_delta_rule_compiles_for_every_shape(name):
             )
             == 0
         )
-    assert compiled("delta/step_single.cu", TAPS=4, NORM_PARTS=2, **constants(*SHAPES[name])) == 0
-    assert compiled("delta/step_row.cu", TAPS=4, SPLIT=2, NORM_PARTS=2, SEPARATE_NORM=0, **constants(*SHAPES[name])) == 0
+    assert compiled("delta/step_throughput.cu", TAPS=4, NORM_PARTS=2, **constants(*SHAPES[name])) == 0
+    assert compiled("delta/step_latency.cu", TAPS=4, SPLIT=2, NORM_PARTS=2, SEPARATE_NORM=0, **constants(*SHAPES[name])) == 0
     compiled("delta/chunk_wy.cu", **constants(*SHAPES[name]))
     compiled("delta/chunk_scan.cu", TAPS=4, BLOCK_V=64, STAGES=2, **constants(*SHAPES[name]))
     compiled("delta/commit.cu", TAPS=4, BLOCK_V=64, **constants(*SHAPES[name]))

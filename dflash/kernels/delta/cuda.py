@@ -12,9 +12,8 @@ from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
+from dflash.kernels.delta.cuda_one_row import LEAST_SEQUENCES, LatencyStep, ThroughputStep
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
-from dflash.kernels.delta.cuda_row import OneRow
-from dflash.kernels.delta.cuda_single import LEAST_SEQUENCES, SingleRows
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.delta.step_shape import ACCEPTED_ROOM, StepShape, step_shapes
 from dflash.kernels.exchange.signals import SIGNALS, PeerLink
@@ -85,13 +84,13 @@ class DeltaStep:
         for rows in self._choices(self._shapes[0]):
             self._kernel(SPLIT=self._shapes[0].split, ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
         self._norm = None if fused else GatedNorm(self.read, inputs, weights, batch, n_heads)
-        self._row: OneRow | None = None
-        self._single: SingleRows | None = None
+        self._latency: LatencyStep | None = None
+        self._throughput: ThroughputStep | None = None
         if link is None and value_rows is None:
             given = self._arguments[:-2], constants(conv_memory, memory), memory, self._shapes[0].split
-            self._row = OneRow(*given, fused=fused)
-            if fused and SingleRows.fits(memory, batch.max_sequences):
-                self._single = SingleRows(*given)
+            self._latency = LatencyStep(*given, fused=fused)
+            if fused and ThroughputStep.fits(memory, batch.max_sequences):
+                self._throughput = ThroughputStep(*given)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(
@@ -105,7 +104,7 @@ class DeltaStep:
         assert 0 < n_rows <= self._rows
         sequences, longest = min(n_sequences or n_rows, n_rows, self._sequences), min(longest, n_rows)
         few = sequences < LEAST_SEQUENCES
-        one_row_each = self._row if few else self._single
+        one_row_each = self._latency if few else self._throughput
         if one_row_each is not None and longest == 1 and (sequences == n_rows or not few):
             one_row_each(sequences, stream)
             return

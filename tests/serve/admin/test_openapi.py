@@ -10,7 +10,7 @@ from dflash.serve.admin.tokens import apply_template, detokenize, tokenize
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.openai.completion_request import parse_completion
+from dflash.serve.openai.dialects import parse_completion
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore
 

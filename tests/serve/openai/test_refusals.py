@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dflash.errors import RequestError
 from dflash.serve.http_errors import Problem
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.openai.completion_request import parse_completion
+from dflash.serve.openai.dialects import parse_completion
 from dflash.serve.parsing.body import parse_json
 
 HI = {"role": "user", "content": "hi"}

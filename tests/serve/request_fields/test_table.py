@@ -10,7 +10,7 @@ from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.generation.messages.fields import FieldError, Fields
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.openai.completion_request import parse_completion
+from dflash.serve.openai.dialects import parse_completion
 from dflash.serve.parsing.session_id import session_id
 from dflash.serve.request_fields.page import page
 from dflash.serve.request_fields.row import ALL, CHAT, COMPLETIONS, MESSAGES, RESPONSES, Outcome

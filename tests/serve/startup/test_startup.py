@@ -26,7 +26,7 @@ from dflash.errors import RequestError
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.openai.chat_request import parse_chat
-from dflash.serve.openai.completion_request import parse_completion
+from dflash.serve.openai.dialects import parse_completion
 from dflash.serve.page.document import document
 from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.responses.request import parse_responses

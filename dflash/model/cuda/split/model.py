@@ -6,6 +6,7 @@ from typing import Any
 
 from dflash.errors import Unsupported
 from dflash.kernels.exchange.cuda import Signals
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.gpu.launch import each_is_waited_for
 from dflash.kernels.gpu.staging import Staging
@@ -15,7 +16,6 @@ from dflash.model.cuda.model import CHUNK, DeviceModel, flushes
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.split.context import SplitContext
 from dflash.model.cuda.split.layer_passes import LayerDecode, LayerPrefill
-from dflash.model.cuda.split.shard_weights import ShardDeviceWeights
 from dflash.model.cuda.split.tensor_passes import TensorDecode, TensorPrefill
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.gguf.file import GGUFFile
@@ -23,6 +23,22 @@ from dflash.model.split.plan import SplitPlan
 from dflash.model.split.pools import SplitPools
 from dflash.model.split.shards import Shard, ShardWeights
 from dflash.model.weights import Weights
+
+
+class ShardDeviceWeights(DeviceWeights[ShardWeights]):
+    """Weights whose matrices know the rows of the whole matrix, which determine the K slices of a multiply."""
+
+    def matrix(self, name: str) -> PackedWeight:
+        """See `DeviceWeights.matrix`."""
+        return self._of_whole(name, super().matrix(name))
+
+    def halves(self, name: str) -> PackedWeight:
+        """See `DeviceWeights.halves`."""
+        return self._of_whole(name, super().halves(name))
+
+    def _of_whole(self, name: str, weight: PackedWeight) -> PackedWeight:
+        weight.whole_rows = weight.shape[-2] * self.host.n_parts(name)
+        return weight
 
 
 class SplitDeviceModel(DeviceModel):

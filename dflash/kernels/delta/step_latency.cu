@@ -87,7 +87,7 @@ __device__ __forceinline__ void load_scaled(const float* from, float factor, int
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(SPLIT, 1, 1)
-step_row(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
+step_latency(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
          const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* slot, const int* accepted,
          const int* n_accepted, const int* buffer, float* tail, float* inputs, float* state, float* k, float* u, float* decay,
          int slots, int* readers, unsigned short* out) {

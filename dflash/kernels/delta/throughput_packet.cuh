@@ -1,11 +1,11 @@
-// Packets of step_single.cu: a task's row and accepted rows in shared memory, made by a producer warp for the consumers.
+// Packets of step_throughput.cu: a task's row and accepted rows in shared memory, made by a producer warp for the consumers.
 //
-// Macros: those of single_row.cuh and stored_rows.cuh; NORM_PARTS, parts of a head whose sums of squares are added in order.
+// Macros: those of throughput_row.cuh and stored_rows.cuh; NORM_PARTS, parts of a head whose sums of squares are added in order.
 #pragma once
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/mbarrier.cuh"
 #include "gates.cuh"
-#include "single_row.cuh"
+#include "throughput_row.cuh"
 #include "stored_rows.cuh"
 
 constexpr int PRODUCER_WARPS = 4, PACKETS = 2 * PRODUCER_WARPS;
@@ -28,7 +28,7 @@ struct Task {
 };
 
 // A sequence as the batch describes it. `buffer`: see params.cuh.
-struct SingleInfo {
+struct RowInfo {
     int start, slot, n_accepted, buffer;
     AcceptedRows ids;
 
@@ -45,7 +45,7 @@ struct SingleInfo {
     __device__ __forceinline__ bool kept() const { return buffer >> 1; }
 };
 
-struct SingleArrays {
+struct ThroughputArrays {
     const float *mixed, *gate, *alpha, *beta, *taps, *ssm_a, *ssm_dt, *ssm_norm;
     float eps;
     float *tail, *inputs, *k, *u, *decay;
@@ -55,7 +55,7 @@ struct SingleArrays {
 };
 
 // By a producer warp: fill a packet, store what later passes need of the row, and move the conv state.
-__device__ __forceinline__ void produce(const SingleArrays& arrays, const Task& task, const SingleInfo& info, Packet& packet,
+__device__ __forceinline__ void produce(const ThroughputArrays& arrays, const Task& task, const RowInfo& info, Packet& packet,
                                         int lane) {
     const int group = key_head(task.head), n_here = min(info.n_accepted, ACCEPTED_HERE);
     const size_t previous = info.previous(arrays.slots), current = info.current(arrays.slots);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void produce(const SingleArrays& arrays, const Task& 
 // By a producer warp: out = half(o / rms(o) * weight * silu(gate)), and the update for the next pass. `finished` waits for the
 // consumers of the packet.
 template <class Wait>
-__device__ __forceinline__ void norm_single(const SingleArrays& arrays, const Task& task, const SingleInfo& info,
+__device__ __forceinline__ void norm_read_out(const ThroughputArrays& arrays, const Task& task, const RowInfo& info,
                                             const Packet& packet, int lane, const Wait& finished) {
     constexpr int PART = VALUE_DIM / NORM_PARTS;
     const size_t row = ((size_t)info.start * VALUE_HEADS + task.head) * VALUE_DIM;

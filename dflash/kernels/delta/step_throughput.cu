@@ -16,7 +16,7 @@
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/sm90.cuh"
 #include "../gpu/include/tma.cuh"
-#include "single_packet.cuh"
+#include "throughput_packet.cuh"
 
 #ifndef NORM_PARTS
 #error "NORM_PARTS must be defined"
@@ -27,7 +27,7 @@ constexpr int CONSUMER_WARPS = VALUE_DIM / 16, THREADS = 32 * (CONSUMER_WARPS + 
 constexpr int WARP_CELLS = 16 * KEY_DIM;  // of the state, of a consumer warp
 
 // Consumer warp: state of a task after its accepted rows, read at the row.
-__device__ __forceinline__ void consume(State& own, Packet& packet, const SingleArrays& arrays, const int* accepted,
+__device__ __forceinline__ void consume(State& own, Packet& packet, const ThroughputArrays& arrays, const int* accepted,
                                         const int* buffers, const Task& task, int slot, float* committed) {
     const int lane = threadIdx.x % LANES, value = threadIdx.x / LANES * ROWS_PER_THREAD, n = packet.n_accepted;
     float key[COLUMNS], query[COLUMNS];
@@ -60,7 +60,7 @@ __device__ __forceinline__ void consume(State& own, Packet& packet, const Single
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-step_single(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps,
+step_throughput(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps,
             const float* ssm_a, const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first,
             const int* slot, const int* accepted, const int* n_accepted, const int* buffer, float* tail, float* inputs,
             float* state, float* k, float* u, float* decay, int slots, int* readers, unsigned short* out) {
@@ -69,7 +69,7 @@ step_single(const float* mixed, const float* gate, const float* alpha, const flo
     __shared__ __align__(8) u64 loaded[STATES][CONSUMER_WARPS], full[PACKETS], empty[PACKETS];
     float* const states = (float*)dynamic;
     Packet* const packets = (Packet*)(states + STATES * VALUE_DIM * KEY_DIM);
-    const SingleArrays arrays{mixed,  gate, alpha, beta, taps,  ssm_a, ssm_dt,  ssm_norm, eps,
+    const ThroughputArrays arrays{mixed,  gate, alpha, beta, taps,  ssm_a, ssm_dt,  ssm_norm, eps,
                               tail, inputs, k,    u,    decay, slots, readers, out};
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, step = gridDim.x;
     const int n_tasks = counts[1] * VALUE_HEADS;
@@ -121,7 +121,7 @@ step_single(const float* mixed, const float* gate, const float* alpha, const flo
         }
     } else {
         int i = warp - CONSUMER_WARPS, number = blockIdx.x + i * step;
-        SingleInfo info{}, last{};
+        RowInfo info{}, last{};
         if (number < n_tasks) info.load(first, slot, n_accepted, buffer, accepted, Task(number).sequence);
         wait_on_dependent_grids();
         launch_dependent_grids();
@@ -129,7 +129,7 @@ step_single(const float* mixed, const float* gate, const float* alpha, const flo
 #pragma unroll 1
         for (; number < n_tasks || pending; i += PRODUCER_WARPS, number += PRODUCER_WARPS * step) {
             const bool exists = number < n_tasks;
-            const SingleInfo now = info;
+            const RowInfo now = info;
             if (exists) {
                 const int next = number + PRODUCER_WARPS * step;
                 if (next < n_tasks) info.load(first, slot, n_accepted, buffer, accepted, Task(next).sequence);
@@ -138,7 +138,7 @@ step_single(const float* mixed, const float* gate, const float* alpha, const flo
             }
             if (pending) {
                 const int done = i - PRODUCER_WARPS;
-                norm_single(arrays, Task(number - PRODUCER_WARPS * step), last, packets[done % PACKETS], lane, [&] {
+                norm_read_out(arrays, Task(number - PRODUCER_WARPS * step), last, packets[done % PACKETS], lane, [&] {
                     mbarrier_wait(smem_address(empty + done % PACKETS), done / PACKETS & 1);
                     __syncwarp();
                 });
