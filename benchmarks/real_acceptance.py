@@ -22,7 +22,7 @@ EDITS = {
     "dflash/decode/recoveries/empty_retry.py": "Rename the parameter `patience` to `limit` everywhere, and set it to 32.",
     "dflash/decode/recoveries/think_leak.py": "Rename the class `ThinkLeak` to `ReasoningLeak`, and its state alike.",
     "dflash/decode/recoveries/call_limits.py": "Remove the limit `prose` with all that belongs to it.",
-    "dflash/decode/recoveries/repeated_lines.py": "Add type annotations to all local variables.",
+    "dflash/decode/recoveries/repetitions.py": "Add type annotations to all local variables.",
     "dflash/decode/shared_prefix.py": "Add a function that returns the length of the common end of two sequences.",
     "dflash/generation/timings.py": "Add a field `total` to `Timings`: seconds from the queue to the last token.",
     "benchmarks/turn_tasks.py": "Replace each `dict[str, ...]` in annotations by `Mapping[str, ...]` with its import.",
