@@ -8,8 +8,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.cuda import DeviceSampler
 from dflash.model.batch import Forward, Span, starts
 from dflash.model.config import Config
-from dflash.model.cuda.pass_protocols import StepPass
-from dflash.model.cuda.passes import Layers
+from dflash.model.cuda.passes import Layers, StepPass
 
 
 class Gather:

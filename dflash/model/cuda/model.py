@@ -17,8 +17,18 @@ from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
-from dflash.model.cuda.pass_protocols import PromptPass, StepPass
-from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of, rows_of
+from dflash.model.cuda.passes import (
+    BUCKETS,
+    PROMPTS,
+    DecodePass,
+    Layers,
+    PassGraphKey,
+    PrefillPass,
+    PromptPass,
+    StepPass,
+    bucket_of,
+    rows_of,
+)
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split_passes import grouped

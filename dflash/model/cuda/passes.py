@@ -1,14 +1,16 @@
 """One pass over the layers: a decode pass replays a CUDA graph, a prefill pass launches its kernels."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.arrays import GpuArray
+from dflash.kernels.delta.state_copies import StateCopies
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.embed.cuda_pass_start import PassStart
 from dflash.kernels.gpu import device
@@ -137,13 +139,93 @@ class PassGraphKey(NamedTuple):
     single: bool = False
 
 
-class DecodePass:
+class PromptPass(Protocol):
+    """A prefill pass, as `PrefillPass`; its arrays are on the first GPU."""
+
+    scratch: ScratchArena
+
+    @property
+    def copies(self) -> StateCopies | None:
+        """Copies of recurrent states, set by the model before each pass; None if the pass can't make any."""
+
+    @property
+    def layers(self) -> Layers:
+        """Launches and arrays of the first GPU. Read after a pass, for its results."""
+
+    def __call__(self, tokens: NDArray[Any], rows: Ragged, capture: tuple[int, ...]) -> None:
+        """Run prefill spans. Called by the model, which reads the results from `layers`."""
+
+
+class StepPass(ABC):
+    """A decode pass, on one GPU or over several: graphs for each bucket of rows, captured when they are first needed.
+
+    batch, layers: on the first GPU; `layers` has the results of a pass.
+    logits: float32 (rows, V); logits of the rows of the last pass.
+    """
+
+    batch: DeviceBatch
+    layers: Layers
+    logits: GpuArray
+    _has_single = False
+    """Whether passes in which each of several sequences has one row have graphs of their own."""
+
+    def __call__(
+        self,
+        tokens: NDArray[np.int32],
+        rows: Ragged,
+        capture: tuple[int, ...],
+        *,
+        logits: bool,
+        amend: Callable[[], None] | None = None,
+    ) -> None:
+        """Run the pass; its results are in `logits` and in `layers`.
+
+        `amend` is called after the upload of the batch and may launch kernels that change the batch on the device. Kernels
+        of a pass read the batch before their predecessors have finished (dependent launch). A kernel that changes the batch
+        must therefore not trigger the launch of its successor early.
+        """
+        n, sequences = len(rows.sequence), len(rows.slot)
+        shape = PassGraphKey(bucket_of(n), sequences == 1, capture, logits, self._has_single and 1 < n == sequences)
+        self.prepare(shape)
+        self._upload(tokens, rows)
+        if amend is not None:
+            amend()
+        self._replay(shape)
+
+    @property
+    def launches(self) -> dict[int, int]:
+        """Number of launches of a pass with logits on all GPUs, for each captured bucket."""
+        graphs = self._graphs_of_all()
+        plain = [shape for shape in graphs[0].launches if shape.logits and not shape.capture]
+        return {shape.rows: sum(each.launches[shape] for each in graphs) for shape in plain}
+
+    @abstractmethod
+    def project(self, wanted: GpuArray, n: int) -> Any:
+        """Return logits of `n` rows of another pass, float16 (n, D) after the last norm; valid until the next pass."""
+
+    @abstractmethod
+    def prepare(self, shape: PassGraphKey) -> None:
+        """Allocate arrays and capture the graphs for a shape."""
+
+    def _upload(self, tokens: NDArray[np.int32], rows: Ragged) -> None:
+        self.batch.upload(tokens, rows)
+
+    @abstractmethod
+    def _replay(self, shape: PassGraphKey) -> None:
+        """Run the graphs of a shape on the uploaded batch."""
+
+    @abstractmethod
+    def _graphs_of_all(self) -> Sequence[Graphs]:
+        """Return the graphs of all GPUs."""
+
+
+class DecodePass(StepPass):
     """Up to 64 pending rows and their logits, as one graph for each bucket of rows; up to `rows` if each has its sequence.
 
     The last parameter is the arena of all arrays that are valid until the next pass of any kind.
-
-    logits: float32 (rows, V); logits of the rows of the last pass.
     """
+
+    _has_single = True
 
     def __init__(
         self,
@@ -169,46 +251,27 @@ class DecodePass:
             self._edits.append(Suppress(self.logits, device.array(np.array(config.suppressed, np.int32))))
         self.graphs = Graphs(self._launch, self._clear)
 
-    def __call__(
-        self,
-        tokens: NDArray[np.int32] | GpuArray,
-        rows: Ragged,
-        capture: tuple[int, ...],
-        *,
-        logits: bool,
-        amend: Callable[[], None] | None = None,
-    ) -> None:
-        """Run the pass; its results are in `logits` and in `layers`.
-
-        `amend` is called after the upload of the batch and may launch kernels that change the batch on the device. Kernels
-        of a pass read the batch before their predecessors have finished (dependent launch). A kernel that changes the batch
-        must therefore not trigger the launch of its successor early.
-        """
+    def _upload(self, tokens: NDArray[np.int32], rows: Ragged) -> None:
         n = len(rows.sequence)
-        shape = PassGraphKey(bucket_of(n), len(rows.slot) == 1, capture, logits, single=1 < n == len(rows.slot))
-        self.prepare(shape)
         self.batch.upload(tokens, rows)
         for start, batch in self._parts.items():
             if n > PENDING and n > start:
                 batch.upload(tokens[start : start + PENDING], _single_rows(rows, start))
-        if amend is not None:
-            amend()
+
+    def _replay(self, shape: PassGraphKey) -> None:
         self.graphs(shape)
 
+    def _graphs_of_all(self) -> Sequence[Graphs]:
+        return [self.graphs]
+
     def project(self, wanted: GpuArray, n: int) -> Any:
-        """Return logits of `n` rows of another pass, float16 (n, D) after the last norm; valid until the next pass."""
+        """See `StepPass`."""
         device.copy(self.layers.space.wanted[:n], wanted)
         self._project(bucket_of(n))
         return self.logits[:n]
 
-    @property
-    def launches(self) -> dict[int, int]:
-        """Number of launches of a pass with logits, for each captured bucket."""
-        plain = {shape: n for shape, n in self.graphs.launches.items() if shape.logits and not shape.capture}
-        return {shape.rows: n for shape, n in plain.items()}
-
     def prepare(self, shape: PassGraphKey) -> None:
-        """Allocate arrays and capture the graph for a shape."""
+        """See `StepPass`."""
         self.layers.make_room(shape.capture)
         self.graphs.prepare(shape)
 

@@ -13,7 +13,7 @@ from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.ops import Ops
-from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
+from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, StepPass, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
 
@@ -74,8 +74,8 @@ class _Chain:
             self._devices.send(i, 0 if last else i + 1, pairs)
 
 
-class LayerDecode(_Chain):
-    """A decode pass over several GPUs, with the interface of `DecodePass`."""
+class LayerDecode(_Chain, StepPass):
+    """A decode pass over several GPUs."""
 
     def __init__(self, parts: SplitContext, pages: int, scratch: Sequence[ScratchArena]) -> None:
         devices, config, weights = parts.devices, parts.config, parts.weights
@@ -90,41 +90,22 @@ class LayerDecode(_Chain):
         self.head = stages[0].ops.multiply(self.layers.space.wanted, [head], [self.logits])
         self._ends = Graphs(self._launch_end, stages[0].batch.clear)
 
-    def __call__(
-        self,
-        tokens: NDArray[np.int32] | GpuArray,
-        rows: Ragged,
-        capture: tuple[int, ...],
-        *,
-        logits: bool,
-        amend: Callable[[], None] | None = None,
-    ) -> None:
-        """See `DecodePass`."""
-        n = len(rows.sequence)
-        shape = PassGraphKey(bucket_of(n), len(rows.slot) == 1, capture, logits)
-        self.prepare(shape)
-        self.batch.upload(tokens, rows)
-        if amend is not None:
-            amend()
+    def _replay(self, shape: PassGraphKey) -> None:
         self._share_batch()
-        self._run(shape.rows, capture, lambda stage: stage.graphs(shape))
+        self._run(shape.rows, shape.capture, lambda stage: stage.graphs(shape))
         self._ends(shape)
 
+    def _graphs_of_all(self) -> Sequence[Graphs]:
+        return [self._ends, *(stage.graphs for stage in self._stages)]
+
     def project(self, wanted: GpuArray, n: int) -> Any:
-        """See `DecodePass`."""
+        """See `StepPass`."""
         device.copy(self.layers.space.wanted[:n], wanted)
         self.head(bucket_of(n))
         return self.logits[:n]
 
-    @property
-    def launches(self) -> dict[int, int]:
-        """Number of launches of a pass with logits on all GPUs, for each captured bucket."""
-        graphs = [self._ends, *(stage.graphs for stage in self._stages)]
-        wanted = [shape for shape in self._ends.launches if shape.logits and not shape.capture]
-        return {shape.rows: sum(each.launches[shape] for each in graphs) for shape in wanted}
-
     def prepare(self, shape: PassGraphKey) -> None:
-        """See `DecodePass`."""
+        """See `StepPass`."""
         self._make_room(shape.capture)
         for i, stage in enumerate(self._stages):
             with self._devices[i]:

@@ -17,7 +17,7 @@ from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.ops import scratch_bytes
-from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
+from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, StepPass, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
 from dflash.model.cuda.split.few_rows import FEW_ROWS, FewRowsOps, clear_gathered, few_rows_space
@@ -28,6 +28,8 @@ from dflash.model.split.shards import Shard
 
 class _Ranks:
     """The parts of a pass on all GPUs. batch, layers: those of the first GPU, whose arrays hold the results of the pass."""
+
+    layers: Layers
 
     def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], batches: Sequence[DeviceBatch]) -> None:
         self._devices, self._batches, n = parts.devices, batches, len(parts.devices)
@@ -40,11 +42,6 @@ class _Ranks:
                 part = parts.plan.devices[rank].config
                 spaces.append(shard_space(parts.config, part, self.batch.max_rows, parts.pools.kv, shard))
             self._places.append(ShardPlace(parts.config, shard, *signals, spaces))
-
-    @property
-    def layers(self) -> Layers:
-        """Launches of the first GPU."""
-        return self._all[0]
 
     def _make_room(self, capture: Sequence[int]) -> None:
         """Allocate the arrays of captured layers on the first GPU; all GPUs write to them."""
@@ -84,7 +81,7 @@ class TensorPrefill(_Ranks):
                 ops = ShardOps(place, part, self._batches[rank], prefill=True, n_scratch=n_scratch)
                 self._all.append(_layers(parts, rank, ops, place))
                 self.arenas.append(ScratchArena([place.spaces[rank].arena, *ops.scratch]))
-        self.scratch = self.arenas[0]
+        self.layers, self.scratch = self._all[0], self.arenas[0]
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
         """See `PrefillPass`."""
@@ -104,8 +101,8 @@ class _RankPass(NamedTuple):
     end: Callable[[], None]
 
 
-class TensorDecode(_Ranks):
-    """A decode pass over several GPUs, with the interface of `DecodePass`: one graph for each GPU and bucket of rows."""
+class TensorDecode(_Ranks, StepPass):
+    """A decode pass over several GPUs: one graph for each GPU and bucket of rows."""
 
     def __init__(
         self, parts: SplitContext, signals: tuple[Signals, Signals], pages: int, scratch: Sequence[ScratchArena]
@@ -125,6 +122,7 @@ class TensorDecode(_Ranks):
                 self._all.append(layers)
                 self._heads.append(launch)
                 self._many.append(_RankPass(ops, layers, begin, _nothing))
+        self.layers = self._all[0]
         if FewRowsOps.fit(config, self._many[0].ops, parts.pools.kv):
             self._few = self._passes_of_few_rows(parts)
         self._graphs = list[Graphs]()
@@ -156,29 +154,18 @@ class TensorDecode(_Ranks):
             few.layers.captured = self.layers.captured
         super()._make_room(capture)
 
-    def __call__(
-        self,
-        tokens: NDArray[np.int32] | GpuArray,
-        rows: Ragged,
-        capture: tuple[int, ...],
-        *,
-        logits: bool,
-        amend: Callable[[], None] | None = None,
-    ) -> None:
-        """See `DecodePass`."""
-        shape = PassGraphKey(bucket_of(len(rows.sequence)), len(rows.slot) == 1, capture, logits)
-        self.prepare(shape)
-        self.batch.upload(tokens, rows)
-        if amend is not None:
-            amend()
+    def _replay(self, shape: PassGraphKey) -> None:
         self._share_batch()
         for rank, graphs in enumerate(self._graphs):
             with self._devices[rank]:
                 graphs(shape)
         self._join()
 
+    def _graphs_of_all(self) -> Sequence[Graphs]:
+        return self._graphs
+
     def project(self, wanted: GpuArray, n: int) -> Any:
-        """See `DecodePass`."""
+        """See `StepPass`."""
         for rank, layers in enumerate(self._all):
             to = layers.space.wanted[:n]
             if rank:
@@ -190,14 +177,8 @@ class TensorDecode(_Ranks):
         self._join()
         return self.logits[:n]
 
-    @property
-    def launches(self) -> dict[int, int]:
-        """Number of launches of a pass with logits on all GPUs, for each captured bucket."""
-        wanted = [shape for shape in self._graphs[0].launches if shape.logits and not shape.capture]
-        return {shape.rows: sum(graphs.launches[shape] for graphs in self._graphs) for shape in wanted}
-
     def prepare(self, shape: PassGraphKey) -> None:
-        """See `DecodePass`. In the pass of zero rows no GPU waits for another, since kernels may be loaded by it."""
+        """See `StepPass`. In the pass of zero rows no GPU waits for another, since kernels may be loaded by it."""
         self._make_room(shape.capture)
         if shape in self._graphs[0]:
             return
