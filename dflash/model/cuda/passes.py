@@ -167,7 +167,7 @@ class StepPass(ABC):
     layers: Layers
     logits: GpuArray
     _has_single = False
-    """Whether passes in which each of several sequences has one row have graphs of their own."""
+    """True if passes in which each of several sequences has one row have graphs of their own."""
 
     def __call__(
         self,
