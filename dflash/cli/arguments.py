@@ -1,7 +1,6 @@
 """Command-line arguments shared by several commands, and their conversion."""
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from dflash.cli.model_arguments import (
     load_settings,
     named_verifier,
 )
-from dflash.errors import NotFound, RequestError, did_you_mean
+from dflash.errors import RequestError, did_you_mean
 from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -170,12 +169,9 @@ def tools(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
     """Read the file of tools."""
     if arguments.tools is None:
         return None
-    try:
-        value = json.loads(arguments.tools.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotFound(f"{arguments.tools}: {error.strerror}") from error
-    except ValueError as error:
-        raise RequestError(f"{arguments.tools}: not valid JSON: {error}") from error
+    from dflash.evaluation.json_lines import read_value
+
+    value = read_value(arguments.tools)
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
         raise RequestError(f"{arguments.tools}: must hold a JSON array of tools in OpenAI's format")
     return value

@@ -4,14 +4,24 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dflash.distribution import needed
-from dflash.errors import RequestError
+from dflash.errors import NotFound, RequestError
 from dflash.json_types import JsonObject
+
+
+def read_value(path: Path, parse: Callable[[str], Any] = json.loads, kind: str = "JSON", *, name: str = "") -> Any:
+    """Return the value of a text file; errors name it. Raises NotFound, or RequestError if `parse` finds no valid `kind`."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFound(f"{name or path}: {error.strerror}") from error
+    except ValueError as error:
+        raise RequestError(f"{name or path}: not valid {kind}: {error}") from error
 
 
 class Line(NamedTuple):

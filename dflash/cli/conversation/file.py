@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dflash.errors import NotFound, RequestError
+from dflash.errors import RequestError
+from dflash.evaluation.json_lines import read_value
 from dflash.json_types import JsonObject
 
 ROLES = {"system", "user", "assistant", "tool"}
@@ -25,12 +26,7 @@ def save_messages(path: Path, messages: list[JsonObject]) -> None:
 
 def load_messages(path: Path) -> list[JsonObject]:
     """Read messages from a file: ``{"messages": [...]}``, or the array alone."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotFound(f"/load {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RequestError(f"/load {path}: not valid JSON: {error}") from error
+    value = read_value(path, name=f"/load {path}")
     messages = value.get("messages") if isinstance(value, dict) else value
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise RequestError(f"/load {path}: must hold an array of messages with role and content")

@@ -10,6 +10,7 @@ from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.errors import NotFound, RequestError
 from dflash.evaluation.environment import environment, sha256
+from dflash.evaluation.json_lines import read_value
 from dflash.evaluation.study.grid import fingerprint
 from dflash.evaluation.tables import Values
 from dflash.model.draft.load import draft_path
@@ -79,12 +80,7 @@ def write(path: Path, record: Record) -> None:
 
 def read(path: Path) -> Record:
     """Return the record of a file."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotFound(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RequestError(f"{path}: not valid JSON: {error}") from error
+    record = read_value(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise RequestError(f"{path}: is no record of a study ({FORMAT})")
     return record

@@ -9,7 +9,8 @@ from dflash.cli.plugins import load_plugin
 from dflash.decode import verifiers
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.sampling.params import Sampling, check_whole
-from dflash.errors import NotFound, RequestError, did_you_mean
+from dflash.errors import RequestError, did_you_mean
+from dflash.evaluation.json_lines import read_value
 from dflash.evaluation.prompt_sets import Case, load_prompts
 from dflash.evaluation.tables import Values
 from dflash.model.loading.settings import LoadSettings
@@ -31,12 +32,7 @@ class StudyFile(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> "StudyFile":
         """Read a file; its folder is that of relative names."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise NotFound(f"{path}: {error.strerror}") from error
-        except ValueError as error:
-            raise RequestError(f"{path}: not valid TOML: {error}") from error
+        values = read_value(path, tomllib.loads, "TOML")
         _check_keys(values, (*_KEYS, *_AXES), str(path))
         for key in ("model", "draft", "folder"):
             if not isinstance(values.get(key, ""), str):
