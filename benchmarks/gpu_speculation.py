@@ -22,7 +22,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import DeviceDraftRequest
+from dflash.model.draft import DraftRequest
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
@@ -82,9 +82,7 @@ class Runs:
         features = self.model.forward([span], capture=draft.config.target_layer_ids).captured
         draft.read(state, features, slice(0, PROMPT))
         wishes = [
-            DeviceDraftRequest(
-                state, SampleParams(), draft.config.max_draft, 1 if nodes == draft.config.max_draft else 16, nodes, common
-            )
+            DraftRequest(state, -1, n := draft.config.max_draft, SampleParams(), 1 if nodes == n else 16, common, nodes)
         ]
         draft_ms = self._queued(lambda: draft.draft_on_device(wishes, [7]))
         read = [self._queued(lambda n=n: draft.read(state, features, slice(0, n))) for n in (1, 16)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Protocol, TypeGuard, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda_logits import LogitRows
 from dflash.model.config import Config
-from dflash.model.protocols.device_drafter import DraftTrees
+from dflash.model.protocols.device_drafter import DeviceDrafts
 from dflash.model.protocols.sequence import Parents, SequenceState
 from dflash.model.state.sequence_state import State
 
@@ -30,26 +30,19 @@ class DraftTree(Protocol):
 
     @property
     def tokens(self) -> Ints:
-        """Draft tokens. Read when a forward is planned or, for a device draft that was fetched, laid out."""
+        """Draft tokens. Read when a forward is planned; or, if a device still computes them, waits for its pass."""
 
     @property
     def parents(self) -> Ints:
         """Parents of the draft tokens. Read with `tokens`, and when the rows are committed."""
 
-
-class DeviceDraft(DraftTree, Protocol):
-    """Draft tree of one sequence, computed on the device by a pass that drafts for several sequences.
-
-    Reading its tokens or parents waits for the pass.
-    """
-
     @property
-    def drafts(self) -> DraftTrees | None:
-        """All trees of the pass, in the device's memory; None once they were fetched. Read while a forward is laid out."""
+    def drafts(self) -> DeviceDrafts | None:
+        """All drafts of the pass of a device that computes this one; None if it is, or was, on the host."""
 
     @property
     def index(self) -> int:
-        """Index of this tree among those of the pass; never changes."""
+        """Index of this draft among those of the pass; never changes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +64,7 @@ class Span:
     parents: Ints
     prefill: bool = False
     logits: bool = True
-    device_draft: "DeviceDraft | None" = None
+    device_draft: DraftTree | None = None
     copies: tuple[StateCopy, ...] = ()
 
     @classmethod
@@ -81,12 +74,12 @@ class Span:
         return cls(state, ids, _chain(len(ids)), prefill, logits)
 
     @classmethod
-    def of(cls, state: SequenceState, last_token: int, draft: "DraftTree") -> "Span":
+    def of(cls, state: SequenceState, last_token: int, draft: DraftTree) -> "Span":
         """Return the span of a decode step: the last token of the text, then the draft tokens under it."""
         n = 1 + len(draft)
         if n == 1:
             return cls.chain(state, [last_token])
-        if _is_on_device(draft):
+        if draft.drafts is not None:
             return cls(state, np.full(n, last_token, np.int32), _chain(n), device_draft=draft)
         tokens = np.concatenate([[last_token], draft.tokens], dtype=np.int32)
         return cls(state, tokens, _under_root(draft))
@@ -105,15 +98,11 @@ class Span:
         return replace(self, tokens=tokens, parents=_under_root(self.device_draft), device_draft=None)
 
 
-def _is_on_device(draft: DraftTree) -> TypeGuard[DeviceDraft]:
-    return hasattr(draft, "drafts")
-
-
 def _chain(n: int) -> Ints:
     return np.arange(-1, n - 1, dtype=np.int32)
 
 
-def _under_root(draft: "DraftTree") -> Ints:
+def _under_root(draft: DraftTree) -> Ints:
     """Return the parents of all rows of a span with this draft: row 0 is the last token of the text."""
     return np.concatenate([[-1], draft.parents + 1], dtype=np.int32)
 
@@ -155,9 +144,9 @@ def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     return rows, logits
 
 
-def device_drafts_of(spans: Sequence[Span]) -> dict[DraftTrees, list[int]]:
+def device_drafts_of(spans: Sequence[Span]) -> dict[DeviceDrafts, list[int]]:
     """Map each draft pass whose trees are still on the device to the span index of each tree, -1 for none."""
-    found: dict[DraftTrees, list[int]] = {}
+    found: dict[DeviceDrafts, list[int]] = {}
     for i, span in enumerate(spans):
         drafts = None if span.device_draft is None else span.device_draft.drafts
         if span.device_draft is not None and drafts is not None and drafts.latest:

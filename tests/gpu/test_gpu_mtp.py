@@ -142,7 +142,7 @@ def test_a_draft_budget_changes_no_text_and_makes_the_head_draft_less(model, sha
     sizes = cycle(np.repeat([3, 1, 0, 2], 5).tolist())
 
     def ready(requests, anchors, function=head.ready):
-        asked.add(requests[0].positions)
+        asked.add(requests[0].n_draft)
         used.append(function(requests, anchors))
         return used[-1]
 

@@ -7,8 +7,9 @@ import pytest
 
 from dflash.errors import DFlashError
 from dflash.kernels.sample import SampleParams
-from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
-from dflash.model.draft import DeviceDraftRequest
+from dflash.model.cuda.launch_ahead import can_launch_ahead, most_rows
+from dflash.model.draft import DraftRequest
+from dflash.model.protocols.device_drafter import DeviceDrafts
 
 FEATURES = object()
 
@@ -43,7 +44,7 @@ class Device:
 
 def ahead(anchors=(5, 6), lengths=(13, 21)):
     states = State(10), State(20)
-    wishes = [DeviceDraftRequest(state, SampleParams(), 4, 1, 4) for state in states]
+    wishes = [DraftRequest(state, -1, 4, SampleParams()) for state in states]
     return states, wishes, DeviceDrafts(DRAFTER, wishes, Device(anchors, lengths), None).reading(FEATURES)
 
 
@@ -94,7 +95,7 @@ def test_rows_that_may_be_text():
     target = SimpleNamespace(
         latest=SimpleNamespace(spans=spans),
         alone=True,
-        device_requests={2: DeviceDraftRequest(State(0), SampleParams(), 4, 3, 12)},
+        device_requests={2: DraftRequest(State(0), -1, 4, SampleParams(), 3, nodes=12)},
     )
     assert [most_rows(target, order) for order in ([0], [1], [2], [1, 2], [3, 2, 1, 0], [0, 1, 2, 3])] == [
         1,
@@ -105,8 +106,8 @@ def test_rows_that_may_be_text():
         54,
     ]
     wishes = [
-        DeviceDraftRequest(State(130), SampleParams(), 4, 1, 4),
-        DeviceDraftRequest(State(80), SampleParams(), 4, 1, 4),
+        DraftRequest(State(130), -1, 4, SampleParams()),
+        DraftRequest(State(80), -1, 4, SampleParams()),
     ]
     assert can_launch_ahead(target, wishes, [2, 1])
     assert not can_launch_ahead(target, wishes, [1, 2])

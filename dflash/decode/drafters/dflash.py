@@ -19,7 +19,7 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
-from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
+from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.loading.published_drafts import AT_HAND
 from dflash.model.loading.target import loaded_model
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dflash.model.cuda.draft import DeviceBlockDraft
     from dflash.model.draft.model import BlockDraft
     from dflash.model.draft.state import DraftSnapshot, DraftState
-    from dflash.model.protocols.device_drafter import DraftTrees
+    from dflash.model.protocols.device_drafter import DeviceDrafts
     from dflash.model.protocols.target import TargetModel
     from dflash.model.state.host_arrays import HostArrays
 
@@ -170,7 +170,7 @@ class _DFlashState(ModelDrafterState):
         ids = self.session.token_ids
         return DraftRequest(self.state, ids[-1], n, self.params, width, self._vocab_tracker.select(ids))
 
-    def device_request(self) -> tuple[DeviceDraftRequest[DraftState], int]:
+    def device_request(self) -> tuple[DraftRequest[DraftState], int]:
         """Return the request for a draft on a GPU, and the number of its tokens to use.
 
         The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
@@ -180,10 +180,10 @@ class _DFlashState(ModelDrafterState):
         n, width = self.shape.wants(most, PENDING - 1)
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         if width == 1:
-            return DeviceDraftRequest(self.state, params, most, 1, most, draft_vocab), n
+            return DraftRequest(self.state, -1, most, params, draft_vocab=draft_vocab), n
         assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
         nodes = min(self.shape.budget, PENDING - 1)
-        return DeviceDraftRequest(self.state, params, n, width, nodes, draft_vocab), nodes
+        return DraftRequest(self.state, -1, n, params, width, draft_vocab, nodes), nodes
 
     @staticmethod
     def candidates(drafter_states: Sequence[_DFlashState], requests: Sequence[DraftRequest]) -> list[Candidates]:
@@ -193,8 +193,8 @@ class _DFlashState(ModelDrafterState):
 
     @staticmethod
     def device_drafts(
-        drafter_states: Sequence[_DFlashState], requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
-    ) -> DraftTrees | None:
+        drafter_states: Sequence[_DFlashState], requests: Sequence[DraftRequest[DraftState]], anchors: Sequence[int]
+    ) -> DeviceDrafts | None:
         """See `ModelDrafterState`."""
         draft_model = drafter_states[0].draft_model
         assert draft_model.device == "cuda", "drafts on the CPU are never deferred"

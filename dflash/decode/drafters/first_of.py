@@ -15,7 +15,7 @@ from dflash.decode.drafters.composite import (
     start_all,
 )
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, LaunchDraft, NextStep, Strategy, is_prepared, planned_next
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DraftPlan, Strategy, is_prepared, planned_next
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import RequestError
 
@@ -107,13 +107,13 @@ class FirstOf(Drafter[CompositeState]):
         """End the step of all drafters."""
         end_all(self.drafters, drafter_states)
 
-    def plan_next(self, drafter_states: Sequence[CompositeState], drafts: Sequence[Draft]) -> list[NextStep]:
+    def plan_next(self, drafter_states: Sequence[CompositeState], drafts: Sequence[Draft]) -> list[DraftPlan | None]:
         """Plan with the drafter of the present draft. The plan is used if no earlier drafter has a draft then."""
-        found: list[NextStep] = []
+        found: list[DraftPlan | None] = []
         for drafter_state, draft in zip(drafter_states, drafts, strict=True):
             i = drafter_state.source
             own = planned_next(self.drafters[i], [drafter_state.parts[i]], [draft])[0] if len(draft) else None
-            found.append(own if isinstance(own, LaunchDraft) else None)
+            found.append(None if own is NO_DRAFT else own)
         return found
 
     def __eq__(self, other: object) -> bool:

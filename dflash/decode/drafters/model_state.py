@@ -11,7 +11,7 @@ from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import DrafterSnapshot, LaunchDraft, NextStep, Rows
+from dflash.decode.drafting.drafter import DrafterSnapshot, DraftPlan, Rows
 from dflash.decode.drafting.sampled_chain import sampled_chain
 from dflash.decode.drafting.shapes import Chain
 from dflash.kernels.sample import POOL, SampleParams
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
-    from dflash.model.draft import DeviceDraftRequest
+    from dflash.model.draft import DraftRequest
     from dflash.model.draft.vocabulary import Vocabulary
-    from dflash.model.protocols.device_drafter import DraftTrees
+    from dflash.model.protocols.device_drafter import DeviceDrafts
     from dflash.model.protocols.target import TargetModel
 
 
@@ -47,7 +47,7 @@ class ModelDrafter(LoadingDrafter[M]):
         self,
         drafter_states: Sequence[M],
         drafts: Sequence[Draft],  # noqa: ARG002
-    ) -> list[NextStep]:
+    ) -> list[DraftPlan | None]:
         """Plan the next drafts, if they are made on a GPU."""
         return [drafter_state.plan_next() for drafter_state in drafter_states]
 
@@ -110,7 +110,7 @@ class ModelDrafterState:
         """Return the request for a draft; None if no draft token fits or none can be made."""
         raise NotImplementedError
 
-    def device_request(self) -> tuple[DeviceDraftRequest[Any], int]:
+    def device_request(self) -> tuple[DraftRequest[Any], int]:
         """Return the request for a draft of full size on a GPU, and the number of its tokens to use."""
         raise NotImplementedError
 
@@ -121,8 +121,8 @@ class ModelDrafterState:
 
     @staticmethod
     def device_drafts(
-        drafter_states: Sequence[Any], requests: Sequence[DeviceDraftRequest[Any]], anchors: Sequence[int]
-    ) -> DraftTrees | None:
+        drafter_states: Sequence[Any], requests: Sequence[DraftRequest[Any]], anchors: Sequence[int]
+    ) -> DeviceDrafts | None:
         """Return the drafts of a pass under the last tokens `anchors`, still on the GPU; None if it can't make them."""
         raise NotImplementedError
 
@@ -165,14 +165,14 @@ class ModelDrafterState:
             return None
         made: list[Draft] = []
         for each, (request, n), max_draft in zip(drafter_states, found, max_drafts, strict=True):
-            chain = request.nodes <= request.positions
+            chain = request.is_chain
             made.append(DeferredDraft(drafts, len(made), min(n, max_draft), chain=chain))
             each.count_draft(len(made[-1]))
         return made
 
-    def plan_next(self) -> NextStep:
+    def plan_next(self) -> DraftPlan | None:
         """Return the plan for the next draft on a GPU; None if drafts are made on the host."""
-        return LaunchDraft(self.draft_model, self.device_request()[0]) if self.on_device else None
+        return DraftPlan(self.draft_model, self.device_request()[0]) if self.on_device else None
 
     def draft_of(self, candidates: Candidates, max_draft: int) -> Draft:
         """Return the draft made from candidates."""

@@ -11,13 +11,13 @@ import numpy as np
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import NextStep, Rows
+from dflash.decode.drafting.drafter import DraftPlan, Rows
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.drafting.shapes.tree import BUDGET
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
-from dflash.model.draft import DeviceDraftRequest
+from dflash.model.draft import DraftRequest
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.loading.target import loaded_model
 from dflash.model.recurrent_head import HeadRequest, Unread
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dflash.model.cuda.heads import DeviceEagleHead, DeviceMtpHead
     from dflash.model.eagle.head import EagleHead
     from dflash.model.mtp import MtpHead
-    from dflash.model.protocols.device_drafter import DraftTrees
+    from dflash.model.protocols.device_drafter import DeviceDrafts
     from dflash.model.protocols.target import TargetModel
     from dflash.model.state.host_arrays import HostArrays
     from dflash.model.state.sequence_state import State
@@ -68,7 +68,7 @@ class HeadDrafter(ModelDrafter["_HeadState"]):
         """Let the head read prompts of all sessions, and features that many steps without drafts have left, in one pass."""
         take_noted(drafter_states)
 
-    def plan_next(self, drafter_states: Sequence[_HeadState], drafts: Sequence[Draft]) -> list[NextStep]:
+    def plan_next(self, drafter_states: Sequence[_HeadState], drafts: Sequence[Draft]) -> list[DraftPlan | None]:
         """Let a head on a GPU read all accepted tokens first, as its next drafts begin with the result of this step."""
         behind = [each for each in drafter_states if each.on_device and len(each.unread) and not each.is_read]
         if behind:
@@ -201,7 +201,7 @@ class _HeadState(ModelDrafterState):
         """See `ModelDrafterState`. The head needs the features of a position."""
         return len(self.unread) > 0 and super().can_defer()
 
-    def device_request(self) -> tuple[DeviceDraftRequest[State], int]:
+    def device_request(self) -> tuple[DraftRequest[State], int]:
         """See `ModelDrafterState`. The first tokens of a tree form a tree."""
         n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
         nodes = n
@@ -209,7 +209,7 @@ class _HeadState(ModelDrafterState):
             assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
             nodes = min(self.shape.budget, PENDING - 1)
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
-        return DeviceDraftRequest(self.state, self.session.sampler.params, n, width, nodes, draft_vocab), nodes
+        return DraftRequest(self.state, -1, n, self.session.sampler.params, width, draft_vocab, nodes), nodes
 
     @staticmethod
     def candidates(drafter_states: Sequence[_HeadState], requests: Sequence[HeadRequest]) -> list[Candidates]:
@@ -218,8 +218,8 @@ class _HeadState(ModelDrafterState):
 
     @staticmethod
     def device_drafts(
-        drafter_states: Sequence[_HeadState], requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]
-    ) -> DraftTrees | None:
+        drafter_states: Sequence[_HeadState], requests: Sequence[DraftRequest[State]], anchors: Sequence[int]
+    ) -> DeviceDrafts | None:
         """See `ModelDrafterState`. Takes the drafts that were launched ahead, if there are any."""
         head = drafter_states[0].draft_model
         assert head.device == "cuda", "drafts on the CPU are never deferred"

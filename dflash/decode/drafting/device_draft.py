@@ -7,7 +7,7 @@ import numpy as np
 from dflash.decode.drafting.draft import Draft, Ints, Positions
 from dflash.decode.view import SessionView
 from dflash.kernels.gpu.lazy_array import LazyArray
-from dflash.model.protocols.device_drafter import DraftTrees
+from dflash.model.protocols.device_drafter import DeviceDrafts
 
 
 class DeferredDraft(Draft):
@@ -21,9 +21,10 @@ class DeferredDraft(Draft):
 
     __setattr__ = object.__setattr__  # tokens are stored when they are first read
 
-    def __init__(self, drafts: DraftTrees, index: int, n: int, *, chain: bool) -> None:
-        self.drafts: DraftTrees | None = drafts
-        self.index, self._n, self._chain = index, n, chain
+    def __init__(self, drafts: DeviceDrafts, index: int, n: int, *, chain: bool) -> None:
+        self.drafts: DeviceDrafts | None = drafts
+        self.index: int = index
+        self._n, self._chain = n, chain
         self._found: tuple[Ints, Ints] | None = None
         self._line: list[int] | None = None
         object.__setattr__(self, "scores", None)

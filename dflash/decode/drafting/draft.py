@@ -7,6 +7,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dflash.model.protocols.device_drafter import DeviceDrafts
+
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Positions = Sequence[int] | NDArray[np.integer]
@@ -99,6 +101,16 @@ class Draft:
     def is_chain(self) -> bool:
         """True if the drafter has given the draft as a chain with scores or distributions."""
         return self.scores is not None or self.probs is not None
+
+    @property
+    def drafts(self) -> DeviceDrafts | None:
+        """Drafts of a device that this one is part of; None if its tokens are on the host."""
+        return None
+
+    @property
+    def index(self) -> int:
+        """Index of this draft among `drafts`."""
+        return 0
 
     @property
     def without_forks(self) -> bool:

@@ -14,7 +14,7 @@ from dflash.decode.verifiers.base import COUPLED, Verifier
 from dflash.decode.view import SessionView
 from dflash.errors import RequestError
 from dflash.model.batch import Forward
-from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
 from dflash.model.protocols.target import TargetModel
 
@@ -26,26 +26,19 @@ Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
 
 
-class LaunchDraft(NamedTuple):
-    """A draft that the device can begin to make while the token above it is still being sampled.
+class DraftPlan(NamedTuple):
+    """Plan of a session's next step before the tokens of the step before it are known.
 
+    drafter: drafter whose device can begin with the draft while the token above it is being sampled; None for `NO_DRAFT`.
     request: size and sampling of the draft, and a state of this drafter.
     """
 
-    drafter: DeviceDrafter
-    request: DeviceDraftRequest[Any]
+    drafter: DeviceDrafter | None = None
+    request: DraftRequest[Any] | None = None
 
 
-class _NoDraft:
-    def __repr__(self) -> str:
-        return "NO_DRAFT"
-
-
-NO_DRAFT = _NoDraft()
+NO_DRAFT = DraftPlan()
 """Plan of a step without draft tokens."""
-
-NextStep = LaunchDraft | _NoDraft | None
-"""Plan of a step before the tokens of the step before it are known; None if nothing can be planned."""
 
 
 class DrafterSnapshot(Protocol):
@@ -209,7 +202,7 @@ class Drafter(Protocol[D]):
         """
         return
 
-    def plan_next(self, drafter_states: Sequence[D], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[D], drafts: Sequence[Draft]) -> list[DraftPlan | None]:  # noqa: ARG002
         """Return the plans of several sessions for the next step, so that the device can begin with it. None plans nothing.
 
         Called while the forward of the present step runs, only if the model can overlap steps. A session without draft
@@ -280,7 +273,9 @@ def end_step(drafter: Drafter, drafter_states: Sequence[DrafterState]) -> None:
         function(drafter_states)
 
 
-def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:
+def planned_next(
+    drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]
+) -> list[DraftPlan | None]:
     """Return `Drafter.plan_next` of any drafter; None for each session if it does not define the method."""
     plan_next = getattr(drafter, "plan_next", None)
     return [None] * len(drafter_states) if plan_next is None else plan_next(drafter_states, drafts)
@@ -299,7 +294,7 @@ class Nothing(Drafter[DrafterState]):
         """Return True: there is no state."""
         return True
 
-    def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[DraftPlan | None]:  # noqa: ARG002
         """Plan `NO_DRAFT` for every session."""
         return [NO_DRAFT] * len(drafter_states)
 

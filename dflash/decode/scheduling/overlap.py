@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dflash.decode.drafting.device_draft import can_defer
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, end_step, planned_next
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DraftPlan, end_step, planned_next
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_groups, drafter_states_of, max_draft
 from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.scheduling.memory import reserve
@@ -15,7 +15,7 @@ from dflash.decode.step import Step
 from dflash.decode.verifiers.base import accepted_ahead
 from dflash.decode.verify import Samples, sample_rows
 from dflash.errors import PoolExhausted
-from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
 from dflash.model.protocols.target import OverlappingModel, TargetModel, overlaps
 
@@ -117,20 +117,20 @@ def launch_next(
     found = _planned_next(parts, limits)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
         return OverlappedStep(model, parts, out) if _reserved_ahead(parts) else None
-    requests: dict[DeviceDrafter, list[tuple[DeviceDraftRequest[Any], int, int]]] = {}
+    requests: dict[DeviceDrafter, list[tuple[DraftRequest[Any], int, int]]] = {}
     for i, (one, part) in enumerate(zip(found, parts, strict=True)):
         taken = accepted_ahead(part.session.verifier, part.draft)
-        if isinstance(one, LaunchDraft) and can_defer(part.session) and taken is not None:
+        if one is not None and one.drafter and one.request and can_defer(part.session) and taken is not None:
             requests.setdefault(one.drafter, []).append((one.request, i, taken))
     for drafter, of_parts in requests.items():
         drafter.launch_ahead(*map(list, zip(*of_parts, strict=True)))
     return None
 
 
-def _planned_next(parts: Sequence[BatchPart], limits: Mapping[Session, int]) -> list[NextStep]:
+def _planned_next(parts: Sequence[BatchPart], limits: Mapping[Session, int]) -> list[DraftPlan | None]:
     """Return the plan of each part; each drafter is asked once for all of its sessions that may draft."""
     groups: dict[Drafter, list[int]] = {}
-    found: list[NextStep] = [NO_DRAFT] * len(parts)
+    found: list[DraftPlan | None] = [NO_DRAFT] * len(parts)
     for i, part in enumerate(parts):
         if limits.get(part.session, 1):
             groups.setdefault(part.session.drafter, []).append(i)

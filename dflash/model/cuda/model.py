@@ -33,9 +33,9 @@ from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split_passes import grouped
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.protocols.device_drafter import DraftTrees
+from dflash.model.protocols.device_drafter import DeviceDrafts
 from dflash.model.run.cuda import Launches
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
@@ -87,7 +87,7 @@ class DeviceModel:
         self._gather, self._gather_behind = Gather(config, self._decode), Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
-        self.device_requests: dict[int, DeviceDraftRequest[Any]] = {}
+        self.device_requests: dict[int, DraftRequest[Any]] = {}
         jit.warm()
 
     def _load(self, file: GGUFFile, *, pages: int, slots: int, kv: str) -> None:
@@ -249,7 +249,7 @@ class DeviceModel:
         tokens: NDArray[np.int32],
         rows: Ragged,
         capture: tuple[int, ...],
-        device_drafts: Mapping[DraftTrees, Sequence[int]],
+        device_drafts: Mapping[DeviceDrafts, Sequence[int]],
     ) -> Layers:
         if spans[0].prefill:
             if self._prefill.copies is not None:

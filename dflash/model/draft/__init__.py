@@ -4,12 +4,11 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.open_draft import is_draft, open_draft
 from dflash.model.draft.load import load_draft
 from dflash.model.draft.model import BlockDraft
-from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.state import DraftSnapshot, DraftState
 
 __all__ = [
     "BlockDraft",
-    "DeviceDraftRequest",
     "DraftConfig",
     "DraftRequest",
     "DraftSnapshot",

@@ -9,13 +9,13 @@ from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import LaunchDraft, Strategy
+from dflash.decode.drafting.drafter import DraftPlan, Strategy
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.verifiers import RejectionSampling, SyntheticAcceptance
 from dflash.errors import PoolExhausted
 from dflash.model.candidates import Candidates
-from dflash.model.draft import DeviceDraftRequest
+from dflash.model.draft import DraftRequest
 
 
 class Memory:
@@ -42,7 +42,7 @@ class State(ModelDrafterState):
         return n if n > 0 else None
 
     def device_request(self):
-        return DeviceDraftRequest(self.state, self.session.sampler.params, 4, 1, self.nodes), self.nodes
+        return DraftRequest(self.state, -1, 4, self.session.sampler.params, nodes=self.nodes), self.nodes
 
     @staticmethod
     def candidates(drafter_states, requests):
@@ -90,11 +90,11 @@ def test_drafts_stay_on_the_device_where_every_session_allows_it():
     assert [(len(draft), draft.index) for draft in drafts] == [(3, 0), (9, 1)]
     assert drafts[0].parents.tolist() == [-1, 0, 1], "a chain is known before it is made"
     ((requests, anchors),) = model.passes
-    assert ([request.nodes for request in requests], anchors) == ([4, 9], [3, 3])
+    assert ([request.n_nodes for request in requests], anchors) == ([4, 9], [3, 3])
     plans = ModelDrafter().plan_next(states, drafts)
-    assert [(type(plan), plan.drafter, plan.request.nodes) for plan in plans] == [
-        (LaunchDraft, model, 4),
-        (LaunchDraft, model, 9),
+    assert [(type(plan), plan.drafter, plan.request.n_nodes) for plan in plans] == [
+        (DraftPlan, model, 4),
+        (DraftPlan, model, 9),
     ]
 
 

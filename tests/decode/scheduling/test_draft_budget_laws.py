@@ -10,7 +10,7 @@ from toy import Toy
 
 from dflash.decode import engine as engine_module
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter, LaunchDraft, Nothing, Plain, Strategy
+from dflash.decode.drafting.drafter import Drafter, DraftPlan, Nothing, Plain, Strategy
 from dflash.decode.drafting.shapes import Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
@@ -68,7 +68,7 @@ class Ahead(Drafter):
         return [Draft([1] * min(n, 3)) for n in max_drafts]
 
     def plan_next(self, drafter_states, drafts):
-        return [LaunchDraft(self, drafter_state.session) for drafter_state in drafter_states]
+        return [DraftPlan(self, drafter_state.session) for drafter_state in drafter_states]
 
     def launch_ahead(self, requests, order, taken):
         assert len(requests) == len(order)

@@ -9,7 +9,7 @@ from oracles import naive
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, Plain, Strategy
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DraftPlan, Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
@@ -222,7 +222,7 @@ class Following(Drafter):
         return [Draft([1]) for _ in max_drafts]
 
     def plan_next(self, drafter_states, drafts):
-        return [LaunchDraft(self, drafter_state.session) for drafter_state in drafter_states]
+        return [DraftPlan(self, drafter_state.session) for drafter_state in drafter_states]
 
     def launch_ahead(self, wishes, order, taken):
         self.asked.append((wishes, order))

@@ -18,7 +18,7 @@ from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter, NextStep, Nothing, Strategy
+from dflash.decode.drafting.drafter import Drafter, DraftPlan, Nothing, Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.decode.view import SessionView
@@ -126,7 +126,7 @@ class Adaptive(Drafter[AdaptiveState]):
         """End the step of all drafters."""
         end_all(drafter_states[0].costs.drafters, drafter_states)
 
-    def plan_next(self, drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:
+    def plan_next(self, drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[DraftPlan | None]:
         """Choose for the step after the present one."""
         if any(each.planned is not None for each in drafter_states):
             for each in drafter_states:  # `propose` was not called: the present step is the plain one that was planned

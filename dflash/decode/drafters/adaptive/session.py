@@ -8,7 +8,7 @@ from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, CostModel, Va
 from dflash.decode.drafters.composite import CompositeState, set_shape
 from dflash.decode.drafting.acceptance_rates import PRIOR_WEIGHT, ObservedRatio
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, DrafterState, NextStep, Rows, planned_next
+from dflash.decode.drafting.drafter import NO_DRAFT, DrafterState, DraftPlan, Rows, planned_next
 from dflash.decode.shared_prefix import n_shared
 from dflash.decode.step import Step
 from dflash.decode.view import SessionView
@@ -104,7 +104,7 @@ class AdaptiveState(CompositeState):
             self.rows, self.by = 1 + len(draft), type(option.drafter).__name__
         return draft
 
-    def plan(self, draft: Draft, rows: int, tokens: float) -> NextStep:
+    def plan(self, draft: Draft, rows: int, tokens: float) -> DraftPlan | None:
         """Choose and plan the next step before the result of the present one; None if an instant draft may be better."""
         self.ask_instant(self._max_draft)
         option, n = choice = self.choose(self._max_draft, rows, tokens)

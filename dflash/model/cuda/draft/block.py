@@ -28,7 +28,7 @@ from dflash.model.cuda.ops import Norm, Ops
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
+from dflash.model.draft.request import DraftRequest, shared_draft_vocab
 from dflash.model.draft.state import DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.network.draft import draft
@@ -144,7 +144,7 @@ class DraftBlock:
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
-    def lay(self, requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int] | None = None) -> None:
+    def lay(self, requests: Sequence[DraftRequest[DraftState]], anchors: Sequence[int] | None = None) -> None:
         """Upload the requests and their anchors.
 
         anchors: last token of each sequence. If None, a kernel writes the anchors, and an upload equal to the last is
@@ -165,9 +165,9 @@ class DraftBlock:
             host.slot[i], host.begin[i] = state.slot, state.begin
             host.outlines[i] = (
                 i * size + config.lead,
-                request.positions,
+                request.n_draft,
                 self.width(request.n_candidates, pairs=pairs),
-                request.nodes,
+                request.n_nodes,
             )
         if anchors is not None:
             host.tokens[: n * size] = config.mask
@@ -179,12 +179,12 @@ class DraftBlock:
         self.arrays.upload()
         self._laid = laid
 
-    def prepare(self, requests: Sequence[DeviceDraftRequest[DraftState]], *, candidates: bool = False) -> BlockGraphKey:
+    def prepare(self, requests: Sequence[DraftRequest[DraftState]], *, candidates: bool = False) -> BlockGraphKey:
         """Capture a graph that answers the requests; return its key for `run`.
 
         With `candidates`, the graph finds all candidates of each position.
         """
-        greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
+        greedy = all(request.is_chain and request.params.scale is None for request in requests)
         chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(requests)
         size = BlockGraphKey(len(requests), chains, pairs, shared_draft_vocab(requests))
         self._graphs.prepare(size)
@@ -197,7 +197,7 @@ class DraftBlock:
             return min(wanted, most) if wanted > 1 else most  # a chain in a batch with trees: the best path of all pairs
         return self._config.selector_top or wanted
 
-    def _wants_pairs(self, requests: Sequence[DeviceDraftRequest[DraftState]]) -> bool:
+    def _wants_pairs(self, requests: Sequence[DraftRequest[DraftState]]) -> bool:
         """Return True if this is a DSpark draft and a request is for a tree, which needs scores of pairs."""
         return isinstance(self.candidates, Markov) and any(request.n_candidates > 1 for request in requests)
 

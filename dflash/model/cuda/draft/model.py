@@ -14,21 +14,22 @@ from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
-from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
 from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.draft.target_copy import TargetCopy
+from dflash.model.cuda.launch_ahead import can_launch_ahead, most_rows
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
 from dflash.model.draft.files.source import Source
-from dflash.model.draft.request import DeviceDraftRequest, DraftRequest, check_requests
+from dflash.model.draft.request import DraftRequest, check_requests
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
+from dflash.model.protocols.device_drafter import DeviceDrafts
 
 _MOST_HEAD, _MOST_SHARE, _MOST_TOP = 256, 64, 32
 
@@ -102,7 +103,7 @@ class DeviceBlockDraft:
         most = self.config.max_draft
         with closing(self.state()) as state:
             for params, some in product((SampleParams(), SampleParams(1.0)), (None, *range(len(self.draft_vocabs)))):
-                self._block.prepare([DeviceDraftRequest(state, params, most, 1, most, some)])
+                self._block.prepare([DraftRequest(state, -1, most, params, draft_vocab=some)])
                 yield
 
     def state(self, begin: int = 0) -> DraftState:
@@ -145,11 +146,7 @@ class DeviceBlockDraft:
         found: list[Candidates] = []
         for start in range(0, len(requests), self.most_texts):
             part = requests[start : start + self.most_texts]
-            device_requests = [
-                DeviceDraftRequest(each.state, each.params, each.n_draft, each.n_candidates, each.n_draft, each.draft_vocab)
-                for each in part
-            ]
-            self._launch_pass(device_requests, [request.anchor for request in part], candidates=True)
+            self._launch_pass(part, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
                 reach = (
                     [self.config.max_draft] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
@@ -169,7 +166,7 @@ class DeviceBlockDraft:
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
     def draft_on_device(
-        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
+        self, device_requests: Sequence[DraftRequest[DraftState]], anchors: Sequence[int]
     ) -> DeviceDrafts | None:
         """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
@@ -185,7 +182,7 @@ class DeviceBlockDraft:
         return self.latest
 
     def launch_ahead(
-        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int], taken: Sequence[int] = ()
+        self, device_requests: Sequence[DraftRequest[DraftState]], order: Sequence[int], taken: Sequence[int] = ()
     ) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
@@ -215,7 +212,7 @@ class DeviceBlockDraft:
         self._source.close()
 
     def _launch_pass(
-        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int], *, candidates: bool = False
+        self, device_requests: Sequence[DraftRequest[DraftState]], anchors: Sequence[int], *, candidates: bool = False
     ) -> None:
         self.catch_up([device_request.state for device_request in device_requests])
         size = self._block.prepare(device_requests, candidates=candidates)

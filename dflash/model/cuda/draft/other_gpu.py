@@ -8,16 +8,16 @@ from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices, number_of
 from dflash.kernels.gpu.staging import Staging
 from dflash.model.candidates import Candidates
-from dflash.model.cuda.device_drafts import DeviceDrafts
 from dflash.model.cuda.draft.model import DeviceBlockDraft
 from dflash.model.cuda.draft.target_copy import DRAFT, SendDraft, TargetCopy
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
 from dflash.model.draft.files.source import Source
-from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.state import DraftState
 from dflash.model.draft.vocabulary import Vocabulary
+from dflash.model.protocols.device_drafter import DeviceDrafts
 
 
 class OtherGpuDraft(DeviceBlockDraft):
@@ -73,14 +73,14 @@ class OtherGpuDraft(DeviceBlockDraft):
             return super().propose(requests)
 
     def draft_on_device(
-        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
+        self, device_requests: Sequence[DraftRequest[DraftState]], anchors: Sequence[int]
     ) -> DeviceDrafts | None:
         """See `DeviceBlockDraft.draft_on_device`."""
         with self._gpu:
             return super().draft_on_device(device_requests, anchors)
 
     def launch_ahead(
-        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int], taken: Sequence[int] = ()
+        self, device_requests: Sequence[DraftRequest[DraftState]], order: Sequence[int], taken: Sequence[int] = ()
     ) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         with self._gpu:

@@ -19,7 +19,7 @@ from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.context import Rows
-from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.state import DraftState
 
 TARGET, DRAFT = 0, 1
@@ -64,7 +64,7 @@ class TargetCopy:
         return self.target.alone
 
     @property
-    def device_requests(self) -> dict[int, DeviceDraftRequest[Any]]:
+    def device_requests(self) -> dict[int, DraftRequest[Any]]:
         """See `DeviceModel`."""
         return self.target.device_requests
 

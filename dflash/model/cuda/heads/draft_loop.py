@@ -21,7 +21,7 @@ from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.heads.reading import BlockContext, HeadBlock
 from dflash.model.cuda.mask_logits import mask_all
 from dflash.model.cuda.ops import Op
-from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
+from dflash.model.draft.request import DraftRequest, shared_draft_vocab
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.state.sequence_state import State
 
@@ -156,7 +156,7 @@ class DraftLoop:
         self,
         states: Sequence[State],
         sources: Sequence[GpuArray],
-        requests: Sequence[DeviceDraftRequest[State]],
+        requests: Sequence[DraftRequest[State]],
         *,
         follows: bool = False,
     ) -> None:
@@ -175,14 +175,14 @@ class DraftLoop:
         host.sources.view(np.uint64)[: len(sources)] = laid[1]
         describe(host.row_params, [request.params for request in requests])
         for i, request in enumerate(requests):
-            host.outlines[i] = i, request.positions, request.n_candidates, request.nodes
+            host.outlines[i] = i, request.n_draft, request.n_candidates, request.n_nodes
         self.arrays.upload()
         self._laid = laid if follows else None
 
     def prepare(
         self,
         n_rows: int,
-        requests: Sequence[DeviceDraftRequest[State]],
+        requests: Sequence[DraftRequest[State]],
         *,
         candidates: bool = False,
         features: bool = False,
@@ -192,8 +192,8 @@ class DraftLoop:
         A graph of more sequences than there are requests finds nothing in their rows, and nobody reads their trees.
         With `candidates`, the graph finds all candidates of each position; with `features`, it reads the target's features.
         """
-        depth = max(request.positions for request in requests)
-        greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
+        depth = max(request.n_draft for request in requests)
+        greedy = all(request.is_chain and request.params.scale is None for request in requests)
         for t in range(len(self._steps), depth):
             self._bind(t)
         rows, texts = (next(n for n in sizes if n >= least) for sizes, least in ((BUCKETS, n_rows), (_TEXTS, len(requests))))

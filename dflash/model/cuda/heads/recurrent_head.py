@@ -19,15 +19,16 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.config import Config
-from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
 from dflash.model.cuda.heads.append_pass import ROWS, AppendPass
 from dflash.model.cuda.heads.draft_loop import MOST, DraftLoop, HeadContext
 from dflash.model.cuda.heads.feature_rows import FeatureRows, Gatherer
+from dflash.model.cuda.launch_ahead import can_launch_ahead, most_rows
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.pool_backend import DEVICE
-from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.network.heads import HeadNetwork
+from dflash.model.protocols.device_drafter import DeviceDrafts
 from dflash.model.recurrent_head import HeadRequest, Rows, Unread, nothing_to_flush
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
@@ -74,7 +75,7 @@ class DeviceRecurrentHead:
             self._target.prepare([1 + depth], tuple(sorted(self.target_layer_ids)))
             yield
             for rows, some in product((1, 1 + depth), (None, *range(len(self.draft_vocabs)))):
-                request = DeviceDraftRequest(state, SampleParams(), depth, 1, depth, some)
+                request = DraftRequest(state, -1, depth, SampleParams(), draft_vocab=some)
                 self._chain.prepare(rows, [request], features=True)
                 yield
 
@@ -125,8 +126,8 @@ class DeviceRecurrentHead:
         for start in range(0, len(requests), SEQUENCES):
             part = requests[start : start + SEQUENCES]
             device_requests = [
-                DeviceDraftRequest(request.state, request.params, n := min(request.n_draft, MOST), 1, n, request.draft_vocab)
-                for request in part
+                DraftRequest(each.state, -1, min(each.n_draft, MOST), each.params, draft_vocab=each.draft_vocab)
+                for each in part
             ]
             self._launch_pass(device_requests, [(request.tokens, request.features) for request in part], candidates=True)
             with device.device_errors("a head"):
@@ -136,14 +137,14 @@ class DeviceRecurrentHead:
                 found.append(Candidates(ids[rows, i, width], scores[rows, i, width]))
         return found
 
-    def ready(self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]) -> DeviceDrafts | None:
+    def ready(self, device_requests: Sequence[DraftRequest[State]], anchors: Sequence[int]) -> DeviceDrafts | None:
         """Return the drafts that `launch_ahead` has launched if they answer these requests at these roots, else None."""
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.matches(device_requests, anchors) else None
 
     def draft_on_device(
         self,
-        device_requests: Sequence[DeviceDraftRequest[State]],
+        device_requests: Sequence[DraftRequest[State]],
         anchors: Sequence[int],
         unread: Sequence[tuple[Ints, Features]],
     ) -> DeviceDrafts | None:
@@ -151,7 +152,7 @@ class DeviceRecurrentHead:
 
         Returns: drafts that the device may still be computing. None if they do not fit one pass.
         """
-        if len(device_requests) > SEQUENCES or max(device_request.positions for device_request in device_requests) > MOST:
+        if len(device_requests) > SEQUENCES or max(device_request.n_draft for device_request in device_requests) > MOST:
             return None
         self._launch_pass(device_requests, unread)
         self.latest = DeviceDrafts(self, device_requests, self._chain.out, anchors)
@@ -173,11 +174,11 @@ class DeviceRecurrentHead:
         return FeatureRows.parts_of(self._chain.last_hidden, [[i]])[0]
 
     def launch_ahead(
-        self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int], taken: Sequence[int] = ()
+        self, device_requests: Sequence[DraftRequest[State]], order: Sequence[int], taken: Sequence[int] = ()
     ) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         target, states = self._target, [request.state for request in device_requests]
-        depth = max(request.positions for request in device_requests)
+        depth = max(request.n_draft for request in device_requests)
         if target.latest is None or not can_launch_ahead(target, device_requests, order):
             return False
         if len(device_requests) > SEQUENCES or depth > MOST:
@@ -205,14 +206,14 @@ class DeviceRecurrentHead:
 
     def _launch_pass(
         self,
-        device_requests: Sequence[DeviceDraftRequest[State]],
+        device_requests: Sequence[DraftRequest[State]],
         unread: Sequence[tuple[Ints, Features]],
         *,
         candidates: bool = False,
     ) -> None:
         self._ahead = self.latest = None
         states = [request.state for request in device_requests]
-        depth = max(request.positions for request in device_requests)
+        depth = max(request.n_draft for request in device_requests)
         if sum(len(tokens) for tokens, _ in unread) > PENDING:
             every = zip(states, unread, strict=True)
             self.read_all([Unread(state, tokens[:-1], hidden[:-1]) for state, (tokens, hidden) in every])

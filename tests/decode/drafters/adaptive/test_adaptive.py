@@ -11,7 +11,7 @@ from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, writ
 from dflash.decode.drafters.adaptive import measuring
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.prompt_lookup import PromptLookup
-from dflash.decode.drafting.drafter import LaunchDraft, Plain, Strategy
+from dflash.decode.drafting.drafter import DraftPlan, Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
@@ -167,7 +167,7 @@ class Foresees(Paced):
     followed: list = field(default_factory=list, compare=False)
 
     def plan_next(self, drafter_states, drafts):
-        return [LaunchDraft(self, (drafter_state, drafter_state.shape.depth)) for drafter_state in drafter_states]
+        return [DraftPlan(self, (drafter_state, drafter_state.shape.depth)) for drafter_state in drafter_states]
 
     def launch_ahead(self, wishes, order, taken):
         self.followed.append(dict(wishes))
