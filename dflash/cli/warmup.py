@@ -27,10 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Load the model, generate some tokens with the strategy, and print what was compiled."""
+    from dflash.generation.progress import progress_line
     from dflash.kernels.compiling import count
+    from dflash.model.model import Model
 
     strategy, began, before = common.strategy(arguments), monotonic(), count().done
     with common.load(arguments, sequences=arguments.sequences) as lm:
+        if isinstance(lm.model, Model) and not lm.model.compiled.is_set():
+            with progress_line(arguments.model) as tell:
+                if tell is not None:
+                    tell("kernels")
+                lm.model.compiled.wait()
         common.prepare(lm, strategy["strategy"])
         for temperature in (0.0, 1.0):
             settings = {**strategy, "temperature": temperature, "top_p": 0.9, "seed": 0}

@@ -11,7 +11,7 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prefix_cache.disk import DEFAULT_CAPACITY, DiskTier
 from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.warmup import warm
-from dflash.decode.warmup.compile_ahead import compile_ahead
+from dflash.decode.warmup.compile_ahead import CompileAhead
 from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar.guidance import GuidanceVocabulary
@@ -19,6 +19,7 @@ from dflash.kernels.gpu import device
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import Loaded, load_model
+from dflash.model.model import Model
 from dflash.model.text.tokenizer import Tokenizer
 
 MAX_STEP_MS = {"cuda": 280.0, "cpu": 400.0}
@@ -33,12 +34,13 @@ def start(
     if folder is not None and Path(folder).is_file():
         raise RequestError(f"prefix_cache_folder: {os.fspath(folder)} is a file, must be a folder")
     with ExitStack() as stack:
+        ahead = stack.enter_context(CompileAhead())
         loaded = load_model(
             name,
             settings,
             progress=progress,
             with_tokenizer=partial(_start_check, stack) if settings.isolate else None,
-            before_kernels=compile_ahead,
+            before_kernels=ahead.begin,
         )
         with device.on(loaded.gpu):
             max_step_ms = MAX_STEP_MS[loaded.model.device] if settings.max_step_ms is True else settings.max_step_ms
@@ -52,6 +54,8 @@ def start(
                 max_swap=_max_swap(loaded, settings.swap_bytes),
                 draft_budget=settings.draft_budget,
             )
+            if isinstance(loaded.model, Model):
+                loaded.model.compiled = ahead.finished
             warm(engine, loaded.kind, progress or (lambda _: None))
         return loaded, EngineThread(engine, at_end=stack.pop_all().close, gpu=loaded.gpu)
 

@@ -51,28 +51,36 @@ class Progress:
     """Counts kernels that other processes compile, inside a ``with`` block."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, float] | None = None
+        self._waiting, self._named, self._finished = dict[int, float](), set[int](), set[int]()
         self._lock = threading.Lock()
 
-    def expect(self, sizes: Sequence[float]) -> None:
-        """Add the sizes of all kernels; each process names the same ones."""
+    @property
+    def is_done(self) -> bool:
+        """Whether kernels were named, and all of them are finished."""
+        return bool(self._named) and not self._waiting
+
+    def expect(self, sizes: Sequence[float], first: int = 0) -> None:
+        """Add the sizes of kernels, with numbers from `first` on; each process names the same ones."""
         with self._lock:
-            if self._waiting is None:
+            if first not in self._named:
                 mean = sum(sizes) / max(len(sizes), 1)
-                self._waiting = {number: size / mean for number, size in enumerate(sizes)}
-                for size in self._waiting.values():
-                    add(waiting=1, size=size)
+                self._named.update(range(first, first + len(sizes)))
+                for number, size in enumerate(sizes, first):
+                    if number not in self._finished:
+                        self._waiting[number] = size / mean
+                        add(waiting=1, size=size / mean)
 
     def finish(self, number: int, compiled: int) -> None:
-        """Count a kernel as compiled, or, if `compiled` is 0, as found in the cache."""
+        """Count a kernel, which may not have been named, as compiled or, if `compiled` is 0, as found in the cache."""
         with self._lock:
-            size = (self._waiting or {}).pop(number)
-        add(done=min(compiled, 1), waiting=-1, size=size)
+            self._finished.add(number)
+            size = self._waiting.pop(number, None)
+        add(done=min(compiled, 1), waiting=-(size is not None), size=size or 1.0)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for size in (self._waiting or {}).values():
+        for size in self._waiting.values():
             add(waiting=-1, size=size)
         self._waiting = {}

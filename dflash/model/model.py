@@ -1,5 +1,6 @@
 """A model: weights, memory, and the forward over both."""
 
+import threading
 from collections.abc import Sequence
 from typing import Literal
 
@@ -46,6 +47,8 @@ class Model:
     chunk_alignment: prompt chunks must begin at multiples of this position.
     max_state_copies: most copies of states that a forward makes inside of prompts; see `TargetModel`.
     can_overlap: whether a forward can read tokens that the device is still sampling.
+    compiled: set unless other processes still compile the kernels that run few rows in few launches; until then, each op
+        of a forward has launches of its own, with the same bits.
     """
 
     device: Literal["cpu"] = "cpu"
@@ -68,6 +71,8 @@ class Model:
         self._few_logits = empty(self._few_rows, self.output.shape[0])
         head = PackedLinear(self._hidden[: self._few_rows], [self.output], [self._few_logits], name="head")
         self._run = HostPass(network.program, host, head)
+        self.compiled = threading.Event()
+        self.compiled.set()
 
     @property
     def n_vocab(self) -> int:
@@ -95,7 +100,8 @@ class Model:
         n = len(batch.tokens)
         use_threads(self.threads)
         hidden = self._hidden[:n]
-        if n <= self._few_rows and not profiling() and all(span.logits for span in spans):
+        few = n <= self._few_rows and self.compiled.is_set() and not profiling()
+        if few and all(span.logits for span in spans):
             captured, logits = self._run.joined(batch, n, capture), self._few_logits[:n]
         else:
             captured = self._run(batch, n, capture)

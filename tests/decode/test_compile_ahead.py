@@ -1,5 +1,6 @@
 """Kernels that are compiled in other processes before a model's first forward."""
 
+import json
 import logging
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 from hang_guard import GUARD
 
 from dflash.decode.warmup import compile_ahead as module
-from dflash.decode.warmup.compile_ahead import compile_ahead
+from dflash.decode.warmup.compile_ahead import CompileAhead, compile_ahead
 from dflash.kernels import compiling
 from dflash.kernels.compiling import Progress
 from dflash.kernels.cpu import warm_marker
@@ -46,7 +47,9 @@ from dflash.decode.warmup import decoding_jobs
 from dflash.decode.warmup.compile_worker import jobs_of
 
 for path in sys.argv[1:]:
-    print(*(job.name for job in jobs_of(path, kv="f16", pending=64, threads=2)), sep="\\n")
+    first, others = jobs_of(path, kv="f16", pending=64, threads=2)
+    print(*(job.name for job in first + others), sep="\\n")
+    print(*("first " + job.name for job in first), sep="\\n")
 for job in decoding_jobs():
     job.compile()
 print_compiled()
@@ -54,11 +57,17 @@ print_compiled()
 USED = f"""{COMPILED}
 import dflash
 import dflash.decode.warmup.compile_ahead as ahead
+import threading
 from dflash.kernels.cpu import warm_marker
 
 ahead.n_cores, warm_marker.is_known = lambda: 1, lambda kind: False
-for path in sys.argv[1:]:
-    dflash.load(path, device="cpu", context=2048, sequences=1, threads=2, isolate=False).close()
+loaded, all_compiled = [], sys.argv[1] == "all"
+if not all_compiled:
+    ahead.CompileAhead.__init__ = lambda self: setattr(self, "finished", threading.Event())
+for path in sys.argv[2:]:
+    with dflash.load(path, device="cpu", context=2048, sequences=1, threads=2, isolate=False) as lm:
+        for n in () if all_compiled else (1, 600):
+            lm.generate([0] * n, max_tokens=4, temperature=0, ignore_eos=True)
 print_compiled()
 """
 
@@ -79,9 +88,13 @@ def lines_of(script, *paths):
 def test_a_dry_run_names_every_kernel_that_a_start_uses():
     """Dense and expert models, delta rules, and layers that differ: a start compiles nothing after the dry run's kernels."""
     paths = [str(resolve("demo") if kind == "demo" else next(GOLDEN.glob(f"*/{kind}.gguf"))) for kind in KINDS]
-    planned, used = lines_of(PLANNED, *paths), lines_of(USED, *paths)
+    planned, used = lines_of(PLANNED, *paths), lines_of(USED, "all", *paths)
     assert len(used) > 60
     assert not used - planned
+    first = {name.removeprefix("first ") for name in planned if name.startswith("first ")}
+    of_tokens = {name for name in lines_of(USED, "first", *paths) if "sample" not in name}
+    assert 30 < len(of_tokens) <= len(used) - 4
+    assert not of_tokens - first
 
 
 def test_a_dry_run_compiles_and_runs_nothing():
@@ -132,9 +145,49 @@ def test_processes_compile_what_is_missing_and_are_not_started_again(model, monk
     after = compiling.count()
     assert (after.done - before.done, after.waiting) == (1, before.waiting)
     assert list(copied.glob("log_sum_exp-*"))
-    assert len(known) == 1
+    assert len(list(copied.glob("known-*"))) == 1, "recorded by the last process"
+    known.update([name.removeprefix("first tokens of ") for name in known])
+    assert len(known) == 2
     monkeypatch.setattr(module.subprocess, "Popen", None)
     compile_ahead(settings)
+
+
+def test_nobody_waits_for_more_than_the_kernels_of_the_first_tokens(model, monkeypatch):
+    """The others are compiled beside the model, at a later start if need be."""
+    settings, known = model
+    given, released = [], threading.Event()
+
+    def run(self, settings, progress):
+        given.append(settings)
+        self._first.set()
+        assert released.wait(GUARD)
+
+    monkeypatch.setattr(CompileAhead, "_run", run)
+    for _ in range(2):
+        with CompileAhead() as ahead:
+            ahead.begin(settings)
+        assert not ahead.finished.is_set()
+        known.add(f"first tokens of {given[0]['kind']}")
+    released.set()
+    assert ahead.finished.wait(GUARD)
+
+
+def test_a_process_goes_on_when_nobody_reads_what_it_says(model, tmp_path):
+    """The program that began it may end first."""
+    settings, _ = model
+    compile_ahead(settings)
+    copied, claims = tmp_path / "dflash" / CACHE.folder.name, tmp_path / "claims"
+    shutil.copytree(CACHE.used_folder, copied, ignore=shutil.ignore_patterns("known-*", "log_sum_exp-*"))
+    claims.mkdir()
+    given = {"path": str(settings.file.path), "kv": "f16", "pending": 64, "threads": 1}
+    given |= {"claims": str(claims), "processes": 1, "kind": "a kind"}
+    command = [sys.executable, "-m", "dflash.decode.warmup.compile_worker", json.dumps(given)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) as process:
+        process.stdout.close()
+        process.wait(GUARD)
+    assert list(copied.glob("log_sum_exp-*"))
+    assert list(copied.glob("known-*"))
+    assert not claims.exists()
 
 
 @pytest.mark.parametrize(
@@ -160,30 +213,28 @@ def test_a_process_that_fails_costs_one_line_and_nothing_else(model, monkeypatch
 
 def test_an_interrupt_ends_the_processes(model, monkeypatch):
     """Otherwise the interpreter would wait for them before it ends."""
-    started, interrupted = [], []
+    started, named = [], threading.Event()
 
-    class Interrupted(module.Progress):
-        def expect(self, sizes):
-            interrupted.append(sizes)
+    class Named(module.Progress):
+        def expect(self, *given):
+            named.set()
 
-    class Reader(threading.Thread):
-        def join(self, timeout=None):
-            if not interrupted:
-                while not interrupted:
-                    super().join(0.01)
-                raise KeyboardInterrupt
-            super().join(timeout)
+    class Interrupted(threading.Event):
+        def wait(self, timeout=None):
+            assert named.wait(GUARD)
+            raise KeyboardInterrupt
 
     class Process(subprocess.Popen):
         def __init__(self, *args, **settings):
             super().__init__(*args, **settings)
             started.append(self)
 
-    monkeypatch.setattr(module, "Progress", Interrupted)
-    monkeypatch.setattr(module.threading, "Thread", Reader)
+    monkeypatch.setattr(module, "Progress", Named)
     monkeypatch.setattr(module.subprocess, "Popen", Process)
-    with pytest.raises(KeyboardInterrupt):
-        compile_ahead(model[0])
+    with pytest.raises(KeyboardInterrupt), CompileAhead() as ahead:
+        ahead._first = Interrupted()
+        ahead.begin(model[0])
+    assert ahead.finished.wait(GUARD)
     for process in started:
         assert process.wait(GUARD) != 0
 
@@ -204,5 +255,8 @@ def test_kernels_of_processes_are_counted_once_however_many_name_them():
         assert (now.done - before.done, now.waiting - before.waiting) == (1, 1)
         assert now.done_size - before.done_size == pytest.approx(1.5)
         progress.finish(0, 0)
-        assert compiling.count()[:2] == (now.done, before.waiting), "the cache had it"
+        assert progress.is_done
+        progress.finish(3, 1)
+        progress.expect([10, 30], 2)
+        assert compiling.count()[:2] == (now.done + 1, before.waiting + 1), "the cache had one, one came early"
     assert compiling.count().waiting == before.waiting

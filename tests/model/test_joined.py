@@ -1,5 +1,7 @@
 """A forward of few rows, whose ops share launches, gives the bits of separate ops."""
 
+import threading
+
 import numpy as np
 import pytest
 from compare import assert_same_bits
@@ -71,6 +73,22 @@ def test_joined_ops_change_no_bit(name, kv, threads, divided, launches, monkeypa
         apart = forwards(model)
     assert launches[0] == n_launches and "norm" in ops
     assert_same_bits(name, together, apart)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_launches_may_be_joined_from_any_forward_on(name, launches, monkeypatch):
+    """Their kernels may be compiled while a model already runs."""
+    model = load(name)
+    together, forward, n_launches, compiled = forwards(model), model.forward, launches[0], threading.Event()
+
+    def alternating(*args, **settings):
+        (compiled.clear if compiled.is_set() else compiled.set)()
+        return forward(*args, **settings)
+
+    monkeypatch.setattr(model, "compiled", compiled)
+    monkeypatch.setattr(model, "forward", alternating)
+    assert_same_bits(name, forwards(model), together)
+    assert n_launches < launches[0] < 2 * n_launches
 
 
 @pytest.mark.parametrize("name", FILES)

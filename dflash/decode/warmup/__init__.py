@@ -21,6 +21,7 @@ from dflash.kernels.sample.top_p import nucleus
 from dflash.kernels.tree.cpu import grow
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates
+from dflash.model.model import Model
 from dflash.model.protocols.target import TargetModel
 
 _ALL_THREADS = 1 << 18
@@ -39,8 +40,13 @@ _WAYS = (
 def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     """Decode a few tokens; at the first start of a kind of model on a machine, with each sampling that has own kernels.
 
-    GPU kernels are compiled while a model is loaded; there, graphs are captured instead.
+    GPU kernels are compiled while a model is loaded; there, graphs are captured instead. While other processes compile
+    kernels of a model, it decodes greedily only.
     """
+    if not _is_compiled(engine.model):
+        tell("first forward")
+        _write(engine, 2, Sampling())
+        return
     if not warm_marker.is_known(_DRAFTS):
         tell("compiling drafts")
         _compile_drafts()
@@ -60,6 +66,11 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
         tell("first forwards")
         _write(engine, 24 if number else rows + 1, way)
     warm_marker.remember(kind)
+
+
+def _is_compiled(model: TargetModel) -> bool:
+    """Return whether no other process compiles kernels of a model."""
+    return not isinstance(model, Model) or model.compiled.is_set()
 
 
 def prefill_lengths(model: TargetModel, chunk: int) -> tuple[int, int]:

@@ -6,7 +6,9 @@ LLVM code as numba has written it, until they are linked into a function that Py
 as a whole, and only it becomes machine code. LLVM may not change the result of an operation, so no bit depends on this.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -93,7 +95,7 @@ class EntryCompiler(compiler.Compiler):
         before = self._codegen._library_class
         self._codegen._library_class = _PartLibrary
         try:
-            with compiling():
+            with compiling(), _no_collections():
                 result = super().compile_extra(func)
                 result.library._ensure_finalized()
         finally:
@@ -101,6 +103,18 @@ class EntryCompiler(compiler.Compiler):
         for environment in result._find_referenced_environments():
             self._codegen.set_env(environment.env_name, environment)
         return result
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Collect no garbage in a ``with`` block: numba makes objects so fast that a seventh of the time went into that."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Key:

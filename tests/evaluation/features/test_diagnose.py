@@ -56,8 +56,7 @@ def test_a_target_is_like_itself(lm, folder, reference):
     assert found.verdict.startswith("no layer's features change what is accepted")
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("size", [0.5, 2])
+@pytest.mark.parametrize(("layer", "size"), [(1, 2), (3, 0.5), (5, 2)])
 def test_the_layer_with_noise_is_named_first_with_its_size(lm, folder, tmp_path, layer, size):
     found = dflash.diagnose(lm, DRAFT, with_noise(folder, tmp_path, layer, size))
     assert found.layers[0].layer == layer
@@ -73,7 +72,7 @@ def test_the_layer_with_noise_is_named_first_with_its_size(lm, folder, tmp_path,
 
 def test_noise_of_greater_size_costs_more(lm, folder, tmp_path):
     rates = []
-    for size in (0, 1, 8):
+    for size in (0, 8):
         (tmp_path / str(size)).mkdir()
         rates.append(dflash.diagnose(lm, DRAFT, with_noise(folder, tmp_path / str(size), 5, size)).all_swapped)
     assert rates == sorted(rates, reverse=True)
