@@ -95,13 +95,14 @@ def test_the_server_without_its_packages_says_what_to_install(package):
 
 def test_plots_and_tables_without_their_packages_say_what_to_install(monkeypatch):
     from dflash.evaluation.comparison import Comparison
-    from dflash.evaluation.replay.plot import plot as replay_plot
+    from dflash.evaluation.replay.report import Replay
     from dflash.generation.display import plot
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
     one, several = generation([]), Comparison([], [], 1, {}, "")
-    for draw in (lambda: plot(one), lambda: replay_plot([]), several.plot):
+    replayed = Replay([], dflash.Strategy.of("plain"), 1, {}, "")
+    for draw in (lambda: plot(one), replayed.plot, several.plot):
         with pytest.raises(DFlashError, match=r"^plot\(\) needs matplotlib: pip install 'dflash-gguf\[plots\]'$"):
             draw()
     with pytest.raises(DFlashError, match=r"^to_pandas\(\) needs pandas: pip install 'dflash-gguf\[pandas\]'$"):

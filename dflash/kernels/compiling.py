@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def is_done(self) -> bool:
-        """Whether kernels were named, and all of them are finished."""
+        """True if kernels were named, and all of them are finished."""
         return bool(self._named) and not self._waiting
 
     def expect(self, sizes: Sequence[float], first: int = 0) -> None:
