@@ -187,10 +187,10 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, max_r
     n = sum(len(span.tokens) for span in spans)
     if n > max_rows:
         raise KernelError(f"forward: {n} rows, at most {max_rows} fit")
-    for span in spans:
-        if not (span.tokens.min() >= 0 and span.tokens.max() < config.n_vocab):
-            bad = next(int(t) for t in span.tokens if not 0 <= t < config.n_vocab)
-            raise RequestError(f"token {bad} is not in the vocabulary: ids are 0 to {config.n_vocab - 1}")
+    tokens = spans[0].tokens if len(spans) == 1 else np.concatenate([span.tokens for span in spans])
+    if not (tokens.min() >= 0 and tokens.max() < config.n_vocab):
+        bad = next(int(t) for t in tokens if not 0 <= t < config.n_vocab)
+        raise RequestError(f"token {bad} is not in the vocabulary: ids are 0 to {config.n_vocab - 1}")
     for layer in capture:
         if not 0 <= layer < config.n_layers:
             raise RequestError(f"capture: there is no layer {layer}, layers are 0 to {config.n_layers - 1}")

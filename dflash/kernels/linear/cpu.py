@@ -15,7 +15,7 @@ from numba import get_num_threads, prange
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, prefetch, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
-from dflash.kernels.formats.integer_cpu import RECORD
+from dflash.kernels.formats.integer_cpu import INTEGER_ROWS, RECORD
 from dflash.kernels.formats.integers import BLOCK
 from dflash.kernels.formats.lanes import vector_lanes
 from dflash.kernels.linear.integer_tiles import integer_tile_1, integer_tile_2, integer_tile_3, integer_tile_6
@@ -64,7 +64,7 @@ def _few_tokens(weight, source, rows, x, x_bytes, sums, out):
     many = _tokens_of_a_dot(weight)
     for first in range(0, tokens, many):
         n = min(many, tokens - first)
-        dot, at_once = weight[DOT + n - 1], DOT_ROWS[n - 1]
+        dot, at_once = weight[DOT + n - 1], INTEGER_ROWS if weight[INTEGER] else DOT_ROWS[n - 1]
         step = at_once if rows >= at_once else 1
         inputs, lanes = x + first * RECORD, sums + first * _SUMS_BYTES
         for start in range(0, rows, step):
