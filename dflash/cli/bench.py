@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-r", "--repeat", type=int, metavar="N", help="repetitions, fewer if they take more than 3 s (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--without", type=_names, default=[], metavar="RULE,...", help="switch fusion rules off; info --kernels lists them"
+        "--without", default="", metavar="RULE,...", help="leave fusion rules out; info --kernels lists them"
     )
     strategies.add_arguments(parser)
     replay.add_arguments(parser)
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     from dflash.model.run.rules import without
 
-    with without(arguments.without):
+    with without(filter(None, arguments.without.split(","))):
         return _main(arguments)
 
 
@@ -207,10 +207,6 @@ def _sizes(text: str) -> list[int]:
     if min(sizes) < 0:
         raise ValueError
     return sizes
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
 
 
 _sizes.__name__ = "list of sizes"  # argparse names the type in its message

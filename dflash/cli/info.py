@@ -156,10 +156,11 @@ def draft_as_text(about: JsonObject) -> str:
     """Format the description of a draft model, as `dflash.model.draft.describe.draft_overview` returns it, as text."""
     draft, memory = about["draft"], about["memory"]
     heads, kv_heads, head_size = draft["heads"]
+    ids = draft["target_layer_ids"]
     lines = [
         ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
         ("file", draft["file"]),
-        ("reads", f"outputs of target layers {_layer_ids(draft['target_layer_ids'])}, width {draft['width']}"),
+        ("reads", f"outputs of target layers {ids if isinstance(ids, str) else str(ids)[1:-1]}, width {draft['width']}"),
         *(_head(draft) if draft["kind"] == "eagle3" else _block(draft)),
         ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
     ]
@@ -180,10 +181,6 @@ def draft_as_text(about: JsonObject) -> str:
     else:
         lines.append(("context", f"{size(memory['context_per_sequence'])} per sequence"))
     return _aligned(lines)
-
-
-def _layer_ids(ids: list[int] | str) -> str:
-    return ids if isinstance(ids, str) else ", ".join(map(str, ids))
 
 
 def _block(draft: JsonObject) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.errors import NotFound, RequestError
-from dflash.evaluation.environment import environment, sha256
+from dflash.evaluation.environment import sha256
 from dflash.evaluation.json_lines import read_value
 from dflash.evaluation.study.grid import fingerprint
 from dflash.evaluation.tables import Values
@@ -23,11 +23,6 @@ Record = Values
 """JSON values: ``study`` (fingerprint of all that the cells share), ``cell``, ``setup``, ``requests``, ``measures``."""
 
 FORMAT = "dflash-study-1"
-
-
-def setup_of(lm: "LM") -> Values:
-    """Return model, device and versions, with the hashes of the model's files."""
-    return json.loads(json.dumps(environment(lm, fingerprint=True)))
 
 
 def strategy_setup(lm: "LM", strategy: Strategy) -> Values:

@@ -68,7 +68,7 @@ def chat_text(
         raise TemplateError("the model has no chat template: use /v1/completions")
     renamed = [with_objects(message) for message in write_references(messages, tools)]
     if "developer" not in template.source:
-        renamed = [_as_system(message) for message in renamed]
+        renamed = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in renamed]
     if not template.takes_parts:
         renamed = [_with_text(message) for message in renamed]
     if "<function=" in template.source:
@@ -115,10 +115,6 @@ def _open_ended(message: Message) -> Message:
 def _reasoning_field(message: Message) -> str | None:
     names = ("reasoning_content", "thinking", "reasoning")
     return next((name for name in names if isinstance(message.get(name), str) and message[name]), None)
-
-
-def _as_system(message: Message) -> Message:
-    return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def _only_first_system(messages: Sequence[Message]) -> list[Message] | None:

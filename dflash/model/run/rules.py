@@ -21,7 +21,8 @@ _off = set[str]()
 @contextmanager
 def without(names: Iterable[str]) -> Iterator[None]:
     """Switch rules off in this process, for models that are loaded and run meanwhile."""
-    if unknown := sorted(set(names) - RULES.keys()):
+    names = set(names)
+    if unknown := sorted(names - RULES.keys()):
         raise RequestError(f"no fusion rule is called {unknown[0]!r}; there are {', '.join(RULES)}")
     before = set(_off)
     _off.update(names)

@@ -79,7 +79,11 @@ def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | JsonMapping |
             return {"type": "function", "function": {"name": _chosen(wanted, tools)}}, tools
         if kind != "allowed_tools":
             raise wanted.error("type", f"must be function, custom or allowed_tools, got {shown(kind)}")
-        allowed = {_chosen(tool, tools) for tool in wanted.objects("tools", required=True) if _is_offered_kind(tool)}
+        allowed = {
+            _chosen(tool, tools)
+            for tool in wanted.objects("tools", required=True)
+            if tool.text("type", "function") in ("function", "custom")
+        }
         choice, tools = wanted.choice("mode", ("auto", "required"), "auto"), _only(tools, allowed)
     else:
         choice = fields.choice("tool_choice", ("none", "auto", "required"))
@@ -115,10 +119,6 @@ def _with_note(tool: JsonMapping, note: str) -> JsonMapping:
     function = tool["function"]
     description = "\n\n".join(filter(None, (function.get("description"), note)))
     return {**tool, "function": {**function, "description": description}}
-
-
-def _is_offered_kind(tool: Fields) -> bool:
-    return tool.text("type", "function") in ("function", "custom")
 
 
 def _chosen(wanted: Fields, tools: Tools) -> str:

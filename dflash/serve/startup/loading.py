@@ -15,7 +15,6 @@ from dflash.kernels.compiling import count
 from dflash.serve.http_errors import Problem
 from dflash.serve.page.document import page_response
 from dflash.serve.startup.protocol import CONNECTIONS
-from dflash.serve.startup.sockets import duplicates
 
 _HEALTH = {"status": "loading model"}
 _PROBLEM = Problem(503, "the model is loading; try again later", code="loading", headers={"Retry-After": "2"})
@@ -38,7 +37,7 @@ class LoadingServer:
     """
 
     def __init__(self, sockets: list[socket.socket]) -> None:
-        self._sockets = duplicates(sockets)
+        self._sockets = [each.dup() for each in sockets]  # closed by the server; others keep what it did not accept
         settings = {**CONNECTIONS, "interface": "asgi3", "lifespan": "off", "log_config": None}
         self._server = _Server(uvicorn.Config(self._answer, **settings))
         self._stage, self._began, self._kernels = "", monotonic(), count()

@@ -40,11 +40,6 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def duplicates(sockets: list[socket.socket]) -> list[socket.socket]:
-    """Return copies for a server that closes its sockets; connections that it did not accept stay in the queue."""
-    return [each.dup() for each in sockets]
-
-
 def url_of(sockets: list[socket.socket]) -> str:
     """Return the URL under which this machine reaches the first socket."""
     host, port = sockets[0].getsockname()[:2]

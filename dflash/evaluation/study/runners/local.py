@@ -1,5 +1,6 @@
 """Requests of a study to a model in this process."""
 
+import json
 import os
 import statistics
 from collections.abc import Sequence
@@ -7,10 +8,11 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from dflash.decode.drafting.drafter import Strategy
+from dflash.evaluation.environment import environment
 from dflash.evaluation.measuring import n_warm_up
 from dflash.evaluation.prompt_sets import Case
 from dflash.evaluation.row import seconds_of, timed
-from dflash.evaluation.study.record import setup_of, strategy_setup
+from dflash.evaluation.study.record import strategy_setup
 from dflash.evaluation.study.runners.base import PARTS, steps_of
 from dflash.evaluation.study.runners.clocks import cpu_clocks, gpu_clocks
 from dflash.evaluation.study.runners.context import FillerText, repeated
@@ -70,7 +72,7 @@ class LocalRunner:
 
     def setup(self) -> Values:
         """Return model, device and versions, with the hashes of the model's files."""
-        return setup_of(self._lm)
+        return json.loads(json.dumps(environment(self._lm, fingerprint=True)))
 
     def prepare(self, strategy: Strategy) -> Values:
         """Load what a strategy needs, and return it with the hashes of its files."""
