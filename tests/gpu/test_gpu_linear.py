@@ -225,9 +225,9 @@ def test_a_published_token_changes_no_bit(width):
     for x in (norm.half, norm.half[2:]):
         seen = []
         for published in (False, True):
-            for before in (norm, None):
+            for input_norm in (norm, None):
                 outs = [cupy.full((len(x), w.shape[0]), np.nan, np.float32) for w in weights]
-                run = cuda.DecodeLinear(x, weights, outs, before=before, published=published)
+                run = cuda.DecodeLinear(x, weights, outs, input_norm=input_norm, published=published)
                 for n in (len(x), 1):
                     run(n)
                     seen.append(np.concatenate([out.get() for out in outs], 1))

@@ -193,7 +193,7 @@ def test_a_norm_behind_the_experts_has_the_same_bits_in_every_batch():
     gain = cupy.asarray(1 + normal(2048) / 10)
     norm = SplitNorm(layer.whole[:64], gain, EPS, half=half, squares=squares)
     plain, arguments = layer.moe, (layer.whole[:64], layer.device_gain, layer.device, layer.counts, layer.scratch)
-    layer.moe = cuda.DecodeMoe(*arguments, eps=EPS, behind=norm)
+    layer.moe = cuda.DecodeMoe(*arguments, eps=EPS, output_norm=norm)
     x, found = normal(17, 2048), []
     for start, n in ((0, 17), (0, 1), (3, 4), (5, 9)):
         for array in (half, squares):

@@ -45,7 +45,7 @@ def prepared(x, weight):
     width = x.shape[1]
     norm, stream = norm_of(cupy.asarray(x), weight), cupy.asarray(x)
     nothing = cupy.zeros((len(x), 256), np.float16)
-    cuda.DecodeLinear(nothing, [tiles.PackedWeight(random_matrix(width, 256))], [stream], add=True, behind=norm)(len(x))
+    cuda.DecodeLinear(nothing, [tiles.PackedWeight(random_matrix(width, 256))], [stream], add=True, output_norm=norm)(len(x))
     return norm
 
 
@@ -65,7 +65,7 @@ def test_a_norm_behind_a_sum(tokens, width):
     packed, gain, start = tiles.PackedWeight(random_matrix(width, 1024)), normal(width), normal(tokens, width)
     x, stream = cupy.asarray(normal(tokens, 1024).astype(np.float16)), cupy.asarray(start)
     norm = norm_of(stream, gain)
-    cuda.DecodeLinear(x, [packed], [stream], add=True, scale=0.5, behind=norm)(tokens)
+    cuda.DecodeLinear(x, [packed], [stream], add=True, scale=0.5, output_norm=norm)(tokens)
     plain = cupy.asarray(start)
     cuda.DecodeLinear(x, [packed], [plain], add=True, scale=0.5)(tokens)
     assert_same_bits("stream", stream.get(), plain.get())
@@ -79,7 +79,7 @@ def test_products_of_normed_tokens(tokens, rows):
     weights = [random_matrix(r, 1536, kind) for r, kind in zip(rows, ("Q4_K", "Q6_K", "F32"), strict=False)]
     norm = prepared(x, gain)
     outs = [cupy.full((tokens, r), np.nan, np.float32) for r in rows]
-    cuda.DecodeLinear(norm.half, [tiles.PackedWeight(w) for w in weights], outs, before=norm)(tokens)
+    cuda.DecodeLinear(norm.half, [tiles.PackedWeight(w) for w in weights], outs, input_norm=norm)(tokens)
     for weight, out in zip(weights, outs, strict=True):
         want = np.zeros((tokens, weight.shape[0]))
         linear.linear(normed(norm, x), [weight], [want])
@@ -93,7 +93,9 @@ def test_gated_products_of_normed_tokens(tokens, kinds):
     gate, up = (random_matrix(300, 1024, kind) for kind in kinds)
     norm = prepared(x, gain)
     out, want = cupy.full((tokens, 300), np.nan, np.float16), np.zeros((tokens, 300))
-    cuda.DecodeLinear(norm.half, [tiles.PackedWeight(gate), tiles.PackedWeight(up)], [out], gated=True, before=norm)(tokens)
+    cuda.DecodeLinear(norm.half, [tiles.PackedWeight(gate), tiles.PackedWeight(up)], [out], gated=True, input_norm=norm)(
+        tokens
+    )
     linear.gated_linear(normed(norm, x), gate, up, want)
     assert_close("gated", out.get().astype(np.float64) * 64, want, 5e-4)
 
@@ -107,8 +109,8 @@ def test_the_same_bits_in_any_company(width, inner):
         stream = cupy.asarray(start[rows])
         norm, n = norm_of(stream, gain), len(stream)
         out = cupy.empty((n, 256), np.float32)
-        cuda.DecodeLinear(cupy.asarray(x[rows]), [down], [stream], add=True, behind=norm)(n)
-        cuda.DecodeLinear(norm.half, [up], [out], before=norm)(n)
+        cuda.DecodeLinear(cupy.asarray(x[rows]), [down], [stream], add=True, output_norm=norm)(n)
+        cuda.DecodeLinear(norm.half, [up], [out], input_norm=norm)(n)
         return [array.get() for array in (norm.half, norm.squares, out)]
 
     together = run(slice(0, 40))
@@ -121,7 +123,7 @@ def test_what_is_too_large_saturates():
     stream = cupy.full((1, 256), 1e7, np.float32)
     norm = norm_of(stream, np.ones(256, np.float32))
     x = cupy.zeros((1, 256), np.float16)
-    cuda.DecodeLinear(x, [tiles.PackedWeight(random_matrix(256, 256))], [stream], add=True, behind=norm)(1)
+    cuda.DecodeLinear(x, [tiles.PackedWeight(random_matrix(256, 256))], [stream], add=True, output_norm=norm)(1)
     assert (norm.half.get() == 65504).all()
 
 
@@ -130,5 +132,5 @@ def test_refuses_what_does_not_fit():
     with pytest.raises(KernelError, match="squares must be"):
         split.SplitNorm(x, x[0], EPS, half=cupy.zeros((2, 256), np.float16), squares=cupy.zeros((2, 17), np.float32))
     packed, norm = tiles.PackedWeight(random_matrix(16, 256)), norm_of(x, np.ones(256, np.float32))
-    with pytest.raises(KernelError, match="a norm behind a multiply"):
-        cuda.DecodeLinear(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, behind=norm)
+    with pytest.raises(KernelError, match="an output norm needs"):
+        cuda.DecodeLinear(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, output_norm=norm)

@@ -37,12 +37,14 @@ def matrices(kinds, rows, width):
     return [tiles.PackedWeight(random_matrix(r, width, kind)) for kind, r in zip(kinds, rows, strict=True)]
 
 
-def same_bits(monkeypatch, weights, tokens=(64, 65, 96, 100, 128), *, gated=False, add=False, before=None, behind=None):
+def same_bits(
+    monkeypatch, weights, tokens=(64, 65, 96, 100, 128), *, gated=False, add=False, input_norm=None, output_norm=None
+):
     """Compare all outputs of one read of the weights with those of launches of at most 32 tokens."""
     x = normal(ROWS, weights[0].shape[1])
-    if before is not None:
-        before.half[:], before.squares[:] = x, cupy.abs(normal(*before.squares.shape, dtype=np.float32))
-        x = before.half
+    if input_norm is not None:
+        input_norm.half[:], input_norm.squares[:] = x, cupy.abs(normal(*input_norm.squares.shape, dtype=np.float32))
+        x = input_norm.half
     dtype = np.float16 if gated else np.float32
     outs = [cupy.empty((ROWS, weight.shape[0] + GUARD), dtype) for weight in (weights[:1] if gated else weights)]
     start = [normal(*out.shape, dtype=dtype) for out in outs]
@@ -50,17 +52,19 @@ def same_bits(monkeypatch, weights, tokens=(64, 65, 96, 100, 128), *, gated=Fals
     launches = []
     for least in (wide.BUCKETS[-1] + 1, 33):
         monkeypatch.setattr(wide, "least_tokens", lambda _, least=least: least)
-        launches.append(cuda.DecodeLinear(x, weights, inner, gated=gated, add=add, before=before, behind=behind))
+        launches.append(
+            cuda.DecodeLinear(x, weights, inner, gated=gated, add=add, input_norm=input_norm, output_norm=output_norm)
+        )
     for n in tokens:
         found = []
         for launch in launches:
             kept = cupy.full(outs[0].shape, np.nan, np.float32)[:, : inner[0].shape[1]] if add else None
             for out, values in zip(outs, start, strict=True):
                 out[:] = values
-            if behind is not None:
-                behind.half.fill(np.nan), behind.squares.fill(np.nan)
+            if output_norm is not None:
+                output_norm.half.fill(np.nan), output_norm.squares.fill(np.nan)
             launch(n, kept=kept)
-            after = [*outs, *([kept] if add else []), *([behind.half, behind.squares] if behind else [])]
+            after = [*outs, *([kept] if add else []), *([output_norm.half, output_norm.squares] if output_norm else [])]
             found.append([array.get() for array in after])
         for several, one in zip(*found, strict=True):
             assert_same_bits(f"{n} tokens", one, several)
@@ -112,8 +116,8 @@ def test_fused_norms_and_a_captured_stream(monkeypatch):
         squares = cupy.empty((ROWS, -(-width // 16)), np.float32)
         return SplitNorm(normal(ROWS, width, dtype=np.float32), gain, 1e-6, half=half, squares=squares)
 
-    same_bits(monkeypatch, matrices(("Q4_K", "F16"), (1000, 48), 1024), before=norm(1024))
-    same_bits(monkeypatch, matrices(("Q6_K",), (1024,), 2048), add=True, behind=norm(1024))
+    same_bits(monkeypatch, matrices(("Q4_K", "F16"), (1000, 48), 1024), input_norm=norm(1024))
+    same_bits(monkeypatch, matrices(("Q6_K",), (1024,), 2048), add=True, output_norm=norm(1024))
 
 
 def test_a_captured_stream_is_laid_out_like_the_output():

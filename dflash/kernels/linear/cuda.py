@@ -23,7 +23,7 @@ WIDE = wide_cuda.BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
 """Epilogues, MODE of decode.cu."""
 
-ALONE, BEFORE, BEHIND = range(3)
+NO_NORM, INPUT_NORM, OUTPUT_NORM = range(3)
 """NORM of decode.cu: no norm, an input norm, an output norm."""
 
 _HERE = Path(__file__).parent
@@ -44,10 +44,10 @@ class DecodeLinear:
         clamped to 65504.
     gelu: with `gated`, GELU in its tanh form in place of SiLU.
     scale: factor of every product.
-    before: input norm: `x` is its `half`, and products are scaled by the inverse RMS.
-    behind: output norm; requires `add` and one weight. Its `half` and `squares` are written.
+    input_norm: norm that made `x`: `x` is its `half`, and products are scaled by the inverse RMS.
+    output_norm: norm that reads the sums next; requires `add` and one weight. Its `half` and `squares` are written.
     link: link to the other GPUs of a tensor split: what the launch waits for, and where halves or gated results go.
-    published: the launch before this one publishes `x` and the squares of `before` if there is one token
+    published: the launch before this one publishes `x` and the squares of `input_norm` if there is one token
         (``early_read.cuh``).
 
     Products are summed in float32. Weights are exact, except for F32 and for BF16 below 2^-14, which are rounded to
@@ -64,16 +64,16 @@ class DecodeLinear:
         gated: bool = False,
         gelu: bool = False,
         scale: float = 1.0,
-        before: SplitNorm | None = None,
-        behind: SplitNorm | None = None,
+        input_norm: SplitNorm | None = None,
+        output_norm: SplitNorm | None = None,
         link: PeerLink | None = None,
         published: bool = False,
     ) -> None:
         if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
             raise KernelError(f"{weights[0].name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
         check_projections(x, weights, outs, gated=gated)
-        if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
-            raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
+        if output_norm is not None and (not add or len(weights) > 1 or output_norm.half.shape[1:] != outs[0].shape[1:]):
+            raise KernelError(f"{weights[0].name}: an output norm needs add=True and one weight of its width")
         self._least = wide_cuda.least_tokens(weights) if link is None else MOST + 1
         most = _most(weights, gated=gated)
         if len(x) < self._least:
@@ -82,10 +82,10 @@ class DecodeLinear:
         self._wide = list[tuple[int, list[wide_cuda.WideLaunch]]]()
         for start in range(0, len(x) - self._least + 1, WIDE):
             of, some = slice(start, start + WIDE), [out[start : start + WIDE] for out in outs]
-            self._wide.append((start, _wide(x[of], weights, some, add, gated, scale, _Norm.of(before, behind, of))))
+            self._wide.append((start, _wide(x[of], weights, some, add, gated, scale, _Norm.of(input_norm, output_norm, of))))
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]
-            norm = _Norm.of(before, behind, of)
+            norm = _Norm.of(input_norm, output_norm, of)
             peers = None if link is None else _Peers(link.table(start), link.macros)
             if gated:
                 decodes = _gated(x[of], weights, some[0], scale, norm, peers, gelu=gelu)
@@ -119,18 +119,18 @@ class DecodeLinear:
 class _Norm(NamedTuple):
     """Arguments of a launch for its fused norm: kind, gain, halves, squares, eps."""
 
-    kind: int = ALONE
+    kind: int = NO_NORM
     gain: GpuArray = None
     halves: GpuArray = None
     squares: GpuArray = None
     eps: float = 0.0
 
     @classmethod
-    def of(cls, before: SplitNorm | None, behind: SplitNorm | None, rows: slice) -> "_Norm":
-        if before is not None:
-            return cls(BEFORE, None, None, before.squares[rows], before.eps)
-        if behind is not None:
-            return cls(BEHIND, behind.weight, behind.half[rows], behind.squares[rows], behind.eps)
+    def of(cls, input_norm: SplitNorm | None, output_norm: SplitNorm | None, rows: slice) -> "_Norm":
+        if input_norm is not None:
+            return cls(INPUT_NORM, None, None, input_norm.squares[rows], input_norm.eps)
+        if output_norm is not None:
+            return cls(OUTPUT_NORM, output_norm.weight, output_norm.half[rows], output_norm.squares[rows], output_norm.eps)
         return cls()
 
 

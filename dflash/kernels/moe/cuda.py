@@ -106,10 +106,10 @@ class DecodeMoe:
     weights: weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts: int32 (1 or more,); its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is
         read before the previous kernel has ended, as the batch of a pass may be.
-    behind: norm of the stream after the experts; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
+    output_norm: norm of the stream after them; its `half` and `squares` are written, up to `FEW` rows as `publishes` says.
     clears: float16 (T, N), optional; array whose first row is cleared, up to `FEW` rows: a later launch publishes it
         (``early_read.cuh``).
-    publishes: launches of up to `FEW` rows publish the norm `behind` and clear `clears`.
+    publishes: launches of up to `FEW` rows publish `output_norm` and clear `clears`.
 
     ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the selection
     are float32; the experts' inputs are rounded to float16. Three launches up to `FEW` rows, else and with
@@ -126,7 +126,7 @@ class DecodeMoe:
         scratch: DecodeScratch,
         *,
         eps: float,
-        behind: SplitNorm | None = None,
+        output_norm: SplitNorm | None = None,
         clears: Any = None,
         kind: MoeKind = USUAL,
     ) -> None:
@@ -139,7 +139,7 @@ class DecodeMoe:
         macros = kind.constants(weights)
         self._few = 0 if any(macros.values()) else FEW
         self.publishes = self._few > 0
-        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
+        norm = (None,) * 3 if output_norm is None else (output_norm.weight, output_norm.half, output_norm.squares)
         later = clears, 0 if clears is None else clears[:1].nbytes
         few = *given[:-1], s.few_logits, s.inner, s.experts, s.factors, *norm[1:], *later
         many = *given, *(None,) * 6, 0

@@ -36,5 +36,5 @@ def sums(width: int) -> int:
 
 
 def carried(**norms: Any) -> dict[str, Any]:
-    """Return the norms that are fused into a multiply, out of those before and behind it."""
+    """Return the norms that are fused into a multiply, out of its input and output norms."""
     return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}

@@ -101,18 +101,18 @@ class Ops:
         weights: Sequence[PackedWeight],
         outs: Sequence[GpuArray],
         *,
-        before: Norm | None = None,
-        behind: Norm | None = None,
+        input_norm: Norm | None = None,
+        output_norm: Norm | None = None,
         early: bool = False,
         **kind: Any,
     ) -> Multiply:
         """Return a launch of ``out = x @ W.T`` for each weight, or of what `kind` says (arguments of `DecodeLinear`).
 
-        before, behind: norm that made `x`, and norm that reads the sums next.
-        early: experts run before, which publish `before` or have cleared `x`; requires `reads_early`.
+        input_norm, output_norm: norm that made `x`, and norm that reads the sums next.
+        early: experts run before, which publish `input_norm` or have cleared `x`; requires `reads_early`.
         """
         published = {"published": True} if early else {}
-        return self._launch(x, weights, outs, **kind, **carried(before=before, behind=behind), **published)
+        return self._launch(x, weights, outs, **kind, **carried(input_norm=input_norm, output_norm=output_norm), **published)
 
     def delta(
         self,
@@ -173,18 +173,18 @@ class Ops:
         weights: Experts[PackedWeight],
         eps: float,
         *,
-        behind: Norm | None,
+        output_norm: Norm | None,
         clears: GpuArray = None,
         kind: MoeKind = USUAL,
     ) -> Op:
-        """Return a launch of norm and experts, which adds to the stream; `behind` reads it next, `clears` is read early."""
+        """Return a launch of norm and experts, which adds to the stream; `output_norm` reads it, `clears` is read early."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
         )
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        settings: dict[str, Any] = carried(behind=behind) | ({} if clears is None else {"clears": clears})
+        settings: dict[str, Any] = carried(output_norm=output_norm) | ({} if clears is None else {"clears": clears})
         return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, kind=kind, **settings)
 
 

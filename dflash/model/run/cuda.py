@@ -203,13 +203,13 @@ class Launches(NamedTuple):
 
 def _bound(part: Sequence[Op], on: Device, last: Norm | None) -> list[Made]:
     """Return the launches of neighbouring ops, which `last` follows."""
-    behind = [*(on.follower(op) for op in part[1:]), last]
-    return [Made(op, launch(op, on, norm)) for op, norm in zip(part, behind, strict=False)]
+    followers = [*(on.follower(op) for op in part[1:]), last]
+    return [Made(op, launch(op, on, norm)) for op, norm in zip(part, followers, strict=False)]
 
 
 @singledispatch
-def launch(op: Op, on: Device, behind: Norm | None) -> Sequence[Step]:  # noqa: ARG001
-    """Return the launches of an op; `behind` is the norm of the residual stream that follows it directly."""
+def launch(op: Op, on: Device, output_norm: Norm | None) -> Sequence[Step]:  # noqa: ARG001
+    """Return the launches of an op; `output_norm` is that of the residual stream that follows it directly."""
     raise TypeError(f"{type(op).__name__} is no op of a GPU")
 
 
@@ -239,9 +239,9 @@ def _(op: ops.RmsNormOp, on: Device, _: Norm | None) -> Sequence[Step]:
 
 
 @launch.register
-def _(op: ops.LinearOp, on: Device, behind: Norm | None) -> Sequence[Step]:
+def _(op: ops.LinearOp, on: Device, output_norm: Norm | None) -> Sequence[Step]:
     x, weights, outs = on[op.x], [on.matrix(name) for name in op.weights], [on[out] for out in op.outs]
-    around: dict[str, Any] = {"add": True, "behind": behind} if op.add else {"before": on.norms.get(op.x)}
+    around: dict[str, Any] = {"add": True, "output_norm": output_norm} if op.add else {"input_norm": on.norms.get(op.x)}
     return (on.make.multiply(x, weights, outs, **around, early=op.x in on.early, scale=on.scale(op.x)),)
 
 
@@ -249,7 +249,7 @@ def _(op: ops.LinearOp, on: Device, behind: Norm | None) -> Sequence[Step]:
 def _(op: ops.GatedLinearOp, on: Device, _: Norm | None) -> Sequence[Step]:
     on.scaled(op.out)
     weights = [on.matrix(op.gate), on.matrix(op.up)]
-    return (on.make.multiply(on[op.x], weights, [on[op.out]], gated=True, gelu=op.gelu, before=on.norms.get(op.x)),)
+    return (on.make.multiply(on[op.x], weights, [on[op.out]], gated=True, gelu=op.gelu, input_norm=on.norms.get(op.x)),)
 
 
 @launch.register
@@ -315,18 +315,18 @@ def _(op: ops.HeadGateOp, on: Device, _: Norm | None) -> Sequence[Step]:
 
 
 @launch.register
-def _(op: fusions.NormedExpertsOp, on: Device, behind: Norm | None) -> Sequence[Step]:
+def _(op: fusions.NormedExpertsOp, on: Device, output_norm: Norm | None) -> Sequence[Step]:
     """The norm is part of the launch. Experts that store their output find zeros in it, which `AddNorm` leaves there."""
     assert on.config is not None and op.norm.gain is not None
     made, prefix = op.experts, op.experts.prefix
     weights, stream, gain = on.weights(prefix), on[op.norm.x], on.vector(op.norm.gain)
     if op.router is None:
         moe = experts_of(weights, on.config, prefix, router=weights.plain)
-        return (on.make.experts(stream, gain, moe, on.eps, behind=behind, clears=on.clears),)
+        return (on.make.experts(stream, gain, moe, on.eps, output_norm=output_norm, clears=on.clears),)
     scale, router_gain = op.router.scale, op.router.gain or ""
     moe = experts_of(weights, on.config, prefix, router=lambda name: weights.scaled(name, router_gain, scale))
     kind = MoeKind(gelu=made.gelu, factors=on.vector(made.factors or ""), own_gain=True, out=on[made.out])
-    return (on.make.experts(stream, gain, moe, on.eps, behind=None, kind=kind),)
+    return (on.make.experts(stream, gain, moe, on.eps, output_norm=None, kind=kind),)
 
 
 @launch.register

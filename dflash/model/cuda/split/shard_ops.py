@@ -109,21 +109,21 @@ class ShardOps(Ops):
         weights: Sequence[PackedWeight],
         outs: Sequence[GpuArray],
         *,
-        before: Norm | None = None,
-        behind: Norm | None = None,
+        input_norm: Norm | None = None,
+        output_norm: Norm | None = None,
         early: bool = False,  # noqa: ARG002
         **kind: Any,
     ) -> Any:
         """Return a launch as `Ops.multiply`: of sums and inner activations the GPU's columns, and what gathers them."""
-        own, after = (behind.own, behind.spaces) if isinstance(behind, ShardNorm) else (None, None)
-        reads = (before.half, before.squares) if isinstance(before, ShardNorm) else (x,)
-        make = partial(self._launch, reads[0], weights, **kind, **carried(before=before, behind=own))
+        own, after = (output_norm.own, output_norm.spaces) if isinstance(output_norm, ShardNorm) else (None, None)
+        reads = (input_norm.half, input_norm.squares) if isinstance(input_norm, ShardNorm) else (x,)
+        make = partial(self._launch, reads[0], weights, **kind, **carried(input_norm=input_norm, output_norm=own))
         if kind.get("gated"):
             assert outs[0] is self._space.inner, "the only array of inner activations"
             link = self._link("inner", reads=reads)
             return self._gathered("inner", make([self._space.own.inner], **link), link)
         if not kind.get("add"):
-            return make(outs, **(self._link(reads=reads) if isinstance(before, ShardNorm) else {}))
+            return make(outs, **(self._link(reads=reads) if isinstance(input_norm, ShardNorm) else {}))
         link = self._link(*(("normed", "squares") if own else ()), reads=reads, spaces=after)
         exchange = None if own and link else self._exchanges["norm" if own else "stream"]
         return Gathered(make([outs[0][:, self._columns]], **link), exchange, self._columns)
