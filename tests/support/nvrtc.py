@@ -54,6 +54,7 @@ def compiled(path, arch=90, **constants):
     """
     log = _log(source(KERNELS / path), arch, macros(constants))
     expect("warning" not in log, log)
+    expect("are serialized" not in log, f"multiplies of a warpgroup wait for each other: {log}")
     assert "bytes spill" in log, f"no word of spills in the compiler's log: {log!r}"
     spilled = spilled_bytes(log)
     if version() not in JUDGED:

@@ -1,168 +1,358 @@
-// Multiply of a short prefill on Hopper, from packed tiles: out = x @ W.T. It multiplies the float16 values that unpack.cu
-// writes for prefill_hopper.cu, in the same order, so the results have the same bits.
+// Multiply of a prefill on Hopper, from packed tiles: out = x @ W.T. It multiplies the float16 values that unpack.cu writes
+// for prefill_hopper.cu, in the same order, so the results have the same bits.
 //
-// A block computes 128 tokens by 64 rows of W in steps of 64 columns. Roles: one producer thread copies tokens with TMA into
-// a pipeline; another one copies packed tiles into a second pipeline. Sixteen warps unpack the tiles, eight warps a step,
-// each 16 rows by 32 columns. Two consumer warpgroups multiply 64 tokens each. W is unpacked again for every 128 tokens, so
-// this kernel is for few tokens.
+// An item is a strip of 128 rows of W (GATED: 64 of the gate and the same 64 of the up projection) times TOKENS tokens, a unit
+// 256 columns of it. Each block takes an equal share of all units in a row. A share may begin or end inside an item; then the
+// block before passes its sums on. It does so first and the block after continues them last, so that none waits long.
 //
-// Launches that write different `out` may run at once. The first one (`leads`) waits for earlier kernels before it lets the
-// next one start. The next one need not wait before it writes.
+// Roles: one producer thread copies the tokens with TMA, 64 columns a stage; another one copies packed tiles. Each of eight
+// consumer warps unpacks 16 rows by 64 columns to A fragments in its registers, while its warpgroup multiplies 64 rows by the
+// columns before with all tokens (wgmma). Concurrent blocks share rows of W.
 //
-// Grid (tiles of tokens, strips of 64 rows of all matrices), block 832, shared memory 1024 + STAGES * STAGE_BYTES +
-// PACKED_STAGES * PACKED_STAGE_BYTES.
-// Macros: QUANT, the format; MODE as in prefill.cu; with GATED a strip is 32 rows of the gate and 32 of the up projection.
-// Bytes: the tiles once for each 128 tokens, x once for each 64 rows of W.
-#include "../formats/fragment_rows.cuh"
-#include "../formats/halves.cuh"
+// Grid: at most one block a multiprocessor, since blocks wait for each other, and at most one for each item. Block 384, shared
+// memory 1024 + X_STAGES * X_BYTES + EXCHANGES + W_STAGES * W_BYTES.
+// Macros: QUANTS, the formats, separated by commas; a GATED launch has one, or that of the gate and that of the up projection,
+// with tiles of equally many columns; TOKENS, 64, 128, 192 or 256; X_STAGES, W_STAGES; MODE as in prefill.cu.
+// Bytes: the tiles once for each TOKENS tokens, mostly from the L2 cache; x once for each strip, from the L2 cache; the sums that
+// are passed on once.
+#define MAY_SPILL  // a few values of the producers; with several formats also of the consumers
+#include "../formats/half_fragments.cuh"
+#include "../formats/several.cuh"
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "prefill_epilogue.cuh"
 
-#if !defined(QUANT) || !defined(MODE)
-#error "QUANT and MODE must be defined"
+#if !defined(QUANTS) || !defined(TOKENS) || !defined(X_STAGES) || !defined(W_STAGES) || !defined(MODE)
+#error "QUANTS, TOKENS, X_STAGES, W_STAGES and MODE must be defined"
 #endif
 
-using Q = QUANT;
-constexpr int TILE_M = 128, TILE_N = 64, TILE_K = 64, STAGES = 6, PACKED_STAGES = 4, UNPACK_WARPS = 16, THREADS = 832;
-constexpr int X_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = X_BYTES + TILE_N * TILE_K * 2, PACKED_STAGE_BYTES = 4 * Q::BYTES;
-constexpr int STEPS = Q::TILE_K / TILE_K;  // steps in a packed tile
-static_assert(STEPS == 1 || STEPS % 2 == 0, "an unpack warp takes every other step, or every other tile");
+using All = Formats<QUANTS>;
+constexpr int WARPS = 8, NT = TOKENS / 8, THREADS = 32 * WARPS + 128, STRIP_ROWS = MODE == GATED ? 64 : 128, UNIT_COLUMNS = 256;
+constexpr int X_BYTES = TOKENS * 128, W_BYTES = 8 * All::BYTES;
+// Memory of half_fragments.cuh for each consumer warp, at the end of a part for sums of 128 rows, padded, and 32 tokens.
+constexpr int SUM_STRIDE = 132, EXCHANGES = 32 * SUM_STRIDE * 4;
+static_assert(EXCHANGES >= WARPS * 2 * EXCHANGE_BYTES, "the memory has two uses");
+constexpr int EXCHANGES_AT = X_STAGES * X_BYTES, W_AT = EXCHANGES_AT + EXCHANGES;
+#include "wide/passed.cuh"
 
-using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
-using PackedPipeline = PipelineState<PACKED_STAGES, PACKED_STAGE_BYTES>;
+using Tokens = PipelineState<X_STAGES, X_BYTES>;
+using Tiles = PipelineState<W_STAGES, W_BYTES>;
 
-// The four row tiles of 16 rows in a strip.
-struct Rows {
-    const u8* tiles[2];  // the matrix, or the gate and the up projection
-    int first, last;     // first row tile of the strip, last one of the matrix
-    size_t bytes;        // bytes of a row of tiles
+// A matrix, or a gate and an up projection.
+struct Weight {
+    u64 first_strip, rows;
+    const u8* tiles[2];
+    float* out;
+    u64 stride, type;
+};
 
-    __device__ const u8* of(int q) const {
-        const int tile = first + (MODE == GATED ? q % 2 : q);
-        return (MODE == GATED && q >= 2 ? tiles[1] : tiles[0]) + min(tile, last) * bytes;
+// What all roles know of a launch. `across`: items of a strip; `weights` has one more entry, whose first strip is past the last.
+struct Launch {
+    const Weight* weights;
+    int items, across, n_rows, width;
+
+    __device__ __forceinline__ int units() const { return (width + UNIT_COLUMNS - 1) / UNIT_COLUMNS; }
+};
+
+// An item, or a part of it: units `first` to `past`.
+struct Part {
+    const Weight* weight;
+    int strip, token, first, past;
+    bool continues, goes_on;  // another block has the beginning, or the end
+
+    // Tiles of a row of the weight, and those of the part: `first_tile` to `past_tile`.
+    __device__ __forceinline__ int tiles_of_row(const Launch& of) const {
+        const int columns = All::tile_k((int)weight->type);
+        return (of.width + columns - 1) / columns;
+    }
+    __device__ __forceinline__ int first_tile() const { return first * (UNIT_COLUMNS / All::tile_k((int)weight->type)); }
+    __device__ __forceinline__ int past_tile(const Launch& of) const {
+        return min(past * (UNIT_COLUMNS / All::tile_k((int)weight->type)), tiles_of_row(of));
     }
 };
 
-// Producer: copy the packed tiles of a strip.
-__device__ __forceinline__ void copy_tiles(PackedPipeline& packed, const Rows& rows, int steps) {
-    for (int i = 0; i * STEPS < steps; ++i) {
-        mbarrier_wait(packed.empty_barrier(), packed.phase ^ 1);
-        mbarrier_arrive_expect_tx(packed.full_barrier(), PACKED_STAGE_BYTES);
-        UNROLL for (int q = 0; q < 4; ++q) {
-            bulk_copy(packed.tile() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
+// The parts of a block's share in their order: the beginning of its last item, whole items, the end of its first item.
+struct Share {
+    int units, begin, end, at;
+
+    __device__ __forceinline__ Share(const Launch& of) : units(of.units()), at(-1) {
+        const long long all = (long long)of.items * units;
+        begin = (int)(all * blockIdx.x / gridDim.x), end = (int)(all * (blockIdx.x + 1) / gridDim.x);
+    }
+    __device__ __forceinline__ bool next(const Launch& of, Part& part) {
+        const int whole = (begin + units - 1) / units, past_whole = end / units;
+        if (at < 0) {
+            at = whole;
+            if (end % units > 0) return set(of, part, past_whole, 0, end % units);
         }
-        packed.next();
+        if (at < past_whole) return set(of, part, at++, 0, units);
+        if (at > past_whole || begin % units == 0) return false;
+        at = past_whole + 1;
+        return set(of, part, begin / units, begin % units, units);
+    }
+
+  private:
+    __device__ __forceinline__ bool set(const Launch& of, Part& part, int item, int first, int past) const {
+        part.weight = of.weights, part.strip = item / of.across, part.token = item % of.across * TOKENS;
+        while (part.weight[1].first_strip <= part.strip) ++part.weight;
+        part.strip -= (int)part.weight->first_strip;
+        part.first = first, part.past = past, part.continues = first > 0, part.goes_on = past < units;
+        return true;
+    }
+};
+
+// Role of a producer thread: copy the tiles of a part.
+__device__ __forceinline__ void copy_tiles(Tiles& tiles, const Part& part, const Launch& of) {
+    const int bytes = All::bytes((int)part.weight->type), of_row = part.tiles_of_row(of), past = part.past_tile(of);
+    const int second_bytes = MODE == GATED ? All::bytes(1) : bytes;  // of one format, if there is but one
+    const int first = part.strip * (STRIP_ROWS / 16), last = ((int)part.weight->rows + 15) / 16 - 1;
+    for (int i = part.first_tile(); i < past; ++i) {
+        mbarrier_wait(tiles.empty_barrier(), tiles.phase ^ 1);
+        mbarrier_arrive_expect_tx(tiles.full_barrier(), 4 * (bytes + second_bytes));
+        UNROLL for (int q = 0; q < 8; ++q) {
+            const int row_tile = min(first + (MODE == GATED ? q % 4 : q), last), of_tile = q < 4 ? bytes : second_bytes;
+            const u8* from = part.weight->tiles[MODE == GATED && q >= 4] + ((size_t)row_tile * of_row + i) * of_tile;
+            bulk_copy(tiles.tile() + min(q, 4) * bytes + max(q - 4, 0) * second_bytes, from, of_tile, tiles.full_barrier());
+        }
+        tiles.next();
     }
 }
 
-// Role of unpack warp `u`: unpack 16 rows by 32 columns of every other step (or of every other tile, if a tile is one step).
-__device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packed, const u8* memory, int u, int steps) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, q = u % 4, part = u / 4 % 2, parity = u / 8;
-    u32 to[2];
-    UNROLL for (int r = 0; r < 2; ++r) {
-        const int row = g + 8 * r,
-                  at = MODE == GATED ? paired_fragment_row(q % 2 * 16 + row, q / 2) : fragment_row(q * 16 + row);
-        to[r] = X_BYTES + at * 128 + ((4 * part + lane_octet<Q>(t)) ^ at % 8) * 16;
+// Role of a producer thread: copy the tokens of a part. Columns past the width are zero.
+__device__ __forceinline__ void copy_tokens(Tokens& tokens, const TensorMap& x, const Part& part, const Launch& of) {
+    const int of_tile = All::tile_k((int)part.weight->type) / 64, past = part.past_tile(of) * of_tile;
+    for (int i = part.first_tile() * of_tile; i < past; ++i) {
+        mbarrier_wait(tokens.empty_barrier(), tokens.phase ^ 1);
+        mbarrier_arrive_expect_tx(tokens.full_barrier(), X_BYTES);
+        UNROLL for (int n = 0; n < TOKENS; n += 64)
+            tma_load_2d(tokens.tile() + n * 128, x, i * 64, part.token + n, tokens.full_barrier());
+        tokens.next();
     }
-    for (int i = 0; i * STEPS < steps; ++i) {
-        const bool mine = STEPS > 1 || i % 2 == parity;
-        if (mine) mbarrier_wait(packed.full_barrier(), packed.phase);
-        const u8* tile = memory + packed.stage * PACKED_STAGE_BYTES + q * Q::BYTES;
+}
+
+// A consumer warp: number `warp` of its block unpacks tile `warp` of a stage. `exchange`: its memory of half_fragments.cuh, for
+// two times 32 columns.
+struct Consumer {
+    int warp, lane;
+    u8* exchange;
+
+    __device__ __forceinline__ void release_tile(u32 barrier) const {
+        if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(barrier);
+    }
+    // The multiply is complete in all warps of the warpgroup.
+    __device__ __forceinline__ void release_tokens(u32 barrier) const {
+        if (EVERY_LANE_ARRIVES || threadIdx.x % 128 == 0) mbarrier_arrive(barrier);
+    }
+};
+
+// d += a warpgroup's rows of a part times the tokens.
+template <class Q>
+__device__ __forceinline__ void multiply(Tokens& tokens, Tiles& tiles, const u8* stages, const Consumer& by, int n,
+                                         float (&d)[NT][4]) {
+    constexpr int STEPS = Q::TILE_K / 64;
+    const int g = by.lane / 4, t = by.lane % 4;
+    const u32 exchange = smem_address(by.exchange);
+    u32 a[2][4][4], read = 0;  // barrier of the tokens that the multiply on its way reads
+    int i = 0;
+#pragma unroll 1
+    do {  // a part has tiles; behind a loop that might end at once ptxas would wait for each multiply
+        mbarrier_wait(tiles.full_barrier(), tiles.phase);
+        const u8* tile = stages + tiles.stage * W_BYTES;
+        const RowOfTile<Q> upper(tile, g, t), lower(tile, g + 8, t);
+        typename Q::Scales scales(tile, by.lane);
         UNROLL for (int s = 0; s < STEPS; ++s) {
-            if (i * STEPS + s >= steps) break;
-            if (STEPS > 1 ? s % 2 == parity : mine) {
-                uint4 lines[2];
-                UNROLL for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
-                mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-                st_shared_16(pipeline.tile() + to[0], lines[0]);
-                st_shared_16(pipeline.tile() + to[1], lines[1]);
-                fence_async_proxy();  // wgmma reads the lines through the async proxy
-                __syncwarp();  // one lane arrives for all
-                if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(pipeline.full_barrier());
+            u32 pairs[2][2][4];
+            UNROLL for (int b = 0; b < 2; ++b) {
+                u32 words[8];
+                warp_fragment<Q>(tile, scales, 2 * s + b, by.lane, words);
+                const u32 of_upper[4] = {words[0], words[2], words[4], words[6]},
+                          of_lower[4] = {words[1], words[3], words[5], words[7]};
+                upper.halves(of_upper, 2 * s + b, by.lane, pairs[b][0]);
+                lower.halves(of_lower, 2 * s + b, by.lane, pairs[b][1]);
             }
-            pipeline.next();
+            __syncwarp();  // the columns before were read
+            UNROLL for (int b = 0; b < 2; ++b) {
+                store_row<Q>(exchange + b * EXCHANGE_BYTES, g, t, pairs[b][0]);
+                store_row<Q>(exchange + b * EXCHANGE_BYTES, g + 8, t, pairs[b][1]);
+            }
+            __syncwarp();  // the columns are stored, and after the last ones the tile was read
+            if (s == STEPS - 1) by.release_tile(tiles.empty_barrier());
+            u32(&now)[4][4] = a[s % 2];  // the multiply before the latest has read these
+            load_fragments(exchange, by.lane, now[0], now[1]);
+            load_fragments(exchange + EXCHANGE_BYTES, by.lane, now[2], now[3]);
+            mbarrier_wait(tokens.full_barrier(), tokens.phase);
+            const u64 columns = wgmma_descriptor(tokens.tile());
+            wgmma_fence_operand(d);
+            wgmma_fence();
+            UNROLL for (int k = 0; k < 4; ++k) wgmma_rs(d, now[k], columns + 2 * k, 1);
+            wgmma_commit_group();
+            wgmma_wait_group<(STEPS > 1)>();
+            if (STEPS == 1 || s > 0 || i > 0) by.release_tokens(STEPS == 1 ? tokens.empty_barrier() : read);
+            read = tokens.empty_barrier();
+            tokens.next();
         }
-        __syncwarp();
-        if (mine && (EVERY_LANE_ARRIVES || lane == 0)) mbarrier_arrive(packed.empty_barrier());
-        packed.next();
+        tiles.next();
+    } while (++i < n);
+    wgmma_wait_group<0>();
+    wgmma_fence_operand(d);
+    if (STEPS > 1) by.release_tokens(read);
+}
+
+// Ask for the outputs of a part that sums are added to, 128 bytes each, so that they are in the L2 cache at the end.
+__device__ __forceinline__ void prefetch_outputs(const Part& part, int n_rows) {
+    UNROLL for (int i = threadIdx.x; i < 4 * TOKENS; i += 32 * WARPS) {
+        const int token = part.token + i / 4, row = part.strip * STRIP_ROWS + i % 4 * 32;
+        const float* at = part.weight->out + token * part.weight->stride + row;
+        if (token < n_rows && row < (int)part.weight->rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
     }
 }
 
-// Producer: copy 64 * groups tokens from `row` on.
-__device__ __forceinline__ void copy_tokens(Pipeline& pipeline, const TensorMap& x, int row, int groups, int steps) {
-    for (int step = 0; step < steps; ++step) {
-        mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-        mbarrier_arrive_expect_tx(pipeline.full_barrier(), groups * (X_BYTES / 2));
-        for (int i = 0; i < groups; ++i) {
-            tma_load_2d(pipeline.tile() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2),
-                        pipeline.full_barrier());
+// Four consecutive outputs of a token, or two of a gate and its up projection.
+struct Outputs {
+    const Part& part;
+    int row, n_rows;
+    float scale;
+
+    __device__ __forceinline__ int existing(int token) const {
+        return token < n_rows ? min(MODE == GATED ? 2 : 4, (int)part.weight->rows - row) : 0;
+    }
+    template <class T>
+    __device__ __forceinline__ T* at(int token) const {
+        return (T*)part.weight->out + token * part.weight->stride + row;
+    }
+    __device__ __forceinline__ float4 load(int token) const {
+        const int exist = existing(token);
+        const float* from = at<float>(token);
+        if (exist == 4 && (u64)from % 16 == 0) return *(const float4*)from;
+        return make_float4(exist > 0 ? from[0] : 0.0f, exist > 1 ? from[1] : 0.0f, exist > 2 ? from[2] : 0.0f,
+                           exist > 3 ? from[3] : 0.0f);
+    }
+    // `sums`: of the token's rows of the strip.
+    __device__ __forceinline__ void store(int token, const float* sums, int lane, float4 before) const {
+        const int exist = existing(token);
+        if constexpr (MODE == GATED) {
+            const float2 gate = *(const float2*)(sums + 2 * lane), up = *(const float2*)(sums + STRIP_ROWS + 2 * lane);
+            const u16 v[2] = {gated(gate.x, up.x), gated(gate.y, up.y)};
+            u16* to = at<u16>(token);
+            if (exist == 2 && (u64)to % 4 == 0) {
+                *(u32*)to = v[0] | (u32)v[1] << 16;
+            } else {
+                UNROLL for (int e = 0; e < 2; ++e) {
+                    if (e < exist) to[e] = v[e];
+                }
+            }
+        } else {
+            const float4 s = *(const float4*)(sums + 4 * lane);
+            const float v[4] = {__fmaf_rn(s.x, scale, before.x), __fmaf_rn(s.y, scale, before.y),
+                                __fmaf_rn(s.z, scale, before.z), __fmaf_rn(s.w, scale, before.w)};
+            float* to = at<float>(token);
+            if (exist == 4 && (u64)to % 16 == 0) {
+                *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+            } else {
+                UNROLL for (int e = 0; e < 4; ++e) {
+                    if (e < exist) to[e] = v[e];
+                }
+            }
         }
-        pipeline.next();
+    }
+};
+
+// Write a block's sums, 32 tokens at a time: all consumer warps store them in `memory`, then each writes whole rows of four tokens.
+// Values to add to are loaded before, as each load takes almost a microsecond.
+__device__ __forceinline__ void write(const Part& part, int n_rows, float scale, const Consumer& by, float* memory,
+                                      const float (&d)[NT][4]) {
+    const Outputs to = {part, part.strip * STRIP_ROWS + (MODE == GATED ? 2 : 4) * by.lane, n_rows, scale};
+    UNROLL for (int first = 0; first < NT; first += 4) {
+        const int token = part.token + 8 * first + 4 * by.warp;
+        float4 before[4];
+        UNROLL for (int k = 0; k < 4; ++k)
+            before[k] = MODE == ADD ? to.load(token + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        named_barrier_sync<1, 32 * WARPS>();  // what was there before was read
+        UNROLL for (int i = 0; i < 4; ++i) {
+            UNROLL for (int e = 0; e < 4; ++e)
+                memory[(8 * i + by.lane % 4 * 2 + e % 2) * SUM_STRIDE + 16 * by.warp + by.lane / 4 + e / 2 * 8] = d[first + i][e];
+        }
+        named_barrier_sync<1, 32 * WARPS>();  // the sums are stored
+        UNROLL for (int k = 0; k < 4; ++k) to.store(token + k, memory + (4 * by.warp + k) * SUM_STRIDE, by.lane, before[k]);
+    }
+    named_barrier_sync<1, 32 * WARPS>();  // the sums were read
+}
+
+// Role of a consumer warp: a part of a weight of format `type`.
+template <class Q, class... Others>
+__device__ __forceinline__ void consume(int type, const Part& part, const Launch& of, const Passed& between, float scale,
+                                        Tokens& tokens, Tiles& tiles, const u8* stages, float* exchanges, const Consumer& by) {
+    if constexpr (sizeof...(Others) > 0) {
+        if (type > 0) {
+            if constexpr (MODE == GATED) stages += 4 * (Q::BYTES - Formats<Others...>::BYTES);  // behind the tiles of the gate
+            consume<Others...>(type - 1, part, of, between, scale, tokens, tiles, stages, exchanges, by);
+            return;
+        }
+    }
+    if (MODE == ADD && !part.goes_on) prefetch_outputs(part, of.n_rows);
+    float d[NT][4];
+    if (part.continues) {
+        between.take(d, by.warp, by.lane);
+    } else {
+        clear(d);
+    }
+    const int n = part.past_tile(of) - part.first_tile();
+    multiply<Q>(tokens, tiles, stages + by.warp * Q::BYTES, by, n, d);
+    if (part.goes_on) {
+        between.give(d, by.warp, by.lane);
+    } else {
+        write(part, of.n_rows, scale, by, exchanges, d);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* tiles, const unsigned long long* parts,
-               int n_parts, int n_rows, int width, int tiles_of_row, float scale, int leads) {
+prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* weights, int n_strips, int n_rows, int width,
+               float scale, float* passed, int* there) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barriers[2 * (STAGES + PACKED_STAGES)];
-    const u32 barrier = smem_address(barriers), start = smem_address(memory);
-    const u32 aligned = (start + 1023) & ~1023u;
-    Pipeline pipeline = {aligned, barrier, barrier + 8 * STAGES, 0, 0};
-    PackedPipeline packed = {aligned + STAGES * STAGE_BYTES, barrier + 16 * STAGES,
-                             barrier + 16 * STAGES + 8 * PACKED_STAGES, 0, 0};
-    const int warp = threadIdx.x / 32, first_row = blockIdx.x * TILE_M, column = blockIdx.y * TILE_N;
-    const int groups = n_rows - first_row > TILE_M / 2 ? 2 : 1, steps = (width + TILE_K - 1) / TILE_K;
+    extern __shared__ u8 shared[];
+    __shared__ __align__(8) u64 barriers[2 * (X_STAGES + W_STAGES)];
+    const u32 barrier = smem_address(barriers), start = smem_address(shared), aligned = (start + 1023) & ~1023u;
+    u8* memory = shared + (aligned - start);
+    Tokens tokens = {aligned, barrier, barrier + 8 * X_STAGES, 0, 0};
+    Tiles tiles = {aligned + W_AT, barrier + 16 * X_STAGES, barrier + 16 * X_STAGES + 8 * W_STAGES, 0, 0};
+    const int warp = threadIdx.x / 32, across = (n_rows + TOKENS - 1) / TOKENS;
+    const Launch of = {(const Weight*)weights, n_strips * across, across, n_rows, width};
 
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; ++s) {
-            mbarrier_init(pipeline.full + 8 * s, 1 + UNPACK_WARPS / 2 * WARP_ARRIVALS);
-            mbarrier_init(pipeline.empty + 8 * s, groups * WARPGROUP_ARRIVALS);
-        }
-        for (int s = 0; s < PACKED_STAGES; ++s) {
-            mbarrier_init(packed.full + 8 * s, 1);
-            mbarrier_init(packed.empty + 8 * s, (STEPS > 1 ? UNPACK_WARPS : UNPACK_WARPS / 2) * WARP_ARRIVALS);
-        }
+        for (int s = 0; s < X_STAGES; ++s)
+            mbarrier_init(tokens.full + 8 * s, 1), mbarrier_init(tokens.empty + 8 * s, 2 * WARPGROUP_ARRIVALS);
+        for (int s = 0; s < W_STAGES; ++s)
+            mbarrier_init(tiles.full + 8 * s, 1), mbarrier_init(tiles.empty + 8 * s, WARPS * WARP_ARRIVALS);
     }
-    __syncthreads();
+    launch_dependent_grids();
+    __syncthreads();  // the barriers are initialised
 
-    OutputCursor cursor(parts, n_parts);
-    cursor.move(column);
-    if (warp >= 8 && warp < 8 + UNPACK_WARPS) {
-        unpack(pipeline, packed, memory + (aligned - start) + STAGES * STAGE_BYTES, warp - 8, steps);
-    } else if (warp == THREADS / 32 - 1) {
-        const Rows rows = {{(const u8*)tiles[2 * cursor.at], (const u8*)tiles[2 * cursor.at + 1]},
-                           (column - (int)cursor.part.first) / (MODE == GATED ? 32 : 16),
-                           ((int)cursor.part.columns + 15) / 16 - 1,
-                           (size_t)tiles_of_row * Q::BYTES};
-        if (threadIdx.x % 32 == 0) copy_tiles(packed, rows, steps);
-    } else {
-        if (leads) wait_on_dependent_grids();
-        launch_dependent_grids();
-        if (warp == 8 + UNPACK_WARPS) {
-            if (threadIdx.x % 32 == 0) copy_tokens(pipeline, x, first_row, groups, steps);
-        } else if (warp / 4 < groups) {
-            float d[TILE_N / 8][4];
-            for (int step = 0; step < steps; ++step) {
-                mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-                const u64 a = wgmma_descriptor(pipeline.tile() + warp / 4 * (X_BYTES / 2)),
-                          b = wgmma_descriptor(pipeline.tile() + X_BYTES);
-                wgmma_fence();
-                UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
-                wgmma_commit_group();
-                wgmma_wait_group<0>();
-                if (EVERY_LANE_ARRIVES || threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
-                pipeline.next();
+    Share share(of);
+    Part part;
+    if (warp >= WARPS) {
+        setmaxnreg_dec<56>();
+        if (warp != WARPS) wait_on_dependent_grids();
+        if (threadIdx.x % 32 == 0 && warp < WARPS + 2) {
+            while (share.next(of, part)) {
+                if (warp == WARPS) {
+                    copy_tiles(tiles, part, of);
+                } else {
+                    copy_tokens(tokens, x, part, of);
+                }
             }
-            const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;
-            UNROLL for (int n = 0; n < TILE_N / 8; n += 4)
-                store_block<MODE>(cursor, row, n_rows, column + 8 * n, d + n, scale);
+        }
+    } else {
+        setmaxnreg_inc<224>();
+        wait_on_dependent_grids();
+        const Consumer by = {warp, (int)threadIdx.x % 32, memory + EXCHANGES_AT + warp * 2 * EXCHANGE_BYTES};
+        const Passed between = {passed, there};
+        while (share.next(of, part)) {
+            const int type = MODE == GATED ? warp / 4 : (int)part.weight->type;
+            consume<QUANTS>(type, part, of, between, scale, tokens, tiles, memory + W_AT, (float*)(memory + EXCHANGES_AT), by);
         }
     }
-    if (!leads) wait_on_dependent_grids();
 #endif
 }

@@ -35,7 +35,7 @@ _WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
 _GATED = 2  # MODE of epilogue.cuh
 
 
-class _Scratch:
+class Scratch:
     """Arrays that all launches on a device share, since they run one after another; their content lasts for one launch."""
 
     def __init__(self) -> None:
@@ -49,8 +49,9 @@ class _Scratch:
 
 
 @cache
-def _scratch(device: int) -> _Scratch:
-    return _Scratch()
+def scratch(device: int) -> Scratch:
+    """Return the scratch of a device."""
+    return Scratch()
 
 
 class WideLaunch:
@@ -94,15 +95,15 @@ class WideLaunch:
         self._launches[bucket(n_tokens)](stream, n_tokens=n_tokens, kept=kept)
 
     def _bind(self, n: int) -> Any:
-        scratch, width = _scratch(cupy.cuda.Device().id), self._x.shape[1]
+        memory, width = scratch(cupy.cuda.Device().id), self._x.shape[1]
         kind, gain, halves, squares, eps = self._norm
         tokens = list[int]()
         layouts = _layouts(self._types)
         for i, layout in enumerate(layouts):
             n_bytes = n * (2 * _UNIT + 4 * FORMATS[self._types[layout]].minima)
-            memory = scratch.take(f"tokens {layout}", self._units * n_bytes, np.uint8)
-            self._kept.append(memory)
-            tokens += [memory.data.ptr, n_bytes, int(i == layout)]
+            units = memory.take(f"tokens {layout}", self._units * n_bytes, np.uint8)
+            self._kept.append(units)
+            tokens += [units.data.ptr, n_bytes, int(i == layout)]
         tokens += [0, 0, 0] * (_TYPES - len(layouts))
         weights = [
             (w.data.data.ptr, out.data.ptr, w.shape[0], out.strides[0] // out.itemsize, self._types.index(w.type))
@@ -123,11 +124,11 @@ class WideLaunch:
         )
         blocks = capabilities().processors
         longest = max(np.diff([self._units * s // self._slices for s in range(self._slices + 1)]))
-        partials = scratch.take("partials", sum(self._tiles) * self._slices * n // 8 * _TILE, np.float32)
-        counts = scratch.take("counts", sum(self._tiles), np.int32)
-        passed = scratch.take("passed", blocks * warps * n // 8 * _TILE, np.float32)
-        there = scratch.take("there", blocks * warps, np.int32)
-        factors, arranged = scratch.take("factors", BUCKETS[-1], np.float32), scratch.take("arranged", 2, np.int32)
+        partials = memory.take("partials", sum(self._tiles) * self._slices * n // 8 * _TILE, np.float32)
+        counts = memory.take("counts", sum(self._tiles), np.int32)
+        passed = memory.take("passed", blocks * warps * n // 8 * _TILE, np.float32)
+        there = memory.take("there", blocks * warps, np.int32)
+        factors, arranged = memory.take("factors", BUCKETS[-1], np.float32), memory.take("arranged", 2, np.int32)
         args = [self._x, n, width, self._scale, self._gates, gain, halves, squares, eps, factors, None]
         args += [number for one in weights for number in one]
         args += [*tokens, partials, counts, passed, there, arranged]

@@ -2,7 +2,7 @@
 //
 // Macros: QUANTS, TOKENS, MODE, SLICES and WARPS, see decode_wide.cu.
 #pragma once
-#include "../../formats/quants.cuh"
+#include "../../formats/several.cuh"
 #include "../../gpu/include/mbarrier.cuh"
 #include "../../gpu/include/sm90.cuh"
 #include "../../gpu/include/tma.cuh"
@@ -17,20 +17,6 @@ constexpr int SIDES = MODE == GATED ? 2 : 1, GROUP_TILES = WARPS / SIDES;
 constexpr bool DIRECT = SLICES == 1 && MODE != GATED;
 static_assert(TOKENS % 16 == 0 && TOKENS <= 128 && WARPS % 4 == 0 && WARPS <= 16, "see decode_wide.cu");
 
-template <class Q, class... Others>
-struct Formats {
-    using Rest = Formats<Others...>;
-    static constexpr int BYTES = Q::BYTES > Rest::BYTES ? Q::BYTES : Rest::BYTES;
-    static constexpr int MINIMA = Q::MINIMA > Rest::MINIMA ? Q::MINIMA : Rest::MINIMA;
-    __device__ static int bytes(int type) { return type == 0 ? Q::BYTES : Rest::bytes(type - 1); }
-    __device__ static int tile_k(int type) { return type == 0 ? Q::TILE_K : Rest::tile_k(type - 1); }
-};
-template <class Q>
-struct Formats<Q> {
-    static constexpr int BYTES = Q::BYTES, MINIMA = Q::MINIMA;
-    __device__ static int bytes(int) { return Q::BYTES; }
-    __device__ static int tile_k(int) { return Q::TILE_K; }
-};
 using All = Formats<QUANTS>;
 
 struct Weight {
