@@ -71,8 +71,8 @@ def test_prompts_of_a_training(lm):
     shown = [lm.tokenizer.decode(ids) for ids in some]
     assert 5 < sum("Explain" in text or "Write" in text or "<|im_start|>" in text for text in shown) < 35
     assert max(map(len, some)) <= 80
-    assert some == list(islice(mixed(lm, longest=80), 40))
-    assert some != list(islice(mixed(lm, longest=80, seed=1), 40))
+    assert some[:4] == list(islice(mixed(lm, longest=80), 4))
+    assert some[:4] != list(islice(mixed(lm, longest=80, seed=1), 4))
     measured = [lm.encode(case.prompt) for name in ("code", "prose", "copy", "agent") for case in dflash.load_prompts(name)]
     assert not any(ids in measured for ids in some)
 
