@@ -74,8 +74,9 @@ def seeded(request):
 
 @pytest.fixture(scope="session")
 def lm():
-    """Demo model on one thread, since tests run in parallel; batches of eight."""
+    """Demo model on one thread, since tests run in parallel; batches of eight. All its kernels are compiled."""
     with dflash.load("demo", device="cpu", threads=1, context=8192) as lm:
+        lm.model.compiled.wait()
         yield lm
 
 
