@@ -10,6 +10,10 @@ _EFFICIENCY = 0.95
 _AIM = 0.9
 """Share of the limit to aim at: single steps take longer than the average, and the end of a prompt longer than its start."""
 
+_MANY = 64
+"""Sessions beyond which the limit grows, by a sixth for as many more: the fixed costs of a step are then shared by more prompt
+tokens, where each session waits for many others anyway."""
+
 _LEAST = 16
 """Fewest prompt tokens in a step, if decoding alone takes longer than the limit; prompts must not starve."""
 
@@ -35,7 +39,7 @@ class PromptShare:
     little about many. It changes when a prompt is read, never a bit of an output. Short prompt chunks beside decoding are
     the idea of Sarathi-Serve (Agrawal et al. 2024, arXiv:2403.02310).
 
-    seconds: most seconds of such a step.
+    seconds: most seconds of such a step, up to 64 sessions; a sixth more for each further 64.
     alignment: prompt chunks end at multiples of this number of tokens; see `TargetModel.chunk_alignment`.
     """
 
@@ -57,7 +61,8 @@ class PromptShare:
     def _wanted(self, chunk: int, n_decoding: int) -> int:
         fixed, each = self._fixed or 0.0, self._each()
         before = self._decode_seconds(n_decoding) + fixed
-        affordable = (_AIM * self.seconds - before) / each
+        limit = self.seconds * (1 + max(0, n_decoding - _MANY) / (6 * _MANY))
+        affordable = (_AIM * limit - before) / each
         full = min(chunk, _FULL)
         rate = _EFFICIENCY * full / (fixed + full * each)
         wanted = rate * before / (1 - rate * each) if before and self._fixed is not None else chunk
