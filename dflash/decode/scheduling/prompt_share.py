@@ -11,8 +11,8 @@ _AIM = 0.9
 """Share of the limit to aim at: single steps take longer than the average, and the end of a prompt longer than its start."""
 
 _MANY = 64
-"""Sessions beyond which the limit grows, by a sixth for as many more: more prompt tokens then share the fixed costs of a step,
-where each session waits for many others anyway."""
+"""Sessions beyond which the limit grows, by a sixth for as many more: more prompt tokens then share the fixed costs of a
+step, where each session waits for many others anyway."""
 
 _LEAST = 16
 """Fewest prompt tokens in a step, if decoding alone takes longer than the limit; prompts must not starve."""
