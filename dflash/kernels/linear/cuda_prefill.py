@@ -16,7 +16,6 @@ from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.linear.cuda import ADD, GATED, STORE, check_projections
-from dflash.kernels.linear.wide.cuda import scratch
 
 INNER_SCALE = 2.0**-6
 """Factor of a gated launch's results against overflow; the next projection undoes it (``scale=1 / INNER_SCALE``)."""
@@ -54,6 +53,16 @@ class UnpackScratch:
 
     def __init__(self, n_bytes: int = SCRATCH_BYTES, empty: Callable[..., GpuArray] = cupy.empty) -> None:
         self.halves = empty(n_bytes // 2, dtype=cupy.float16)
+        self._passed: tuple[GpuArray, GpuArray] | None = None
+
+    def passed(self) -> tuple[GpuArray, GpuArray]:
+        """Return memory for the sums that blocks of prefill_packed.cu pass on, and zeros that say whether they are there."""
+        if self._passed is None:
+            warps = capabilities().processors * _CONSUMERS
+            n = warps * _PACKED_TOKENS[-1] // 8 * 128
+            sums = self.halves[: 2 * n].view(np.float32) if 2 * n <= self.halves.size else cupy.empty(n, np.float32)
+            self._passed = sums, cupy.zeros(warps, np.int32)
+        return self._passed
 
 
 class _WeightRows(NamedTuple):
@@ -153,13 +162,13 @@ class PrefillLinear:
         if self._mode["MODE"] == GATED:
             if len({tile_width(weight.type) for weight in weights}) > 1:
                 return []
-            return [_PackedLaunch(self._x, weights, self._outs, self._mode, self._scale)]
+            return [_PackedLaunch(self._x, weights, self._outs, self._mode, self._scale, self._scratch)]
         types = list(dict.fromkeys(weight.type for weight in weights))
         made, pairs = list[_PackedLaunch](), list(zip(weights, self._outs, strict=True))
         for start in range(0, len(types), _TYPES):
             some = [(weight, out) for weight, out in pairs if weight.type in types[start : start + _TYPES]]
             of, outs = [weight for weight, _ in some], [out for _, out in some]
-            made.append(_PackedLaunch(self._x, of, outs, self._mode, self._scale))
+            made.append(_PackedLaunch(self._x, of, outs, self._mode, self._scale, self._scratch))
         return made
 
 
@@ -167,7 +176,13 @@ class _PackedLaunch:
     """A launch of prefill_packed.cu, compiled for several numbers of tokens of a block."""
 
     def __init__(
-        self, x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], mode: dict[str, int], scale: float
+        self,
+        x: GpuArray,
+        weights: Sequence[PackedWeight],
+        outs: Sequence[GpuArray],
+        mode: dict[str, int],
+        scale: float,
+        memory: UnpackScratch,
     ) -> None:
         gated = mode["MODE"] == GATED
         types = tuple(dict.fromkeys(weight.type for weight in weights))
@@ -179,20 +194,8 @@ class _PackedLaunch:
             strips += -(-weight.shape[0] // (_STRIP // 2 if gated else _STRIP))
         table += [strips, *[0] * 6]
         self._strips, self._blocks = strips, capabilities().processors
-        most = _PACKED_TOKENS[-1]
-        memory = scratch(cupy.cuda.Device().id)
-        passed = memory.take("passed", self._blocks * _CONSUMERS * most // 8 * 128, np.float32)
-        there = memory.take("there", self._blocks * _CONSUMERS, np.int32)
-        args = (
-            tensor_map(x, _PACKED_BOX),
-            cupy.asarray(np.array(table, np.uint64)),
-            strips,
-            1,
-            x.shape[1],
-            scale,
-            passed,
-            there,
-        )
+        described = cupy.asarray(np.array(table, np.uint64))
+        args = tensor_map(x, _PACKED_BOX), described, strips, 1, x.shape[1], scale, *memory.passed()
         self._bound = {n: _bind_packed(n, types, mode, args) for n in _PACKED_TOKENS}
 
     def __call__(self, n_rows: int, stream: Stream) -> None:

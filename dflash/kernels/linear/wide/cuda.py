@@ -35,7 +35,7 @@ _WEIGHTS, _TYPES, _NEVER = 4, 3, 1 << 30
 _GATED = 2  # MODE of epilogue.cuh
 
 
-class Scratch:
+class _Scratch:
     """Arrays that all launches on a device share, since they run one after another; their content lasts for one launch."""
 
     def __init__(self) -> None:
@@ -49,9 +49,8 @@ class Scratch:
 
 
 @cache
-def scratch(device: int) -> Scratch:
-    """Return the scratch of a device."""
-    return Scratch()
+def _scratch(device: int) -> _Scratch:
+    return _Scratch()
 
 
 class WideLaunch:
@@ -95,7 +94,7 @@ class WideLaunch:
         self._launches[bucket(n_tokens)](stream, n_tokens=n_tokens, kept=kept)
 
     def _bind(self, n: int) -> Any:
-        memory, width = scratch(cupy.cuda.Device().id), self._x.shape[1]
+        memory, width = _scratch(cupy.cuda.Device().id), self._x.shape[1]
         kind, gain, halves, squares, eps = self._norm
         tokens = list[int]()
         layouts = _layouts(self._types)

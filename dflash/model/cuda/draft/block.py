@@ -104,7 +104,7 @@ class DraftBlock:
 
         def head(of: Vocabulary, columns: Sequence[slice]) -> DecodeLinear:
             rows, outs = [tables[1].rows(part) for part in of.parts], [s.logits[:, part] for part in columns]
-            return DecodeLinear(s.wanted, rows, outs, scale=config.logit_scale, **carried(before=last))
+            return DecodeLinear(s.wanted, rows, outs, scale=config.logit_scale, **carried(input_norm=last))
 
         self._head = head(vocabulary, vocabulary.columns())
         self._common = [head(of, of.parts) for of in common]
