@@ -33,13 +33,14 @@ MACROS = {
     "linear": {"QUANTS": "Q4_K", "TOKENS": 64, "MODE": 1, "NORM": 2, "SLICES": 2, "WARPS": 8}
     | {"X_STAGES": 8, "W_STAGES": 2, "SMEM_BYTES": 227 << 10}
     | {"SUMS_IN_SMEM": 1},
+    "linear/wide/passed.cuh": {"WARPS": 8, "NT": 8},  # constants of the kernels that include it
     "moe": {"EXPERTS": 8, "N_USED": 2, "N_SHARED": 1, "MODEL_DIM": 256, "FFN_DIM": 32, "SHARED_FFN_DIM": 32}
     | dict.fromkeys(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), "Q4_K"),
     "norm": {"ROW_DIM": 2048, "THREADS": 256},
     "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1, "KEY_BITS": 8, "VALUE_BITS": 8},
     "sample": {"VOCAB": 1000, "THREADS": 1024},
 }
-"""Macros that the headers of each folder require."""
+"""Macros that the headers of each folder require, or a single header."""
 HEADERS = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cuh"))
 SHARED = "gpu", "formats"
 """Folders whose headers all folders may include."""
@@ -49,7 +50,7 @@ SHARED = "gpu", "formats"
 def test_a_header_compiles_alone(header):
     assert (KERNELS / header).read_text(encoding="utf-8").count("#pragma once\n") == 1
     text = source(KERNELS / header).replace("#pragma once\n", "\n")
-    nvrtc.compile_cubin(nvrtc.LIBRARY, text, "90a", macros(MACROS.get(header.split("/")[0], {})))
+    nvrtc.compile_cubin(nvrtc.LIBRARY, text, "90a", macros(MACROS.get(header, MACROS.get(header.split("/")[0], {}))))
 
 
 def test_ops_include_no_other_op():
