@@ -152,6 +152,17 @@ def test_processes_compile_what_is_missing_and_are_not_started_again(model, monk
     compile_ahead(settings)
 
 
+def test_a_package_of_the_same_name_in_the_current_folder_plays_no_part(model, monkeypatch, tmp_path, caplog):
+    """A checkout of another version, for instance."""
+    settings, known = model
+    (tmp_path / "dflash").mkdir()
+    (tmp_path / "dflash" / "__init__.py").write_text("raise SystemExit('another dflash')")
+    monkeypatch.chdir(tmp_path)
+    compile_ahead(settings)
+    assert known
+    assert not caplog.records
+
+
 def test_nobody_waits_for_more_than_the_kernels_of_the_first_tokens(model, monkeypatch):
     """The others are compiled beside the model, at a later start if need be."""
     settings, known = model

@@ -97,7 +97,7 @@ class CompileAhead:
         """Run a process to its end, and count what it has compiled."""
         root = str(Path(__file__).parents[3])
         paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-m", "dflash.decode.warmup.compile_worker", json.dumps(given)]
+        command = [sys.executable, "-P", "-m", "dflash.decode.warmup.compile_worker", json.dumps(given)]
         try:
             with (
                 tempfile.TemporaryFile("w+") as errors,
