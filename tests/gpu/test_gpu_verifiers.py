@@ -41,7 +41,7 @@ def test_a_session_alone_and_in_company(verifier):
 
 @pytest.mark.parametrize("length", [1.0, 2.52, 4.0])
 def test_with_a_synthetic_acceptance_drafts_are_launched_ahead(length, monkeypatch):
-    """As without one; the steps are those of drafts that are made one after the other, alone and in a batch."""
+    """More than half of the drafts are, and the steps equal those whose drafts wait for the tokens, alone and in a batch."""
     model, verifier = load(NAME, kv="f16", device="cuda"), SyntheticAcceptance(length)
     MTP().prepare(model)
     head, used, steps = model.attachments[MTP()], [], []

@@ -23,10 +23,10 @@ INNER_SCALE = 2.0**-6
 TYPICAL_ROWS = 2048
 """Number of tokens that the partition of weights larger than the scratch is optimised for."""
 PACKED_ROWS = 896
-"""Largest number of tokens for which Hopper multiplies packed tiles without the scratch, with the same bits.
+"""Largest number of tokens for which Hopper multiplies packed tiles without unpacking them first, with the same bits.
 
-A 27B reads prompts of 256 / 512 / 1,024 tokens at 7,200 / 8,450 / 8,830 tok/s on an H200, without it at 5,394 / 7,220
-/ 8,930: the power cap takes more of the clock where warps unpack beside the tensor cores.
+A 27B reads prompts of 256 / 512 / 1,024 tokens at 7,200 / 8,450 / 8,830 tok/s with it on an H200, at 5,394 / 7,220 / 8,930
+without.
 """
 SCRATCH_BYTES = 1 << 28
 """Default size of the scratch."""
@@ -45,7 +45,7 @@ _PLACED = 32  # multiple of unpacked rows at which a weight begins
 
 
 class UnpackScratch:
-    """Buffer for unpacked weights, shared by all launches of a stream.
+    """Memory for unpacked weights, or for sums that blocks pass on, shared by all launches of a stream, and of no other.
 
     n_bytes: size; larger weights are processed in parts.
     empty: allocates it.

@@ -36,6 +36,19 @@ def prompt(n=40):
     return recorded(NAME)["tokens"][:n].tolist()
 
 
+def assert_read_as_at_once(model, head, session):
+    """The head's cache has the bits of one that reads as much of the text at once."""
+    read = session.drafter_state.state
+    text, n = np.array(session.token_ids, np.int32), read.length
+    state, other = model.state(), head.state()
+    hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
+    head.read(other, text[1 : n + 1], hidden)
+    for cache in (head.pools.k, head.pools.v):
+        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (read, other))
+        assert_same_bits("cache", got, want)
+    state.close(), other.close()
+
+
 def test_the_head_has_read_just_the_text(model):
     """Whatever was accepted, its cache is what reading the whole text at once gives."""
     session = Session(prompt(), max_tokens=40, strategy=Strategy(MTP(), Tree(12)))
@@ -44,17 +57,9 @@ def test_the_head_has_read_just_the_text(model):
     head = model.attachments[MTP()]
     while session.n_tokens < 30:
         engine.step()
-    drafter_state = session.drafter_state
-    text, n = np.array(session.token_ids, np.int32), drafter_state.state.length
-    assert n > 40
-    state, other = model.state(), head.state()
-    hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
-    head.read(other, text[1 : n + 1], hidden)
-    for cache in (head.pools.k, head.pools.v):
-        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
-        assert_same_bits("cache", got, want)
-    for each in (state, other, engine):
-        each.close()
+    assert session.drafter_state.state.length > 40
+    assert_read_as_at_once(model, head, session)
+    engine.close()
 
 
 def test_prompts_of_a_step_share_a_pass_and_steps_without_drafts_another(model, monkeypatch):
@@ -78,16 +83,8 @@ def test_prompts_of_a_step_share_a_pass_and_steps_without_drafts_another(model, 
         engine.step()
     assert 0 < sum(not drafts for drafts, _ in passes) <= 6, "steps without drafts share passes"
     for session in sessions:
-        drafter_state = session.drafter_state
-        text, n = np.array(session.token_ids, np.int32), drafter_state.state.length
-        assert n > len(text) - 20
-        state, other = model.state(), head.state()
-        hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
-        head.read(other, text[1 : n + 1], hidden)
-        for cache in (head.pools.k, head.pools.v):
-            got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
-            assert_same_bits("cache", got, want)
-        state.close(), other.close()
+        assert session.drafter_state.state.length > session.n_tokens - 20
+        assert_read_as_at_once(model, head, session)
     engine.close()
 
 
