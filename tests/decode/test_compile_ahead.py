@@ -222,13 +222,17 @@ def test_a_process_that_fails_costs_one_line_and_nothing_else(model, monkeypatch
     assert not known
 
 
-def test_an_interrupt_ends_the_processes(model, monkeypatch):
-    """Otherwise the interpreter would wait for them before it ends."""
-    started, named = [], threading.Event()
+def test_an_interrupt_ends_the_processes_and_leaves_nothing(model, monkeypatch, tmp_path):
+    """Otherwise the interpreter would wait for them before it ends; the thread that reads them may not come to its end."""
+    started, named, released = [], threading.Event(), threading.Event()
 
     class Named(module.Progress):
         def expect(self, *given):
             named.set()
+
+        def __exit__(self, *error):
+            assert released.wait(GUARD)
+            super().__exit__(*error)
 
     class Interrupted(threading.Event):
         def wait(self, timeout=None):
@@ -241,10 +245,13 @@ def test_an_interrupt_ends_the_processes(model, monkeypatch):
             started.append(self)
 
     monkeypatch.setattr(module, "Progress", Named)
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(module.subprocess, "Popen", Process)
     with pytest.raises(KeyboardInterrupt), CompileAhead() as ahead:
         ahead._first = Interrupted()
         ahead.begin(model[0])
+    assert not list(tmp_path.glob("dflash-*"))
+    released.set()
     assert ahead.finished.wait(GUARD)
     for process in started:
         assert process.wait(GUARD) != 0

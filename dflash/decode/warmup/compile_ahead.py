@@ -47,7 +47,7 @@ class CompileAhead:
         self.finished.set()
         self._running: list[subprocess.Popen[str]] = []
         self._errors: list[str] = []
-        self._interrupted = False
+        self._interrupted, self._claims = False, ""
 
     def begin(self, model: HostSettings) -> None:
         """Start the processes, and wait for the kernels of the first tokens.
@@ -61,6 +61,7 @@ class CompileAhead:
             return
         given = {"path": str(model.file.path), "kv": model.kv, "pending": model.config.pending, "threads": model.threads}
         given |= {"kind": kind, "processes": processes}
+        self._claims = tempfile.mkdtemp(prefix="dflash-")
         self.finished.clear()
         threading.Thread(target=self._supervise, args=(given,), name="dflash-compile", daemon=True).start()
         if not warm_marker.is_known(_first_of(kind)):
@@ -74,13 +75,14 @@ class CompileAhead:
             self._interrupted = True
             for process in self._running:
                 process.kill()
+                process.wait()
+            shutil.rmtree(self._claims, ignore_errors=True)  # this process may end before `_supervise`
 
     def _supervise(self, given: dict[str, Any]) -> None:
         """Run the processes to their ends."""
-        claims = tempfile.mkdtemp(prefix="dflash-")
         try:
             with Progress() as progress:
-                args = {**given, "claims": claims}, progress
+                args = {**given, "claims": self._claims}, progress
                 readers = [threading.Thread(target=self._run, args=args, daemon=True) for _ in range(given["processes"])]
                 for reader in readers:
                     reader.start()
@@ -89,7 +91,7 @@ class CompileAhead:
             if self._errors and not self._interrupted:
                 _log.warning("kernels are compiled in one process: %s", self._errors[0])
         finally:
-            shutil.rmtree(claims, ignore_errors=True)
+            shutil.rmtree(self._claims, ignore_errors=True)
             self._first.set()
             self.finished.set()
 
