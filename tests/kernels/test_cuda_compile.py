@@ -38,7 +38,7 @@ TOKENS = [n for n in linear.BUCKETS if n <= 32]
 pytestmark = nvrtc.needed
 
 
-NORMS = {linear.STORE: linear.BEFORE, linear.ADD: linear.BEHIND, linear.GATED: linear.BEFORE}
+NORMS = {linear.STORE: linear.INPUT_NORM, linear.ADD: linear.OUTPUT_NORM, linear.GATED: linear.INPUT_NORM}
 
 
 def decode(quants, tokens, size, mode, arch=90, norm=None, polled=0):
@@ -55,7 +55,7 @@ def test_multiplies_compile_for_every_architecture(arch):
     compiled("copy/transfer.cu", arch)
     assert decode("Q4_K,Q6_K", 8, (640, 5120), linear.STORE, arch) == 0
     assert decode("Q4_K,Q6_K", 8, (772, 2048), linear.STORE, arch, polled=1) == 0
-    assert decode("Q6_K", 8, (128, 4096), linear.ADD, arch, norm=linear.ALONE, polled=1) == 0
+    assert decode("Q6_K", 8, (128, 4096), linear.ADD, arch, norm=linear.NO_NORM, polled=1) == 0
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -91,17 +91,17 @@ def test_the_widest_formats(quants):
 def test_one_token_of_a_head(kind):
     size = 15520, 5120, (kind,), CHIPS[90]
     constants = linear.shape(8, *size, gated=False) | linear.one_token(*size, gated=False)
-    kernel = {"QUANTS": kind, "TOKENS": 8, "MODE": linear.STORE, "NORM": linear.ALONE, "POLLED": 0}
+    kernel = {"QUANTS": kind, "TOKENS": 8, "MODE": linear.STORE, "NORM": linear.NO_NORM, "POLLED": 0}
     assert compiled("linear/decode.cu", **kernel, **constants) == 0
 
 
 def test_gate_and_up_of_two_types():
-    assert decode("Q6_K", 8, (1088, 5120), linear.GATED_BY, norm=linear.BEFORE) == 0
+    assert decode("Q6_K", 8, (1088, 5120), linear.GATED_BY, norm=linear.INPUT_NORM) == 0
 
 
 def test_without_a_norm():
     for size in ((640, 5120), (320, 17408), (1088, 5120)):
-        assert decode("Q4_K", 16, size, SIZES[size], norm=linear.ALONE) == 0
+        assert decode("Q4_K", 16, size, SIZES[size], norm=linear.NO_NORM) == 0
 
 
 def test_an_error_names_file_and_line(tmp_path):

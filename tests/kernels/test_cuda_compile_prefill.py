@@ -31,6 +31,13 @@ def test_the_packed_prefill_compiles(mode):
     assert packed("Q4_K", mode)
 
 
+@pytest.mark.parametrize(("kernel", "queries"), [("prefill", 64), ("prefill", 128), ("decode", 64)])
+def test_multiplies_of_attention_do_not_wait_for_each_other(kernel, queries):
+    shape = {"HEAD_DIM": 256, "GROUP_SIZE": 6, "KV_HEADS": 4, "TILE_KV": 64, "TILE_Q": queries, "STAGES": 5}
+    settings = {"GATED": 1} if kernel == "prefill" else {"GATED": 0, "MAX_SPLITS": 33}
+    assert nvrtc.compiled(f"attention/{kernel}_hopper.cu", "90a", **shape, **settings) == 0
+
+
 @pytest.mark.parametrize("tokens", [64, 128, 192])
 def test_the_packed_prefill_compiles_for_fewer_tokens(tokens):
     assert packed("Q4_K", 0, tokens)

@@ -139,6 +139,7 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
         const u32 keys = pipeline.empty_barrier();
         pipeline.next();
         mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+        wgmma_fence();
         wgmma_values(acc.o, p, pipeline.tile());
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
