@@ -1,6 +1,8 @@
 """Measure drafts on prompts that were not in their training, greedy and sampled.
 
-python -m train_draft.measure --model FILE [--draft FILE] [--head FILE] [--device cuda]       in the folder `examples`
+python -m train_draft.measure --model FILE [--draft FILE] [--head FILE] [--eagle FOLDER]       in the folder `examples`
+
+`--beside dflash:7 mtp:2` also measures the model's own drafts.
 """
 
 import argparse
@@ -12,20 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import dflash
-from dflash import MTP, Chain, DFlash, Strategy
+from dflash import MTP, Chain, DFlash, Eagle3, Strategy
 
-SETS = "code", "copy", "prose", "agent"
+from .prompts import SETS
 
 
 def chains(
-    draft: Path | None, head: Path | None, *, depths: Sequence[int] = (3, 5, 7), vocab: int | None = None
+    draft: Path | None = None,
+    head: Path | None = None,
+    eagle: Path | None = None,
+    *,
+    depths: Sequence[int] = (3, 5, 7),
+    vocab: int | None = None,
 ) -> dict[str, Strategy]:
-    """Return chains of some lengths with the files of a draft and a head; `vocab` is the size of the draft vocabulary."""
+    """Return chains of some lengths with the files of a draft and heads; `vocab` is the size of the draft vocabulary."""
     found = {}
     if draft is not None:
         found = {f"draft:{n}": Strategy(DFlash(str(draft), draft_vocab=vocab), Chain(n)) for n in depths}
     if head is not None:
         found |= {f"head:{n}": Strategy(MTP(str(head), draft_vocab=vocab), Chain(n)) for n in (1, 2, 3)}
+    if eagle is not None:
+        found |= {f"eagle3:{n}": Strategy(Eagle3(str(eagle)), Chain(n)) for n in (1, 2, 3)}
     return found
 
 
@@ -99,6 +108,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--head", type=Path)
+    parser.add_argument("--eagle", type=Path)
+    parser.add_argument("--beside", nargs="+", default=(), metavar="NAME", help="strategies that are measured, too")
     parser.add_argument("--vocab", type=int, metavar="N", help="draft only the first N tokens of the vocabulary (all)")
     parser.add_argument("--depths", default="3,5,7", help="lengths of the draft's chains (3,5,7)")
     parser.add_argument("--sets", default=",".join(SETS), help="sets of prompts")
@@ -109,7 +120,8 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="print CPU times instead of rates; use --threads 1")
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
     a = parser.parse_args()
-    strategies = chains(a.draft, a.head, depths=[int(n) for n in a.depths.split(",")], vocab=a.vocab)
+    strategies: dict[str, Any] = {name: name for name in a.beside}
+    strategies |= chains(a.draft, a.head, a.eagle, depths=[int(n) for n in a.depths.split(",")], vocab=a.vocab)
     temperatures = [float(each) for each in a.temperatures.split(",")]
     with dflash.load(a.model, device=a.device, threads=a.threads, context=4096) as lm:
         if a.cpu_time:

@@ -1,6 +1,8 @@
 """Beginnings of texts for the training of a draft: requests to a chat model, source code and prose.
 
-None of them is a prompt of `dflash.load_prompts`, which measure the draft afterwards. For other requests, record those.
+Two thirds of the requests are the model's own: it continues the header of a user's turn. They are like those that it was
+trained with. None of the prompts is one of `dflash.load_prompts`, which measure the draft afterwards. For other requests,
+record those.
 """
 
 import ast
@@ -13,6 +15,14 @@ from typing import Any
 import numpy as np
 
 import dflash
+
+from .recording import continued
+
+SETS = "code", "copy", "prose", "agent"
+"""Sets of prompts that measure a draft."""
+
+AT_ONCE = 128
+"""Requests that a model writes together."""
 
 TOPICS = """\
 the water cycle|black holes|inflation|the French Revolution|photosynthesis|vaccines|volcanoes|jazz|chess
@@ -60,15 +70,19 @@ Write the next paragraph."""
 """Requests that a paragraph follows."""
 
 
-def mixed(lm: dflash.LM, *, seed: int = 0, longest: int = 384) -> Iterator[list[int]]:
+def mixed(lm: dflash.LM, *, seed: int = 0, longest: int = 384, at_once: int = AT_ONCE) -> Iterator[list[int]]:
     """Yield prompts without end, as token ids: half of them chats (if the model has a template), the others code and prose.
 
     Parameters
     ----------
     longest : int
         Most tokens of a prompt.
+    at_once : int
+        Requests that the model writes together.
     """
     chance, code, prose = np.random.default_rng(seed), _functions(), _paragraphs()
+    own = _own_requests(lm, chance, at_once) if lm.template is not None else None
+    measured = {tuple(lm.encode(case.prompt)) for name in SETS for case in dflash.load_prompts(name)}
 
     def one(of: Sequence[str]) -> str:
         return of[int(chance.integers(len(of)))]
@@ -81,14 +95,39 @@ def mixed(lm: dflash.LM, *, seed: int = 0, longest: int = 384) -> Iterator[list[
         lambda: f"{one(about)}\n\n{one(prose)}",
     ]
     while True:
-        prompt: Any
-        if lm.template is not None and chance.random() < 0.5:
-            prompt = [{"role": "user", "content": chats[int(chance.choice(3, p=(0.7, 0.2, 0.1)))]()}]
+        if own is None or chance.random() < 0.5:
+            ids = lm.encode(_beginning(one(code if chance.random() < 0.6 else prose), chance.uniform(0.1, 0.9)))
+        elif chance.random() < 2 / 3:
+            ids = next(own)
         else:
-            prompt = _beginning(one(code if chance.random() < 0.6 else prose), chance.uniform(0.1, 0.9))
-        ids = lm.encode(prompt)
-        if 2 <= len(ids) <= longest:
+            ids = lm.encode([{"role": "user", "content": chats[int(chance.choice(3, p=(0.7, 0.2, 0.1)))]()}])
+        if 2 <= len(ids) <= longest and tuple(ids) not in measured:
             yield ids
+
+
+def _own_requests(lm: dflash.LM, chance: np.random.Generator, at_once: int) -> Iterator[list[int]]:
+    """Yield chats whose request the model wrote, without end; a third offers tools, and half may think before the answer."""
+    offered = [case.options["tools"] for case in dflash.load_prompts("agent")]
+    asked = [dflash.load_prompts(name) for name in SETS]
+    measured = {case.prompt[0]["content"] for cases in asked for case in cases if not isinstance(case.prompt, str)}
+    while True:
+        kinds = [offered[int(chance.integers(len(offered)))] if chance.random() < 1 / 3 else None for _ in range(at_once)]
+        headers = [_header(lm, tools) for tools in kinds]
+        seeds = chance.integers(1 << 31, size=at_once).tolist()
+        for tools, header, text in zip(
+            kinds, headers, continued(lm, headers, 48, seeds=seeds, temperature=1.0), strict=True
+        ):
+            request = lm.tokenizer.decode(text.tokens[len(header) :], skip_special=True).strip()
+            if request and request not in measured:
+                messages = [{"role": "user", "content": request}]
+                yield lm.encode(messages, tools=tools, enable_thinking=bool(chance.random() < 0.5))
+
+
+def _header(lm: dflash.LM, tools: Sequence[Any] | None) -> list[int]:
+    """Return a prompt up to the place where the user's request begins."""
+    mark = "REQUEST"
+    whole = lm.tokenizer.decode(lm.encode([{"role": "user", "content": mark}], tools=tools))
+    return lm.encode(whole[: whole.rindex(mark)])
 
 
 def _list(text: str) -> list[str]:

@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dflash
+from dflash.decode.sampling.params import Sampling
+from dflash.generation.completion import Completion
+from dflash.generation.stream import finish_all
 from dflash.model.batch import Span
 
 STARTS = (
@@ -70,27 +73,43 @@ def write_texts(
     lm: dflash.LM, starts: Sequence[str] = STARTS, *, copies: int = 4, max_tokens: int = 96, seed: int = 0
 ) -> list[Written]:
     """Return texts that a model continues, `copies` for each start, with other seeds."""
-    texts = []
+    prompts, texts = [lm.encode(start) for start in starts], []
     for copy in range(copies):
-        settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.8, "top_p": 0.95, "seed": seed + copy}
-        texts += _continued(lm, [lm.encode(start) for start in starts], settings)
+        texts += continued(lm, prompts, max_tokens, seeds=[seed + copy] * len(starts), temperature=0.8, top_p=0.95)
     return texts
 
 
 def write_until(
-    lm: dflash.LM, prompts: Iterator[list[int]], done: Callable[[int], bool], *, at_once: int, max_tokens: int = 256
+    lm: dflash.LM,
+    prompts: Iterator[list[int]],
+    done: Callable[[int], bool],
+    *,
+    at_once: int,
+    max_tokens: int = 256,
+    seed: int = 0,
 ) -> list[Written]:
-    """Return texts that a model writes in rounds of `at_once` prompts, until ``done(number of texts)``."""
-    texts: list[Written] = []
-    while not done(len(texts)):
-        turn = len(texts) // at_once
-        settings = {"max_tokens": max_tokens, "temperature": TEMPERATURES[turn % len(TEMPERATURES)], "seed": turn}
-        texts += _continued(lm, [next(prompts) for _ in range(at_once)], settings)
-    return texts
+    """Return texts that a model writes in rounds of `at_once` prompts, until ``done(number of texts)``; no text twice."""
+    texts: dict[tuple[int, ...], Written] = {}
+    n, turn = 0, 0
+    while not done(n):
+        seeds = range(seed + n, seed + n + at_once)
+        some = [next(prompts) for _ in seeds]
+        temperature = TEMPERATURES[turn % len(TEMPERATURES)]
+        for text in continued(lm, some, max_tokens, seeds=seeds, temperature=temperature):
+            texts.setdefault(tuple(text.tokens), text)
+        n, turn = n + at_once, turn + 1
+    return list(texts.values())
 
 
-def _continued(lm: dflash.LM, prompts: list[list[int]], settings: dict[str, Any]) -> list[Written]:
-    done = lm.generate(prompts, recover=(), **settings)
+def continued(
+    lm: dflash.LM, prompts: Sequence[list[int]], max_tokens: int, *, seeds: Sequence[int], **sampling: Any
+) -> list[Written]:
+    """Return the continuations of prompts up to an end token; each prompt has its own seed, so that equal ones differ."""
+    given = [
+        Completion(lm.tokenizer, ids, sampling=Sampling(seed=seed, **sampling), max_tokens=max_tokens)
+        for ids, seed in zip(prompts, seeds, strict=True)
+    ]
+    done = finish_all(lm._engine_thread, given)  # `lm.generate` has one seed for all prompts
     return [Written(ids + one.tokens, len(ids)) for ids, one in zip(prompts, done, strict=True)]
 
 
@@ -142,7 +161,8 @@ def _read(model: Any, texts: Sequence[Written], layers: tuple[int, ...]) -> list
             parts.append([_host(array) for array in (*(out.captured[layer] for layer in layers), out.hidden)])
     *captured, hidden = (np.concatenate(array) for array in zip(*parts, strict=True))
     ends = np.cumsum([len(text.tokens) for text in texts])
-    features, arrays = np.split(np.stack(captured, 1)[: ends[-1]], ends[:-1]), np.split(hidden[: ends[-1]], ends[:-1])
+    stacked = np.stack(captured, 1) if captured else np.empty((len(hidden), 0, hidden.shape[1]), np.float16)
+    features, arrays = np.split(stacked[: ends[-1]], ends[:-1]), np.split(hidden[: ends[-1]], ends[:-1])
     return [
         Text(np.asarray(text.tokens, np.int32), *own, text.prompt)
         for text, *own in zip(texts, features, arrays, strict=True)

@@ -30,6 +30,8 @@ class Run:
         Most steps, those before the checkpoint included.
     seconds : float
         Most seconds, in the same way; the learning rate falls by the limit that is nearer.
+    until : float
+        Value of `time.perf_counter` at which a part of a training ends; the next start continues.
     file : path, optional
         Name of the log (``.csv``) and of the checkpoint (``.pt``) without its end; neither is written if None.
     study : callable, optional
@@ -38,6 +40,7 @@ class Run:
 
     steps: int = 1 << 40
     seconds: float = math.inf
+    until: float = math.inf
     file: Path | None = None
     study: Callable[[int], None] | None = None
     study_every: int = 0
@@ -66,7 +69,7 @@ class Run:
         step, before = self._restored(net, optimizer)
         losses: list[Tensor] = []
         begin, saved = time.perf_counter() - before, time.perf_counter()
-        while step < self.steps and (seconds := time.perf_counter() - begin) < self.seconds:
+        while step < self.steps and (now := time.perf_counter()) < self.until and (seconds := now - begin) < self.seconds:
             share = max(step / self.steps, seconds / self.seconds)
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, share / WARM_UP + 0.01) * 0.5 * (1 + math.cos(math.pi * share))
@@ -115,3 +118,5 @@ class Run:
             if new:
                 writer.writerow(("step", "seconds", "rate", "loss", "held_out_tokens_per_step"))
             writer.writerow([f"{value:.6g}" for value in values])
+        step, seconds, _, loss, good = values
+        print(f"{self.file.name}: step {step}, {seconds:.0f} s, loss {loss:.3f}, held out {good:.2f}", flush=True)

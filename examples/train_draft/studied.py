@@ -41,6 +41,7 @@ def studied(
         measures = found.records[0]["measures"]
         values = [measures["acceptance_length"], *measures["interval"]]
         rates = " ".join(f"{rate:.3f}" for rate in measures["acceptance_by_position"])
+        print(f"{file.name}: step {step}, {values[0]:.2f} tokens a step on {', '.join(SETS)}", flush=True)
         _add(file.with_name(f"{file.name}-study.csv"), [str(step), *(f"{value:.4f}" for value in values), rates])
 
     return study

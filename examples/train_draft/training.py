@@ -21,7 +21,9 @@ from .recording import Text
 from .run import Run
 
 DECAY = 3.0
-"""Draft positions over which the weight of the loss falls by e: a row counts only if all rows before it were accepted."""
+"""Draft positions of a head over which the weight of the loss falls by e: a row counts only if all before it were accepted.
+
+For a block it is half the block, since one pass makes all rows."""
 
 PASSES = 3
 """Draft tokens that the head is trained to make one after the other."""
@@ -31,6 +33,9 @@ AT_ONCE, ANCHORS = {"cpu": 4, "cuda": 64}, {"cpu": 8, "cuda": 32}
 
 ROWS = {"cpu": 512, "cuda": 16_384}
 """Most rows of a step whose distributions are compared; a random part of the rows if there are more."""
+
+NEAR_LENGTH = 16
+"""Batches whose texts are sorted by length before they are divided, so that few rows are padding."""
 
 HELD_OUT = 32
 """Every n-th text is held out from training."""
@@ -80,8 +85,13 @@ class Teacher:
         mine = every[every % HELD_OUT == HELD_OUT - 1] if held_out else every[every % HELD_OUT != HELD_OUT - 1]
         while len(mine):
             order = mine if held_out else self._chance.permutation(mine)
-            for start in range(0, len(order) - len(order) % self._at_once or 1, self._at_once):
-                yield self._batch(torch.from_numpy(order[start : start + self._at_once]))
+            sorted_together = self._at_once * (1 if held_out else NEAR_LENGTH)
+            for start in range(0, len(order), sorted_together):
+                near = order[start : start + sorted_together]
+                near = near[self._lengths[near].numpy().argsort(kind="stable")]
+                starts = range(0, len(near) - len(near) % self._at_once or 1, self._at_once)
+                for first in starts if held_out else self._chance.permutation(starts):
+                    yield self._batch(torch.from_numpy(near[first : first + self._at_once]))
 
     def _batch(self, some: Tensor) -> Batch:
         lengths = self._lengths[some]
@@ -128,7 +138,7 @@ def train_draft(net: BlockDraftNet, teacher: Teacher, **limits: Any) -> list[flo
         block = teacher.embedding[net.config.mask].expand(*anchors.shape, net.config.block, -1).clone()
         block[:, :, 0] = teacher.embedding[tokens.gather(1, anchors)]
         before = anchors[..., None] + row - 1  # row i predicts position anchor + i, as the model does at the one before
-        weights = torch.exp((1 - row) / DECAY) * (before < lengths[:, None, None] - 1)
+        weights = torch.exp((1 - row) * 2 / net.config.block) * (before < lengths[:, None, None] - 1)
         index = before.clamp(max=hidden.shape[1] - 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1])
         return net(features, anchors, block)[:, :, 1:], hidden.gather(1, index).view(*before.shape, -1), weights
 
@@ -168,12 +178,17 @@ def train_mtp(net: MtpNet | EagleNet, teacher: Teacher, **limits: Any) -> list[f
 
 
 def _train(net: nn.Module, teacher: Teacher, rows: Callable[[Batch], Rows], run: Run) -> list[float]:
-    tried = next(teacher.batches(held_out=True), None)
+    tried, kind = next(teacher.batches(held_out=True), None), teacher.device.type
+
+    def drafted(batch: Batch) -> Rows:
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):  # the draft; not its loss
+            return rows(batch)
+
     return run.train(
         net,
         teacher.batches(),
-        lambda *batch: teacher.loss(*rows(batch)),
-        lambda: math.nan if tried is None else teacher.tokens_per_step(*rows(tried)),
+        lambda *batch: teacher.loss(*drafted(batch)),
+        lambda: math.nan if tried is None else teacher.tokens_per_step(*drafted(tried)),
     )
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
-from train_draft import gguf_files, measure, recording
+from train_draft import gguf_files, measure, prompts, recording
 from train_draft.prompts import mixed
 
 import dflash
@@ -60,19 +60,41 @@ def test_texts_read_together_are_as_read_alone(lm, texts, text, monkeypatch):
             assert_same_bits(name, getattr(got, name), getattr(want, name))
 
 
+def test_equal_prompts_get_different_texts_and_no_text_comes_twice(lm, pools):
+    """Seeds belong to the text, not to the round; a greedy round has one text for equal prompts."""
+    prompts = iter([lm.encode("import")] * 12)
+    found = recording.write_until(lm, prompts, lambda n: n >= 12, at_once=4, max_tokens=10)
+    assert len({tuple(text.tokens) for text in found}) == len(found) > 5
+    again = recording.continued(lm, [lm.encode("import")], 10, seeds=[5], temperature=0.7)
+    assert again[0] in found
+
+
+def test_requests_that_a_model_writes_are_none_that_measure_a_draft(lm, pools, monkeypatch):
+    """The first one is known here as one that measures; the others are chats that end where the answer begins."""
+    rng = [np.random.default_rng(3) for _ in range(2)]
+    found = list(islice(prompts._own_requests(lm, rng[0], 4), 4))
+    shown = [lm.tokenizer.decode(ids) for ids in found]
+    assert all(text.count("<|im_start|>user") == 1 and text.rstrip().endswith(("<think>", "</think>")) for text in shown)
+    asked = shown[0].split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+    case = dflash.load_prompts("agent")[0]._replace(prompt=[{"role": "user", "content": asked}])
+    monkeypatch.setattr(prompts.dflash, "load_prompts", lambda name: [case])
+    others = [lm.tokenizer.decode(ids) for ids in islice(prompts._own_requests(lm, rng[1], 4), 3)]
+    assert not any(f"\n{asked}<|im_end|>" in text for text in others)
+
+
 def test_saved_texts_are_read_back(texts, tmp_path):
     recording.save_texts(tmp_path / "texts.npz", texts)
     assert recording.load_texts(tmp_path / "texts.npz") == texts
 
 
-def test_prompts_of_a_training(lm):
-    """Chats and other texts, none too long, and none that measures the draft afterwards."""
-    some = list(islice(mixed(lm, longest=80), 40))
+def test_prompts_of_a_training(lm, pools):
+    """Chats, whose requests the model wrote, and other texts; none too long, and none that measures the draft afterwards."""
+    some = list(islice(mixed(lm, longest=80, at_once=8), 40))
     shown = [lm.tokenizer.decode(ids) for ids in some]
     assert 5 < sum("Explain" in text or "Write" in text or "<|im_start|>" in text for text in shown) < 35
     assert max(map(len, some)) <= 80
-    assert some[:4] == list(islice(mixed(lm, longest=80), 4))
-    assert some[:4] != list(islice(mixed(lm, longest=80, seed=1), 4))
+    assert some[:4] == list(islice(mixed(lm, longest=80, at_once=8), 4))
+    assert some[:4] != list(islice(mixed(lm, longest=80, at_once=8, seed=1), 4))
     measured = [lm.encode(case.prompt) for name in ("code", "prose", "copy", "agent") for case in dflash.load_prompts(name)]
     assert not any(ids in measured for ids in some)
 

@@ -164,6 +164,7 @@ def test_training_continues_from_its_checkpoint(lm, teacher, tmp_path):
         assert torch.equal(one, other)
     assert len(training.train_draft(nets[1], teacher, steps=6, file=tmp_path / "draft")) == 2
     assert training.train_draft(nets[1], teacher, seconds=1e-9) == []
+    assert training.train_draft(nets[1], teacher, until=0.0) == [], "a part that is over"
 
 
 def test_the_log_estimates_tokens_per_step(lm, texts, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from dflash.model.eagle.load import load_eagle
 from dflash.model.recurrent_head import HeadRequest
 
 torch = pytest.importorskip("torch")
-training, eagle = (pytest.importorskip(f"train_draft.{name}") for name in ("training", "eagle"))
+training, eagle, written = (pytest.importorskip(f"train_draft.{name}") for name in ("training", "eagle", "written"))
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def lm():
 
 @pytest.fixture(scope="module")
 def texts(lm):
-    layers = eagle.eagle_config(lm).target_layer_ids
+    layers = written.eagle_config(lm).target_layer_ids
     return recording.record(lm, recording.write_texts(lm, recording.STARTS[:4], copies=1, max_tokens=32), layers)
 
 
@@ -36,7 +36,7 @@ def teacher(lm, texts):
 
 def test_a_head_drafts_as_in_training(lm, texts, teacher, tmp_path):
     """Three draft tokens, of which the later ones are made from the head's own hidden states and keys."""
-    net, text, n = training.untrained_eagle(eagle.eagle_config(lm)), texts[0], 12
+    net, text, n = training.untrained_eagle(written.eagle_config(lm)), texts[0], 12
     features = text.features[:n].astype(np.float32).reshape(n, -1)
     with (
         closing(load_eagle(lm.model, eagle.write_eagle(net, tmp_path / "head", 512))) as head,
@@ -55,7 +55,7 @@ def test_a_head_drafts_as_in_training(lm, texts, teacher, tmp_path):
 
 
 def test_training_lowers_the_loss_and_changes_no_text(lm, texts, teacher, tmp_path):
-    net = training.untrained_eagle(eagle.eagle_config(lm))
+    net = training.untrained_eagle(written.eagle_config(lm))
     losses = training.train_mtp(net, teacher, steps=12)
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
     strategy = dflash.Strategy(dflash.Eagle3(str(eagle.write_eagle(net, tmp_path / "head", 512))), dflash.Chain(2))
