@@ -89,8 +89,9 @@ class Engine:
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
-        self.prompt_share = None if max_step is None else PromptShare(max_step, model.chunk_alignment)
-        self.draft_budget = DraftBudget(on_gpu=model.device != "cpu") if draft_budget else None
+        on_gpu, alignment = model.device != "cpu", model.chunk_alignment
+        self.prompt_share = None if max_step is None else PromptShare(max_step, alignment, on_gpu=on_gpu)
+        self.draft_budget = DraftBudget(on_gpu=on_gpu) if draft_budget else None
         self._limits = None if self.draft_budget is None else self.draft_budget.limits
         self._added: deque[Session] = deque()
         self._waiting = WaitingQueue()

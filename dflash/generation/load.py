@@ -22,7 +22,7 @@ from dflash.model.loading.target import Loaded, load_model
 from dflash.model.model import Model
 from dflash.model.text.tokenizer import Tokenizer
 
-MAX_STEP_MS = {"cuda": 280.0, "cpu": 400.0}
+MAX_STEP_MS = {"cuda": 275.0, "cpu": 400.0}
 """Default limit of a step in milliseconds, by device. Readers hardly notice such a gap between two tokens."""
 
 

@@ -39,9 +39,6 @@ _TRIAL_STEPS = 16
 _HOPE = 1.05
 """Least speed-up with full acceptance that is worth a trial: steps of 64 sessions gain that much by no number of drafts."""
 
-_OLD = 4096
-"""Steps after which drafts are tried even if no acceptance would make them pay: 80 s of a 27B with 64 sessions."""
-
 _TRIAL_WEIGHT = 5.0
 """Most drafts that earlier ones count as in a trial: after a change, ten trials of one session tell it."""
 
@@ -73,10 +70,11 @@ class DraftBudget:
     The tokens never change, but how many come in a step depends on measured times.
 
     on_gpu: draft depths are rounded up to few sizes, since each is captured.
+    costs: seconds of steps; a GPU's start measures forwards for them.
     """
 
     def __init__(self, *, on_gpu: bool) -> None:
-        self._on_gpu, self._costs = on_gpu, StepCosts(on_gpu=on_gpu)
+        self._on_gpu, self.costs = on_gpu, StepCosts(on_gpu=on_gpu)
         self._drafters = Recent[Drafter, _DrafterRecord](_MOST_DRAFTERS)
         self._records = WeakKeyDictionary[Session, _SessionRecord]()
         self._limits = WeakKeyDictionary[Session, int]()
@@ -100,7 +98,7 @@ class DraftBudget:
         self._is_planned = True
         self._age, self._since_trial, refs = self._age + 1, self._since_trial + 1, list(map(ref, sessions))
         period = _TRIAL_LENGTH if self._is_trial else self._period
-        if self._costs.is_unsure and not (self._is_trial and not self._each):
+        if self.costs.is_unsure and not (self._is_trial and not self._each):
             period = _PERIOD
         stays = self._age < period
         if stays and self._sessions == refs:
@@ -148,12 +146,7 @@ class DraftBudget:
                 (drafter, len(group), self._made(drafter, max(step.drafted for _, step in group)))
                 for drafter, group in groups.items()
             ]
-            self._costs.observe(parts[-1].stop, drafted, seconds, single=not drafted)
-
-    def learn_forward(self, rows: int, seconds: Sequence[float]) -> None:
-        """Learn from the times of forwards of `rows` rows, before the first step."""
-        for each in seconds:
-            self._costs.observe(rows, (), each)
+            self.costs.observe(parts[-1].stop, drafted, seconds, single=not drafted)
 
     def _made(self, drafter: _DrafterRecord, depth: int) -> int:
         """Return the depth that a drafter drafts if `depth` is used."""
@@ -194,22 +187,22 @@ class DraftBudget:
 
     def _choose(self, records: Sequence[_SessionRecord], most: Ints, n: int) -> Ints:
         """Return the draft tokens of each session that drafts, in a step of `n` sessions."""
-        if not self._costs.is_known:
+        if not self.costs.is_known:
             return np.zeros(len(records), np.int64)
         survival = _survival(records, most)
         order = np.argsort(-survival, axis=None, kind="stable")[: np.count_nonzero(survival)]
-        order = order[: max(_GROWTH * self._costs.most_rows - n, 0)]
+        order = order[: max(_GROWTH * self.costs.most_rows - n, 0)]
         owner, depth = order // survival.shape[1], order % survival.shape[1] + 1
         tokens = n + np.append(0.0, np.cumsum(survival.ravel()[order]))
-        seconds = self._costs.forwards(n + np.arange(len(order) + 1))
-        seconds[0] = self._costs.plain(n)
+        seconds = self.costs.forwards(n + np.arange(len(order) + 1))
+        seconds[0] = self.costs.plain(n)
         seconds = forwards = np.maximum(seconds, 1e-9)
         for drafter in dict.fromkeys(record.drafter for record in records):
             own = np.array([record.drafter is drafter for record in records])
             deepest = np.append(0, np.maximum.accumulate(np.where(own[owner], depth, 0)))
             if self._on_gpu:
                 deepest = drafter.rounded(deepest)
-            seconds = seconds + self._costs.drafting(drafter, int(own.sum()), deepest)
+            seconds = seconds + self.costs.drafting(drafter, int(own.sum()), deepest)
         seconds = np.maximum(seconds, 0.5 * forwards)
         rates = tokens / seconds
         size, before = int(rates.argmax()), min(round(self._each * len(records)), len(order))
@@ -231,7 +224,8 @@ class DraftBudget:
         if not size:
             whole = np.arange(n, len(tokens), n)
             other = int(whole[(tokens[whole] / seconds[whole]).argmax()]) if len(whole) else 0
-        if not 0 <= other < len(tokens) or other == size or self._never_pays(other, tokens, seconds):
+        never_pays = 0 < other < len(tokens) and (tokens[0] + other) * self._pace < _HOPE * seconds[other]
+        if not 0 <= other < len(tokens) or other == size or never_pays:
             self._n_trials += 1
             return None
         loss = _TRIAL_LENGTH * max(seconds[other] - tokens[other] * self._pace, 0.0)
@@ -241,10 +235,6 @@ class DraftBudget:
         self._credit -= loss if size else 0.0  # that of a first draft is measured
         self._since_trial, self._is_trial, self._n_trials = 0, True, self._n_trials + 1
         return other
-
-    def _never_pays(self, other: int, tokens: Floats, seconds: Floats) -> bool:
-        """Return True if as many draft tokens would gain little if all were accepted; after long, costs may be others."""
-        return other > 0 and (tokens[0] + other) * self._pace < _HOPE * seconds[other] and self._since_trial < _OLD
 
     def _set_depths(self, drafting: Mapping[Session, _SessionRecord], counts: Ints) -> None:
         """Let draft models on a GPU make no more positions than the step uses, the same number for all of a drafter."""

@@ -15,6 +15,7 @@ from dflash.kernels import sample
 from dflash.kernels.cpu import warm_marker
 from dflash.kernels.cpu.dry_run import Job, parts_of
 from dflash.kernels.lookup import Index
+from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample import cpu as sampling
 from dflash.kernels.sample.top_k import top_k
 from dflash.kernels.sample.top_p import nucleus
@@ -37,6 +38,13 @@ _WAYS = (
 )
 
 
+_DRAFT_ROWS = 1, 8, 16, 24, 32, 48, 64
+"""Rows of forwards with drafts that are measured on a GPU at the start; more of them take several passes."""
+
+_SINGLE_ROWS = 96, 128
+"""Sequences of one row each that are measured there: such a pass may cost less than two."""
+
+
 def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     """Decode a few tokens; at the first start of a kind of model on a machine, with each sampling that has own kernels.
 
@@ -56,8 +64,8 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     if engine.model.device == "cuda":
         tell("graphs")
         engine.model.warm()
-        _learn_costs(engine)
         _learn_forwards(engine)
+        _learn_prompts(engine)
         return
     if warm_marker.is_known(kind):
         return
@@ -105,7 +113,7 @@ def _compile_drafts() -> None:
         Tree(3).draft(found, 3)
 
 
-def _learn_costs(engine: Engine) -> None:
+def _learn_prompts(engine: Engine) -> None:
     """Read a prompt beside a text that is written: else the first prompts beside others would be read in small pieces."""
     most = engine.model.config.context - 2
     if engine.prompt_share is None or engine.max_active < 2:
@@ -117,22 +125,27 @@ def _learn_costs(engine: Engine) -> None:
 
 
 def _learn_forwards(engine: Engine) -> None:
-    """Measure forwards of few and of many rows: else drafts would be tried at each load to find what their rows cost."""
-    model, most = engine.model, engine.model.config.pending
-    if engine.draft_budget is None:
-        return
+    """Measure forwards of all sizes: else the first steps of each load would be chosen without knowing what rows cost."""
+    model, pools = engine.model, engine.model.pools
+    n_states = min(_SINGLE_ROWS[-1], engine.max_active, pools.free_pages, pools.free_slots)
+    n_drafting = min(-(-PENDING // model.config.pending), n_states)
     with ExitStack() as stack:
-        states = [stack.enter_context(closing(model.state())) for _ in range(min(2, engine.max_active))]
-        for sizes in ([1], [min(8, most)], [most], [most] * len(states)):
-            seconds = []
-            for _ in range(4):
+        states = [stack.enter_context(closing(model.state())) for _ in range(n_states)]
+        for state in states:
+            state.reserve(model.config.pending)
+        sizes = [(rows, min(rows, n_drafting)) for rows in _DRAFT_ROWS if rows <= n_drafting * model.config.pending]
+        for rows, n in (*sizes, *((rows, rows) for rows in _SINGLE_ROWS if rows <= n_states)):
+            for turn in range(4):
                 began = perf_counter()
-                model.forward([Span.chain(state, [0] * n) for state, n in zip(states, sizes, strict=False)])
+                model.forward([Span.chain(state, [0] * (rows // n + (i < rows % n))) for i, state in enumerate(states[:n])])
                 model.finish()
-                seconds.append(perf_counter() - began)
-                for state in states:
+                seconds = perf_counter() - began
+                for state in states[:n]:
                     state.commit([])
-            engine.draft_budget.learn_forward(sum(sizes), seconds[1:])
+                if turn and engine.draft_budget is not None:
+                    engine.draft_budget.costs.observe(rows, (), seconds, single=n == rows)
+                if turn and engine.prompt_share is not None:
+                    engine.prompt_share.learn_decode(rows, seconds)
 
 
 def _write(engine: Engine, n_prompt: int, sampling: Sampling) -> None:
