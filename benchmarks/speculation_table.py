@@ -56,7 +56,7 @@ HEADS = {"27b": GOLDEN, "small": ASSUMED_MTP, "tiny": ASSUMED_MTP[:1]}
 
 
 _RATES = ("length", "ms a step", "tok/s of one", "of all", "×")
-_HEAD = ("file", "context", "sequences", "strategy", *_RATES, "Omega", "draft", "rows", "host", "source")
+_HEAD = ("context", "sequences", "strategy", *_RATES, "Omega", "draft", "rows", "host", "source")
 
 
 def strategies(preset, draft):
@@ -221,11 +221,14 @@ def _lines(path):
 
 
 def table(lines):
-    """Return a Markdown table. Omega and its parts are in plain steps of the same cell: drafting, wider forward, host."""
-    plain = {(line["file"], line["context"], line["sequences"]): line for line in lines if line["strategy"] == "plain"}
+    """Return a Markdown table of one file's cells, in the order of the grid.
+
+    Omega and its parts are in plain steps of the same cell: drafting, wider forward, host.
+    """
+    plain = {(line["context"], line["sequences"]): line for line in lines if line["strategy"] == "plain"}
     rows = [_HEAD]
-    for line in lines:
-        base = plain.get((line["file"], line["context"], line["sequences"]))
+    for line in sorted(lines, key=lambda line: (line["context"], line["sequences"])):
+        base = plain.get((line["context"], line["sequences"]))
         if base is None:
             continue
         one, step = base["step_seconds"], line["step_seconds"]
@@ -237,7 +240,7 @@ def table(lines):
         )
         numbers = (f"{1e3 * step:.2f}", f"{rate:,.1f}", f"{line['sequences'] * rate:,.0f}", f"{rate * one:.2f}")
         omegas = (f"{step / one - 1:.2f}", *(f"{part / one:.2f}" for part in parts))
-        place = line["file"], f"{line['context']:,}", str(line["sequences"]), line["strategy"]
+        place = f"{line['context']:,}", str(line["sequences"]), line["strategy"]
         rows.append((*place, f"{line['tokens_a_step']:.2f}", *numbers, *omegas, line["source"].split(",")[0]))
     body = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([body[0], "|" + " --- |" * len(rows[0]), *body[1:]])
@@ -258,7 +261,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=float("inf"))
     given = parser.parse_args()
     if given.table:
-        print(table([line for path in given.table for line in _lines(path)]))
+        print("\n\n".join(f"{path.stem}\n\n{table(_lines(path))}" for path in given.table))
     else:
         run(given)
 

@@ -83,7 +83,9 @@ def test_contexts_are_read_by_no_forward():
 
 def test_the_parts_of_omega_add_up(measured, monkeypatch, capsys):
     run(monkeypatch, "--table", str(measured[0]))
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
+    name, _, *lines = capsys.readouterr().out.splitlines()
+    assert name == "cells"
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len(rows) == N_CELLS
     for row in rows:
         values = dict(zip(head, row, strict=True))

@@ -41,10 +41,10 @@ NAMED = {
     "lookup:4": Strategy(PromptLookup(n_draft=4)),
     "adaptive": Strategy(Adaptive()),
     "adaptive(dflash:6, ddtree:32, mtp)": Strategy(Adaptive(Strategy(DFlash(), Chain(6)), DDTree(budget=32), MTP())),
-    "first(lookup, dflash:8)": Strategy(FirstOf(PromptLookup(), DFlash()), Chain(8)),
-    "adaptive(first(lookup, mtp:2), dflash)": Strategy(
-        Adaptive(Strategy(FirstOf(PromptLookup(), MTP()), Chain(2)), DFlash())
-    ),
+    "first(lookup, dflash:8)": Strategy(FirstOf(PromptLookup(), Strategy(DFlash(), Chain(8)))),
+    "first(lookup:16, dflash:8, mtp:3)": Strategy(FirstOf(PromptLookup(n_draft=16), "dflash:8", "mtp:3")),
+    "first(lookup, ddtree:22)": Strategy(FirstOf(PromptLookup(), DFlash()), Tree(22)),
+    "adaptive(first(lookup, mtp:2), dflash)": Strategy(Adaptive(FirstOf(PromptLookup(), "mtp:2"), DFlash())),
 }
 
 
@@ -67,7 +67,7 @@ def test_a_name_stands_wherever_a_strategy_does():
             put("fast")
     with pytest.raises(RequestError, match="'mtp:3': has a shape of its own, Chain"):
         Strategy("mtp:3", Tree(8))
-    for more in ("mtp:3", DDTree(), MTP() | LoopGuard()):
+    for more in ("mtp-tree:3", DDTree(), MTP() | LoopGuard()):
         with pytest.raises(RequestError, match=r"FirstOf: .* is more than a drafter"):
             FirstOf("lookup", more)
 
@@ -157,8 +157,11 @@ def test_how_what_was_meant_is_written(text, part, meant):
 def test_what_does_not_go_together():
     with pytest.raises(RequestError, match="draft-model needs a draft"):
         strategy("draft-model")
-    with pytest.raises(RequestError, match="drafts in one shape"):
-        strategy("first(dflash:3, mtp:4)")
+    with pytest.raises(RequestError, match="drafts in chains or in one shape"):
+        strategy("first(dflash:3, mtp-tree:4)")
+    for shape in (Chain(3), Tree(9)):
+        both = Strategy(FirstOf(PromptLookup(), "mtp:3"), shape)
+        assert name(both) == repr(both), "no name has a shape around parts with their own"
 
 
 @pytest.mark.parametrize(

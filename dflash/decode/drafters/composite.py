@@ -18,6 +18,7 @@ from dflash.decode.drafting.drafter import (
     reserve_draft,
     snapshot_draft,
 )
+from dflash.decode.drafting.shapes import Chain
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
@@ -35,26 +36,29 @@ class CompositeState:
     """States of several drafters. All observe; the first that has a draft provides it.
 
     by: class name of the drafter of the last draft; empty if there was none.
+    limits: most draft tokens of each drafter; None is that of the shape.
     """
 
     by, source = "", 0
 
-    def __init__(self, parts: list[DrafterState]) -> None:
-        self.parts = parts
+    def __init__(self, parts: list[DrafterState], limits: Sequence[int | None] = ()) -> None:
+        self.parts, self.limits = parts, limits or (None,) * len(parts)
 
     @property
     def capture(self) -> tuple[int, ...]:
         """Target layers that any of the drafters needs."""
         return tuple(sorted({layer for part in self.parts for layer in part.capture}))
 
-    def set_shape(self, shape: Shape) -> None:
-        """Set the shape of the next drafts of all drafters."""
-        for part in self.parts:
-            set_shape(part, shape)
+    def set_shape(self, shape: Shape | None) -> None:
+        """Set the shape of the next drafts: chains for drafters with a limit; None leaves that of the others."""
+        for part, limit in zip(self.parts, self.limits, strict=True):
+            if own := Chain((shape or Chain()).wants(limit, limit)[0]) if limit else shape:
+                set_shape(part, own)
 
     def propose(self, max_draft: int) -> Draft:
         """Return the first draft that is not empty."""
-        return next((draft for part in self.parts if len(draft := part.propose(max_draft))), EMPTY)
+        found = (part.propose(min(max_draft, n or max_draft)) for part, n in zip(self.parts, self.limits, strict=True))
+        return next((draft for draft in found if len(draft)), EMPTY)
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Pass the rows to each drafter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafters.composite import (
     CompositeSnapshot,
@@ -16,6 +16,7 @@ from dflash.decode.drafters.composite import (
 )
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DraftPlan, Strategy, is_prepared, planned_next
+from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import RequestError
 
@@ -27,18 +28,20 @@ if TYPE_CHECKING:
 
 def _from_name(call: NameCall) -> Named:
     inner = call.inner or ()
-    shapes = [part.shape for part in inner if part.shape is not None]
-    if len(set(shapes)) > 1:
-        raise RequestError(f"strategy {call.text!r:.80}: first(...) drafts in one shape, got {shapes}")
-    drafters = dict.fromkeys(part.drafter for part in inner)
-    return Named(FirstOf(*drafters), shapes[0] if shapes else None)
+    shapes = {part.shape for part in inner} - {None}
+    if all(isinstance(shape, Chain) for shape in shapes):
+        return Named(FirstOf(*(Strategy(*part) for part in inner)))
+    if len(shapes) > 1:
+        raise RequestError(f"strategy {call.text!r:.80}: first(...) drafts in chains or in one shape, got {shapes}")
+    return Named(FirstOf(*dict.fromkeys(part.drafter for part in inner)), shapes.pop())
 
 
-def _to_name(strategy: Strategy) -> str:
-    assert isinstance(strategy.drafter, FirstOf)
-    parts = [Strategy(part) for part in strategy.drafter.drafters]
-    if strategy.shape is not None:
-        parts[-1] = Strategy(parts[-1].drafter, strategy.shape)
+def _to_name(strategy: Any) -> str | None:
+    parts, shape = list(strategy.drafter.strategies), strategy.shape
+    if shape is not None:
+        if isinstance(shape, Chain) or any(part.shape for part in parts):
+            return None
+        parts[-1] = Strategy(parts[-1].drafter, shape)
     return f"first({', '.join(map(name, parts))})"
 
 
@@ -48,19 +51,22 @@ class FirstOf(Drafter[CompositeState]):
 
     Parameters
     ----------
-    *drafters : Drafter or str
-        Drafters, the most reliable one first, such as ``FirstOf(PromptLookup(max_ngram=16, min_ngram=8), "mtp")``.
+    *drafters : Drafter, str or Strategy
+        Drafters, the most reliable one first, such as ``FirstOf(PromptLookup(max_ngram=16, min_ngram=8), "mtp:3")``. One
+        with a `Chain` drafts at most as many tokens, whatever the shape of the strategy around.
 
     Raises
     ------
     RequestError
-        If there are none, or one is a strategy with a shape or recoveries.
+        If there are none, or one is a strategy with a tree or recoveries.
     """
 
-    def __init__(self, *drafters: Drafter | str) -> None:
+    def __init__(self, *drafters: Drafter | str | Strategy) -> None:
         if not drafters:
             raise RequestError("FirstOf: needs at least one drafter")
-        self.drafters = self.parts = tuple(map(_alone, drafters))
+        self.strategies = tuple(map(_checked, drafters))
+        self.drafters = self.parts = tuple(strategy.drafter for strategy in self.strategies)
+        self.limits = tuple(getattr(strategy.shape, "depth", None) for strategy in self.strategies)
         self.instant = all(drafter.instant for drafter in self.drafters)
         self.chooses_size = any(drafter.chooses_size for drafter in self.drafters)
 
@@ -88,7 +94,9 @@ class FirstOf(Drafter[CompositeState]):
 
     def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> CompositeState:
         """Start all drafters."""
-        return CompositeState(start_all(self.drafters, session, model, snapshot))
+        found = CompositeState(start_all(self.drafters, session, model, snapshot), self.limits)
+        found.set_shape(session.strategy.shape)
+        return found
 
     def propose(self, drafter_states: Sequence[CompositeState], max_drafts: Sequence[int]) -> list[Draft]:
         """Ask each drafter once for all sessions that have no draft yet."""
@@ -97,7 +105,8 @@ class FirstOf(Drafter[CompositeState]):
             open_ = [j for j, draft in enumerate(drafts) if not len(draft)]
             if not open_:
                 break
-            found = drafter.propose([drafter_states[j].parts[i] for j in open_], [max_drafts[j] for j in open_])
+            limits = [min(max_drafts[j], self.limits[i] or max_drafts[j]) for j in open_]
+            found = drafter.propose([drafter_states[j].parts[i] for j in open_], limits)
             for j, draft in zip(open_, found, strict=True):
                 drafts[j] = draft
                 drafter_states[j].source, drafter_states[j].by = i, type(drafter).__name__ if len(draft) else ""
@@ -117,20 +126,20 @@ class FirstOf(Drafter[CompositeState]):
         return found
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FirstOf) and self.drafters == other.drafters
+        return isinstance(other, FirstOf) and self.strategies == other.strategies
 
     def __hash__(self) -> int:
         return hash((FirstOf, self.drafters))
 
     def __repr__(self) -> str:
-        return f"FirstOf({', '.join(map(repr, self.drafters))})"
+        return f"FirstOf({', '.join(repr(each.drafter if each.shape is None else each) for each in self.strategies)})"
 
 
-def _alone(value: Drafter | str) -> Drafter:
+def _checked(value: Drafter | str | Strategy) -> Strategy:
     strategy = Strategy.of(value)
-    if strategy != Strategy(strategy.drafter):
+    if strategy != Strategy(strategy.drafter, strategy.shape) or not isinstance(strategy.shape, Chain | None):
         raise RequestError(
-            f"FirstOf: {value!r} is more than a drafter; shape and recoveries go around all, "
-            "as in Strategy(FirstOf(...), Chain(8)) | LoopGuard()"
+            f"FirstOf: {value!r} is more than a drafter with a chain; trees and recoveries go around all, "
+            "as in Strategy(FirstOf(...), Tree(22)) | LoopGuard()"
         )
-    return strategy.drafter
+    return strategy

@@ -61,12 +61,7 @@ class PromptLookup(Drafter["_PromptLookupState"]):
         if self.max_ngram < self.min_ngram:
             raise RequestError(f"{self!r}: max_ngram must not be below min_ngram")
 
-    def start(
-        self,
-        session: SessionView,
-        model: TargetModel,  # noqa: ARG002
-        snapshot: Any = None,  # noqa: ARG002
-    ) -> _PromptLookupState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: Any = None) -> _PromptLookupState:  # noqa: ARG002
         """Return a state with an index of the session's tokens."""
         return _PromptLookupState(self, session)
 

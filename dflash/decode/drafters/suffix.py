@@ -108,12 +108,7 @@ class SuffixDecoding(Drafter["_SuffixState"]):
         if self.max_ngram < self.min_ngram:
             raise RequestError(f"{self!r}: max_ngram must not be below min_ngram")
 
-    def start(
-        self,
-        session: SessionView,
-        model: TargetModel,
-        snapshot: Any = None,  # noqa: ARG002
-    ) -> _SuffixState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: Any = None) -> _SuffixState:  # noqa: ARG002
         """Return a state with an index of the session's tokens, and the store of the model."""
         store = None
         if self.store:
@@ -186,18 +181,17 @@ class _SuffixState:
 
     def __init__(self, drafter: SuffixDecoding, session: SessionView, store: AnswerStore | None) -> None:
         self._n_draft, self._session, self._store = drafter.n_draft, session, store
-        self._chain = isinstance(session.strategy.shape, Chain)
-        self._depth = getattr(session.strategy.shape, "depth", None) or drafter.n_draft
+        self.shape = session.strategy.shape
         self._index = _index_of(drafter, session.n_prompt + _EXPECTED)
 
     def propose(self, max_draft: int) -> Draft:
         self._read(len(self._session.token_ids))
-        n = min(max_draft, self._n_draft, self._depth)
+        n = min(max_draft, self._n_draft, getattr(self.shape, "depth", None) or self._n_draft)
         if n < 1:
             return EMPTY
         indices = [self._index] if self._store is None else [self._index, self._store.index]
-        query = self._index.tail(_LONGEST)
-        trees = [tree for index in indices if (tree := _Tree.of(index, query, n, chain=self._chain)) is not None]
+        query, is_chain = self._index.tail(_LONGEST), isinstance(self.shape, Chain)
+        trees = [tree for index in indices if (tree := _Tree.of(index, query, n, chain=is_chain)) is not None]
         return max(trees, key=lambda tree: tree.worth.sum()).draft() if trees else EMPTY
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002

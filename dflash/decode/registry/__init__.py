@@ -81,7 +81,7 @@ class RegisteredDrafter:
     spare_draft: bool = False
     brackets: Literal["never", "optional", "always"] = "never"
     make: Callable[[NameCall], Named] | None = None
-    spell: Callable[[Any], str] | None = None
+    spell: Callable[[Any], str | None] | None = None
     about: str | None = None
 
     @property
@@ -163,7 +163,7 @@ def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
     make : callable, optional
         ``make(call: NameCall) -> Named``, instead of calling the class with `number` and `takes`.
     spell : callable, optional
-        ``spell(strategy) -> str``, the reverse of `make`.
+        ``spell(strategy) -> str | None``, the reverse of `make`; None if no name means the strategy.
     about : str, optional
         One sentence for users, where several words share the class; its docstring's first sentence if None.
 

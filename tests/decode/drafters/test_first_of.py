@@ -6,7 +6,10 @@ from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafters.suffix import SuffixDecoding
+from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
@@ -19,9 +22,10 @@ def oracle(toy, kind="right", **settings):
     return Oracle(((*PROMPT, *naive(toy, PROMPT, Sampling(), 40)),), kind, **settings)
 
 
-def run(toy, *drafters, n=1):
-    sessions = [Session(PROMPT, strategy=Strategy(FirstOf(*drafters)), max_tokens=40) for _ in range(n)]
-    for _ in Engine(toy, chunk=2).run(sessions):
+def run(toy, *drafters, n=1, shape=None, **engine):
+    strategy = Strategy(FirstOf(*drafters), shape)
+    sessions = [Session(PROMPT, strategy=strategy, max_tokens=40, sampling=Sampling(seed=i)) for i in range(n)]
+    for _ in Engine(toy, chunk=2, **engine).run(sessions):
         pass
     for session in sessions:
         if session.error is not None:
@@ -113,3 +117,45 @@ def test_drafters_compare_by_their_parts():
     assert repr(one) == "FirstOf(PromptLookup(), PromptLookup(9))"
     with pytest.raises(RequestError, match="at least one"):
         FirstOf()
+
+
+class EverySecond(Oracle):
+    """Knows the text, and has a draft at every second position."""
+
+    def propose(self, drafter_states, max_drafts):
+        drafts = super().propose(drafter_states, max_drafts)
+        even = [len(each.session.token_ids) % 2 == 0 for each in drafter_states]
+        return [draft if has else EMPTY for draft, has in zip(drafts, even, strict=True)]
+
+
+@pytest.mark.parametrize("shape", [None, Chain(9), Tree(6)], ids=str)
+@pytest.mark.parametrize("draft_budget", [False, True], ids=["", "with a draft budget"])
+def test_no_part_drafts_more_than_its_limit(shape, draft_budget):
+    """With a draft budget and without, in any shape around; each reaches its limit, and the text is plain decoding's."""
+    toy, limits = Toy(), {"EverySecond": 5, "Oracle": 2}
+    knows = EverySecond(oracle(toy).texts, "right")
+    for session in run(
+        toy, Strategy(knows, Chain(5)), Strategy(oracle(toy), Chain(2)), n=3, shape=shape, draft_budget=draft_budget
+    ):
+        assert session.output_ids == naive(toy, PROMPT, Sampling(), 40)
+        longest = {by: max((step.drafted for step in session.steps if step.by == by), default=0) for by in limits}
+        assert all(longest[by] <= limit for by, limit in limits.items())
+        if not draft_budget:
+            assert longest == limits
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_the_state_of_each_part_has_the_shape_of_its_limit():
+    """Drafts that begin on the device before `propose` have the size of the shape."""
+    drafter = FirstOf(SuffixDecoding(), Strategy(PromptLookup(), Chain(3)))
+    for around, inner in ((None, Chain(3)), (Chain(2), Chain(2)), (Tree(9), Chain(3))):
+        state = drafter.start(Session(PROMPT, strategy=Strategy(drafter, around)), None)
+        assert [part.shape for part in state.parts] == [around, inner]
+        state.set_shape(Chain(1))
+        assert [part.shape for part in state.parts] == [Chain(1)] * 2
+
+
+def test_limits_are_part_of_a_drafters_equality():
+    assert FirstOf(PromptLookup(), "mtp:3") == FirstOf(PromptLookup(), "mtp:3") != FirstOf(PromptLookup(), "mtp:2")
+    assert FirstOf(PromptLookup(), "mtp:3") != FirstOf(PromptLookup(), "mtp")
+    assert repr(FirstOf(PromptLookup(), "mtp:3")) == "FirstOf(PromptLookup(), Strategy(MTP(), shape=Chain(3)))"
