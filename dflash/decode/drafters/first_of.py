@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 def _from_name(call: NameCall) -> Named:
-    inner = call.inner or ()
-    shapes = {part.shape for part in inner} - {None}
+    parts: dict[Drafter, Strategy] = {}
+    for part in call.inner or ():
+        parts.setdefault(part.drafter, Strategy(*part))  # a second one of the same drafter would never be asked
+    shapes = {part.shape for part in parts.values()} - {None}
     if all(isinstance(shape, Chain) for shape in shapes):
-        return Named(FirstOf(*(Strategy(*part) for part in inner)))
+        return Named(FirstOf(*parts.values()))
     if len(shapes) > 1:
         raise RequestError(f"strategy {call.text!r:.80}: first(...) drafts in chains or in one shape, got {shapes}")
-    return Named(FirstOf(*dict.fromkeys(part.drafter for part in inner)), shapes.pop())
+    return Named(FirstOf(*parts), shapes.pop())
 
 
 def _to_name(strategy: Any) -> str | None:
-    parts, shape = list(strategy.drafter.strategies), strategy.shape
-    if shape is not None:
-        if isinstance(shape, Chain) or any(part.shape for part in parts):
-            return None
-        parts[-1] = Strategy(parts[-1].drafter, shape)
-    return f"first({', '.join(map(name, parts))})"
+    *others, last = strategy.drafter.strategies
+    if isinstance(strategy.shape, Chain) or (strategy.shape and any(part.shape for part in (*others, last))):
+        return None
+    return f"first({', '.join(map(name, (*others, Strategy(last.drafter, strategy.shape or last.shape))))})"
 
 
 @register("first", brackets="always", make=_from_name, spell=_to_name)
