@@ -7,15 +7,15 @@
 Files need true shapes only: acceptance is synthetic, at the golden lengths of the preset or at assumed ones, and says so.
 Pages of keys and values hold those of 256 random tokens; every sequence has pages of its own, and MTP head and
 block draft have contexts of the same length. Each cell is one JSON line, written when it is measured. A run takes up
-where the file ends, and stops before a cell once `--seconds` have passed; run the same command again for the rest. Without
-`--draft` the block drafts are left out. Steps with synthetic acceptance are not launched ahead, which costs them 0.2 ms on a
-GPU that real drafts don't pay; plain steps are.
+where the file ends, and stops before a cell once `--seconds` have passed; run the same command again for the rest, and for
+cells that failed. Without `--draft` the block drafts are left out.
 """
 
 import argparse
 import json
 import statistics
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.verifiers import golden, parse_length
+from dflash.errors import DFlashError
 from dflash.evaluation.environment import environment
 from dflash.kernels.copy import bandwidth
 from dflash.kernels.gpu.device import holding
@@ -126,26 +127,26 @@ def measure(contexts, strategy, depth, n_sequences, n_steps):
     model = contexts.model
     strategy.drafter.prepare(model)
     engine = Engine(model, chunk=model.prefill_chunk)
-    made = [contexts.session(depth, strategy, n_steps) for _ in range(n_sequences)]
-    sessions = [engine.add(session) for session, _ in made]
-    while not all(session.n_tokens for session in sessions):
-        engine.step()
-        for session in sessions:
-            if session.error is not None:
-                raise session.error
-    for _, snapshot in made:
-        snapshot.close()
-    for _ in range(SKIPPED):
-        engine.step()
-    before, took = [len(session.steps) for session in sessions], []
-    for _ in range(n_steps):
-        start = time.perf_counter()
-        engine.step()
-        took.append(time.perf_counter() - start)
-    steps = [step for session, n in zip(sessions, before, strict=True) for step in session.steps[n:]]
-    for session in sessions:
-        session.cancel()
-    engine.step()
+    sessions = []
+    with ExitStack() as running:
+        running.callback(lambda: [session.cancel() for session in sessions] and engine.step())
+        with ExitStack() as snapshots:
+            for _ in range(n_sequences):
+                session, snapshot = contexts.session(depth, strategy, n_steps)
+                snapshots.callback(snapshot.close)
+                sessions.append(engine.add(session))
+            while not all(session.n_tokens for session in sessions):
+                engine.step()
+                _check(sessions)
+        for _ in range(SKIPPED):
+            engine.step()
+        before, took = [len(session.steps) for session in sessions], []
+        for _ in range(n_steps):
+            start = time.perf_counter()
+            engine.step()
+            took.append(time.perf_counter() - start)
+        _check(sessions)
+        steps = [step for session, n in zip(sessions, before, strict=True) for step in session.steps[n:]]
     parts = {part: statistics.median(getattr(step, part) for step in steps) for part in ("propose", "forward")}
     seconds = statistics.median(took)
     return {
@@ -158,6 +159,12 @@ def measure(contexts, strategy, depth, n_sequences, n_steps):
         "rows": statistics.median(step.batch for step in steps),
         "steps": n_steps,
     }
+
+
+def _check(sessions):
+    for session in sessions:
+        if session.error is not None:
+            raise session.error
 
 
 def run(given):
@@ -190,7 +197,11 @@ def run(given):
                 print(f"time is over: {len(wanted) - number} of {len(cells)} cells are left; run the same command again")
                 return
             depth, n, name, strategy = cell
-            found = measure(contexts, strategy, depth, n, given.steps)
+            try:
+                found = measure(contexts, strategy, depth, n, given.steps)
+            except DFlashError as error:
+                print(f"{name} {strategy.verifier} {n} x {depth}: {error}", flush=True)
+                continue
             out.write(json.dumps({**_facts(given, *cell), **found, **about}) + "\n")
             out.flush()
             print(f"{name} {strategy.verifier} {n} x {depth}: {1e3 * found['step_seconds']:.2f} ms", flush=True)

@@ -8,6 +8,7 @@ import pytest
 
 import dflash
 from dflash.decode.drafters.mtp import MTP
+from dflash.errors import OutOfMemory
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import speculation_table
@@ -54,6 +55,23 @@ def test_a_killed_run_continues(measured, monkeypatch, capsys):
 def test_a_run_ends_when_its_time_is_over(tmp_path, monkeypatch, capsys):
     run(monkeypatch, *WORDS, "--out", str(tmp_path / "x.jsonl"), "--seconds", "0")
     assert f"time is over: {N_CELLS} of {N_CELLS} cells are left" in capsys.readouterr().out
+
+
+def test_a_cell_that_fails_is_left_out_and_frees_what_it_took(tmp_path, monkeypatch, capsys):
+    """The pages of its sequences are there for the next cells, which run."""
+    path, models, propose = tmp_path / "x.jsonl", [], MTP.propose
+
+    def fail(self, states, most):
+        models.append(states[0].draft_model)
+        if len(models) == 2:
+            raise OutOfMemory("none left")
+        return propose(self, states, most)
+
+    monkeypatch.setattr(MTP, "propose", fail)
+    run(monkeypatch, *WORDS[:3], "--device", "cpu", "--steps", "2", "--out", str(path))
+    assert "mtp:3 synthetic acceptance 2 (assumed) 1 x 512: none left" in capsys.readouterr().out
+    assert [line["strategy"] for line in speculation_table._lines(path)] == ["plain", "plain", "mtp:3"]
+    assert models[0].pools.free_slots == models[0].pools.slots
 
 
 def test_sequences_have_the_wanted_acceptance_and_rows(measured):
