@@ -76,8 +76,9 @@ class AheadToy(Toy):
 
     def forward_overlapped(self, spans, *, capture=()):
         logits, self.ahead = [], self.ahead + 1
-        for span, row in zip(spans, self.latest.logits, strict=False):
-            state, token = span.state, int(row.argmax())
+        rows = {id(span.state): row for span, row in zip(self.latest.spans, self.latest.logits, strict=True)}
+        for span in spans:
+            state, token = span.state, int(rows[id(span.state)].argmax())
             assert len(state.pages) * toy.PAGE >= state.length + 2, "pages are taken before the launch"
             above, memory, _ = state.rows[0]
             state.next_rows = [(token, fold(memory, token), -1)]

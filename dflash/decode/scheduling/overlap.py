@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,25 +27,29 @@ _ROOT = (-1,)
 
 
 class OverlappedStep:
-    """A forward over one more token of each session, launched before the token is known on the host.
+    """A forward over one more token of each session that goes on, launched before the token is known on the host.
 
     `parts` and `out` are those of the present step, whose tokens this forward reads. The drafters observe that step first,
     since this forward overwrites its outputs.
     """
 
     def __init__(self, model: OverlappingModel, parts: list[BatchPart], out: Forward) -> None:
-        self._model, self._parts = model, parts
+        self._model = model
         step = Step([], batch=len(parts))  # its tokens and times are not known yet
         for part, drafter_state in zip(parts, drafter_states_of(part.session for part in parts), strict=True):
             drafter_state.observe(step, out, [part.start])
         for drafter, group in drafter_groups(part.session for part in parts).items():
             end_step(drafter, drafter_states_of(group))
-        self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
+        continuing = filter(_continues, parts)
+        self._parts = [part._replace(start=row, stop=row + 1) for row, part in enumerate(continuing)]
+        self._sessions = {part.session for part in self._parts}
+        self.out: Forward = model.forward_overlapped([part.span for part in self._parts], capture=capture_of(self._parts))
 
     def accept(self, session: Session) -> None:
         """Count the session's row as read, after its token was accepted."""
-        assert session.state is not None, "the session runs"
-        session.state.mark_read(_ROOT, prefill=False)
+        if session in self._sessions:
+            assert session.state is not None, "the session runs"
+            session.state.mark_read(_ROOT, prefill=False)
 
     def take(self, active: Sequence[Session]) -> list[BatchPart]:
         """Return the parts of sessions that are still active; none if the model or a state was used otherwise meanwhile."""
@@ -101,14 +105,16 @@ def launch_next(
 ) -> OverlappedStep | None:
     """Launch the next step as far as it can be planned: its forward if no session drafts, else the drafts.
 
-    Returns: none if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries,
-        a recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
-        None as well if there are no KV pages for one more token of each session. Drafts that were launched are found by the
-        drafter in `propose`.
+    Returns: none if no forward was launched: a session drafts, prefills, or has processors, a grammar, recoveries, a
+        recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
+        None as well if every session ends, or there are no KV pages for one more token of each. Drafts that were launched
+        are found by the drafter in `propose`; none is while a session ends.
     """
-    if not overlaps(model) or len(parts) != len(active) or not all(map(_can_continue, parts)):
+    if not overlaps(model) or len(parts) != len(active) or any(part.n_prefill for part in parts):
         return None
-    if len(parts) > model.most_overlapped:
+    n_continuing = sum(map(_continues, parts))
+    deferred = all(can_defer(part.session, drafts=False) for part in parts)
+    if len(parts) > model.most_overlapped or not n_continuing or not deferred:
         return None
     limits: Mapping[Session, int] = {}
     if draft_budget is not None:
@@ -116,7 +122,9 @@ def launch_next(
         limits = draft_budget.plan(sessions, max_draft(model, len(sessions), model.max_rows))
     found = _planned_next(parts, limits)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
-        return OverlappedStep(model, parts, out) if _reserved_ahead(parts) else None
+        return OverlappedStep(model, parts, out) if _reserved_ahead(filter(_continues, parts)) else None
+    if n_continuing < len(parts):
+        return None
     requests: dict[DeviceDrafter, list[tuple[DraftRequest[Any], int, int]]] = {}
     for i, (one, part) in enumerate(zip(found, parts, strict=True)):
         taken = accepted_ahead(part.session.verifier, part.draft)
@@ -142,12 +150,12 @@ def _planned_next(parts: Sequence[BatchPart], limits: Mapping[Session, int]) -> 
     return found
 
 
-def _can_continue(part: BatchPart) -> bool:
-    session = part.session
-    return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session, drafts=False)
+def _continues(part: BatchPart) -> bool:
+    """Return False if the step's token is the last one of the session."""
+    return len(part.session.history) + 1 < part.session.max_length
 
 
-def _reserved_ahead(parts: Sequence[BatchPart]) -> bool:
+def _reserved_ahead(parts: Iterable[BatchPart]) -> bool:
     """Take the memory for one more token of each session; return False if there is not enough."""
     try:
         for part in parts:

@@ -218,19 +218,31 @@ class DeviceModel:
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
 
-        spans: spans of the last forward, at most `most_overlapped`, each of one pending row; nothing was committed since.
+        spans: spans of the last forward, at most `most_overlapped`, each of one pending row; some may be left out. Nothing
+            was committed since.
         Returns: results by these spans. The states do not record this forward: call `mark_read` once the previous row is
             committed.
         """
         n = len(spans)
         for span in spans:
             span.state.reserve(2)
-        self._decode(self.sampled_ids[:n], next_rows(spans), capture, logits=True)
+        self._decode(self._sampled(spans), next_rows(spans), capture, logits=True)
         self.alone, self.device_requests = True, {}
         layers = self._decode.layers
         captured = {layer: layers.captured[layer][:n] for layer in capture}
         self.latest = Forward(self._sampler.rows(n), layers.space.hidden[:n], captured, tuple(spans))
         return self.latest
+
+    def _sampled(self, spans: Sequence[Span]) -> Any:
+        """Return the tokens that are being sampled from rows of the last forward, int32 (N,)."""
+        assert self.latest is not None, "its rows are read"
+        if len(spans) == len(self.latest.spans):
+            return self.sampled_ids[: len(spans)]
+        states, found = {id(span.state) for span in spans}, device.empty(len(spans), dtype=np.int32)
+        rows = np.flatnonzero([id(span.state) in states for span in self.latest.spans])
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > 1) + 1):
+            device.copy(found[run[0] : run[-1] + 1], self.sampled_ids[rows[run[0]] : rows[run[-1]] + 1])
+        return found
 
     def made(self, n_rows: int) -> Launches:
         """Return the launches of a decode pass, or of a prefill pass for more than 64 rows, on the first GPU."""

@@ -169,7 +169,8 @@ class OverlappingModel(TargetModel, Protocol):
         Parameters
         ----------
         spans : sequence of Span
-            All spans of the last forward, each of one pending row; nothing was committed since.
+            Spans of the last forward, in its order and each of one pending row, but for those whose sequences end; nothing
+            was committed since.
         capture : tuple of int
             See `TargetModel.forward`.
 

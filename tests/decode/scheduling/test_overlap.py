@@ -71,6 +71,20 @@ def test_prompts_are_read_behind_sessions_that_decode(toy, strategy):
     assert toy.n_behind > 15
 
 
+@pytest.mark.parametrize("spared", [(), (1, 4)], ids=["at their lengths", "and at end tokens"])
+def test_steps_in_which_sessions_end_are_launched_ahead_for_the_others(toy, spared):
+    lengths, engine = [20, 9, 14, 9, 17, 11, 24], Engine(toy)
+    truths = [naive(toy, [i + 1], Sampling(), n) for i, n in enumerate(lengths)]
+    sessions = [
+        engine.add(Session([i + 1], max_tokens=n, eos=[truth[6]] if i in spared else []))
+        for i, (n, truth) in enumerate(zip(lengths, truths, strict=True))
+    ]
+    run(engine)
+    for i, (session, truth) in enumerate(zip(sessions, truths, strict=True)):
+        assert session.output_ids == (truth[: truth.index(truth[6]) + 1] if i in spared else truth)
+    assert toy.ahead >= (23 if not spared else 19)
+
+
 def test_an_unplanned_end(toy):
     truth = naive(toy, PROMPT, Sampling(), 30)
     eos = truth[12]
