@@ -105,6 +105,23 @@ def test_a_second_try_begins_where_the_prompt_ends(lm):
     assert sum(step.prefilled for step in again.steps) == len(prompt) - 1
 
 
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}], ids=str)
+def test_an_empty_output_is_retried_without_its_end_and_control_tokens(lm, sampling):
+    """The end is likeliest, then a control token: the second try begins as without both, on a CPU, too, then it may end."""
+    plain = lm.generate(CAPITAL, **ASK, **sampling)
+    end, (start,) = plain.tokens[-1], lm.tokenizer.encode("<|im_start|>")
+    settings = {**ASK, **sampling, "logit_bias": {end: 60.0, start: 50.0}}
+    assert lm.generate(CAPITAL, **settings).tokens == [end]
+    with dflash.load("demo", device="cpu", context=2048, sequences=1) as cpu:
+        answers = [
+            where.generate(CAPITAL, strategy=dflash.Strategy.of(strategy) | EmptyRetry(), **settings)
+            for where in (lm, cpu)
+            for strategy in (None, PromptLookup(), MTP())
+        ]
+    assert [answer.tokens for answer in answers] == [[plain.tokens[0], end]] * 6
+    assert all([each.action for each in answer.interventions] == ["restart"] for answer in answers)
+
+
 def test_cancellations(lm):
     rng = np.random.default_rng(1)
     streams = []
