@@ -49,6 +49,8 @@ constexpr int WARPS = ROW_UNITS * K_SLICES, SIDES = MODE == GATED ? 2 : 1, SIDE_
 constexpr int X_SLACK = X_STAGES > 2 ? 2 : X_STAGES - 1;
 // Fragments of each weight (gate, up) that a block adds up.
 constexpr int SHARE = (SIDE_UNITS * FRAGMENTS + CLUSTER - 1) / CLUSTER;
+// Whether the epilogue's inputs are requested before the weights are multiplied; with more tokens, registers are short.
+constexpr bool EARLY_INPUTS = TOKENS == 8 && !POLLED && MODE != GATED;
 static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 1, "see the macros above");
 static_assert(X_ROWS == TOKENS || (X_ROWS == 1 && TOKENS == 8), "one token is read in the place of all eight");
 static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "the gate and the up projection have equally many units");
@@ -83,6 +85,12 @@ struct Inputs {
     float eps;
     int n_sent;
 };
+
+// The i-th fragment of a block, of 16 rows and eight tokens; without tokens if there is none.
+__device__ __forceinline__ OutputTile output_tile(const Work& work, const Inputs& in, int i) {
+    const int f = i % FRAGMENTS, row = ((work.group * SIDE_UNITS + i / FRAGMENTS) * MT + f / NT) * 16;
+    return {work.out, work.rows, work.stride, row, f % NT * 8, i < SIDE_UNITS * FRAGMENTS ? in.n_tokens : 0};
+}
 
 struct Barriers {
     u64 weights[WARPS][MAX_STAGES], filled[K_SLICES][X_STAGES], summed[K_SLICES][X_STAGES], freed[K_SLICES][X_STAGES];
@@ -126,7 +134,8 @@ __device__ __forceinline__ void poll_token(u32 to, const Inputs& in, int first, 
 
 template <class Q>
 __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& in, const Epilogue& to, u8* shared,
-                                               Barriers& barriers, float (&total)[MT][NT][4]) {
+                                               Barriers& barriers, float (&total)[MT][NT][4],
+                                               EpilogueInputs<MODE, NORM>& loaded) {
     using P = SmemLayout<Q>;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int local_slice = warp / ROW_UNITS, unit = warp % ROW_UNITS, own = unit % SIDE_UNITS;
@@ -190,12 +199,15 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             mbarrier_arrive(barrier);
         }
     }
+    if constexpr (EARLY_INPUTS) loaded.load(to, output_tile(work, in, blockIdx.x % CLUSTER + CLUSTER * warp), lane);
     // Until here few stages of weights were requested: with more, the tokens would arrive later.
     for (int s = FIRST; GROUPED_RINGS ? s < stages : active && s < stages && i + s < end; ++s) {
         if (!GROUPED_RINGS || (active && i + s < end)) fetch(s, i + s);
         ring_commit();
     }
-    if constexpr (NORM == INPUT_NORM) compute_norm_scales<POLLED>(to, in.width, in.eps, in.n_sent, warp, WARPS, lane);
+    // By the last warps first, whose slice is the shortest if K is no multiple of all slices.
+    if constexpr (NORM == INPUT_NORM)
+        compute_norm_scales<POLLED>(to, in.width, in.eps, in.n_sent, WARPS - 1 - warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
     // Copies of cp.async arrive in order. So a warp requests many tokens before the weights that it reads after them, and
@@ -266,13 +278,12 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
 
 template <class Q, class... Others>
 __device__ __forceinline__ void multiply_any(int type, const Work& work, const Inputs& in, const Epilogue& to, u8* shared,
-                                             Barriers& barriers, float (&total)[MT][NT][4]) {
-    if constexpr (sizeof...(Others) == 0) {
-        multiply_slice<Q>(work, in, to, shared, barriers, total);
-    } else if (type == 0) {
-        multiply_slice<Q>(work, in, to, shared, barriers, total);
-    } else {
-        multiply_any<Others...>(type - 1, work, in, to, shared, barriers, total);
+                                             Barriers& barriers, float (&total)[MT][NT][4],
+                                             EpilogueInputs<MODE, NORM>& loaded) {
+    if (sizeof...(Others) == 0 || type == 0) {
+        multiply_slice<Q>(work, in, to, shared, barriers, total, loaded);
+    } else if constexpr (sizeof...(Others) > 0) {
+        multiply_any<Others...>(type - 1, work, in, to, shared, barriers, total, loaded);
     }
 }
 
@@ -299,17 +310,12 @@ __device__ __forceinline__ float4 sum_slices(const u8* sums, int side, int i, in
 }
 
 // Add up the slices. Each slice is stored in the shared memory of the block that adds it; the warps of that block take
-// fragments in turn.
+// fragments in turn. `loaded`: inputs of the first one, if they are requested early.
 __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT][NT][4], u8* shared, const Inputs& in,
-                                       const Epilogue& to) {
+                                       const Epilogue& to, EpilogueInputs<MODE, NORM>& loaded) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % CLUSTER;
-    const auto tile_of = [&](int i) {
-        const int f = i % FRAGMENTS, row = ((work.group * SIDE_UNITS + i / FRAGMENTS) * MT + f / NT) * 16;
-        return OutputTile{work.out, work.rows, work.stride, row, f % NT * 8, i < SIDE_UNITS * FRAGMENTS ? in.n_tokens : 0};
-    };
     int i = rank + CLUSTER * warp;
-    EpilogueInputs<MODE, NORM> loaded;
-    loaded.load(to, tile_of(i), lane);
+    if (!EARLY_INPUTS) loaded.load(to, output_tile(work, in, i), lane);
     sync_all();  // no warp reads the stages that the sums overwrite
     const int unit = warp % ROW_UNITS, slice = rank * K_SLICES + warp / ROW_UNITS;
     UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
@@ -327,12 +333,12 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
     sync_all();  // the partial sums of all warps are stored
 #pragma unroll 1
     for (; i < SIDE_UNITS * FRAGMENTS; i += CLUSTER * WARPS) {
-        const OutputTile at = tile_of(i);
+        const OutputTile at = output_tile(work, in, i);
         if (at.row < work.rows && at.token < in.n_tokens) {
             const float4 v = sum_slices(shared, 0, i, lane), up = MODE == GATED ? sum_slices(shared, 1, i, lane) : v;
             write<MODE, NORM>(to, at, loaded, lane, v, up);
         }
-        loaded.load(to, tile_of(i + CLUSTER * WARPS), lane);
+        loaded.load(to, output_tile(work, in, i + CLUSTER * WARPS), lane);
     }
 }
 
@@ -391,14 +397,15 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     clear(total);
     const Inputs in = {x, n_tokens, width, eps, n_sent};
     const Epilogue to = {scale, gates, gain, halves, squares, scales, kept, table};
-    multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
+    EpilogueInputs<MODE, NORM> loaded;
+    multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total, loaded);
     if (POLLED) wait_on_dependent_grids();  // earlier launches may read what this one writes
 #if PEER_DATA
     clear_rows(peer_table, n_sent);
 #endif
 
     if (K_SLICES * CLUSTER > 1 || MODE == GATED) {
-        reduce(work, total, shared, in, to);
+        reduce(work, total, shared, in, to, loaded);
     } else {
         write_unsplit(work, total, in, to);
     }
