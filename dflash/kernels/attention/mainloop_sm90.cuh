@@ -163,6 +163,19 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
     finish_sums(acc);
 }
 
+__device__ __forceinline__ void set_4(float* to, const float4& value) {
+    to[0] = value.x, to[1] = value.y, to[2] = value.z, to[3] = value.w;
+}
+
+__device__ __forceinline__ float4 ld_shared_4(u32 address) {
+    float4 value;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
 // Epilogue: write the outputs of a warpgroup's queries, through its query tile, which is no longer needed; BLOCK_COLUMNS
 // columns at a time. The 16-byte lines of a row are permuted by the row's number.
 __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, const Softmax& acc, const float* gate,
@@ -187,29 +200,35 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
             }
         }
         warpgroup_sync();  // all outputs of these columns are stored
-        constexpr int IN_FLIGHT = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines that a thread loads at a time
+        constexpr int IN_FLIGHT = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines of the gate that a thread loads at a time
+        constexpr int AT_ONCE = 4;                                         // lines that it multiplies with the gate at a time
+        static_assert(IN_FLIGHT % AT_ONCE == 0, "all lines are multiplied");
         UNROLL for (int i = 0; i < BLOCK_LINES / 2; i += IN_FLIGHT) {
-            float4 g[IN_FLIGHT];
+            const auto place = [&](int j, int& x, int& d) {  // query and first column of a line; false if there is none
+                const int n = threadIdx.x % 128 + 128 * (i + j);
+                x = first + n / BLOCK_LINES, d = start + n % BLOCK_LINES * 4;
+                return x < queries.n && d < HEAD_DIM;
+            };
+            int x, d;
+            float g[IN_FLIGHT / AT_ONCE][4 * AT_ONCE];
             UNROLL for (int j = 0; j < IN_FLIGHT; ++j) {
-                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
-                          d = start + n % BLOCK_LINES * 4;
-                if (!GATED || x >= queries.n || d >= HEAD_DIM) continue;
-                g[j] = __ldg((const float4*)(gate + (2 * queries.at(x) + 1) * HEAD_DIM + d));
+                float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (GATED && place(j, x, d)) value = __ldg((const float4*)(gate + (2 * queries.at(x) + 1) * HEAD_DIM + d));
+                set_4(g[j / AT_ONCE] + j % AT_ONCE * 4, value);
             }
-            UNROLL for (int j = 0; j < IN_FLIGHT; ++j) {
-                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
-                          d = start + n % BLOCK_LINES * 4;
-                if (x >= queries.n || d >= HEAD_DIM) continue;
-                float4 o;
-                asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                             : "=f"(o.x), "=f"(o.y), "=f"(o.z), "=f"(o.w)
-                             : "r"(line_address(x - first, n % BLOCK_LINES))
-                             : "memory");
-                if (GATED) {
-                    o.x = mul_sigmoid_rn(o.x, g[j].x), o.y = mul_sigmoid_rn(o.y, g[j].y);
-                    o.z = mul_sigmoid_rn(o.z, g[j].z), o.w = mul_sigmoid_rn(o.w, g[j].w);
+            UNROLL for (int k = 0; k < IN_FLIGHT; k += AT_ONCE) {
+                float o[4 * AT_ONCE];
+                UNROLL for (int j = 0; j < AT_ONCE; ++j) {
+                    float4 value = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+                    if (place(k + j, x, d)) value = ld_shared_4(line_address(x - first, (d - start) / 4));
+                    set_4(o + 4 * j, value);
                 }
-                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) = half4_saturated(o.x, o.y, o.z, o.w);
+                if (GATED) mul_sigmoid_rn(o, g[k / AT_ONCE]);
+                UNROLL for (int j = 0; j < AT_ONCE; ++j) {
+                    if (!place(k + j, x, d)) continue;
+                    *(uint2*)(out + queries.at(x) * HEAD_DIM + d) =
+                        half4_saturated(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
+                }
             }
         }
     }

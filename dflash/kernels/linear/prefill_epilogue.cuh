@@ -33,10 +33,6 @@ struct OutputCursor {
     }
 };
 
-__device__ __forceinline__ u16 gated(float gate, float up) {
-    return half_saturated(__fmul_rn(__fmul_rn(ACTIVATE(silu_fast_exp)(gate), up), INNER_SCALE));
-}
-
 // Store four outputs of one token from column `column` of `out` on.
 template <int MODE_>
 __device__ __forceinline__ void store_4(const Output& part, int row, int column, const float (&v)[4], float scale) {
@@ -75,9 +71,13 @@ __device__ __forceinline__ void store_block(OutputCursor& cursor, int row, int n
     if constexpr (MODE_ == GATED) {
         cursor.move(column);
         const int to = (column - (int)cursor.part.first) / 2 + 4 * t;
+        float gates[8];
+        UNROLL for (int i = 0; i < 8; ++i) gates[i] = d[i % 4][i / 4 * 2];
+        activate_rn<true>(gates);
         UNROLL for (int r = 0; r < 2; ++r) {
             u16 v[4];
-            UNROLL for (int q = 0; q < 4; ++q) v[q] = gated(d[q][2 * r], d[q][2 * r + 1]);
+            UNROLL for (int q = 0; q < 4; ++q)
+                v[q] = half_saturated(__fmul_rn(__fmul_rn(gates[4 * r + q], d[q][2 * r + 1]), INNER_SCALE));
             if (row + 8 * r < n_rows) store_4_halves(cursor.part, row + 8 * r, to, v);
         }
     } else {

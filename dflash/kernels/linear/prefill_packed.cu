@@ -230,29 +230,39 @@ struct Outputs {
         return make_float4(exist > 0 ? from[0] : 0.0f, exist > 1 ? from[1] : 0.0f, exist > 2 ? from[2] : 0.0f,
                            exist > 3 ? from[3] : 0.0f);
     }
-    // `sums`: of the token's rows of the strip.
-    __device__ __forceinline__ void store(int token, const float* sums, int lane, float4 before) const {
+    // `sums`: of the token's rows of the strip, lane after lane.
+    __device__ __forceinline__ void store(int token, float4 s, float4 before) const {
+        const float v[4] = {__fmaf_rn(s.x, scale, before.x), __fmaf_rn(s.y, scale, before.y),
+                            __fmaf_rn(s.z, scale, before.z), __fmaf_rn(s.w, scale, before.w)};
         const int exist = existing(token);
-        if constexpr (MODE == GATED) {
-            const float2 gate = *(const float2*)(sums + 2 * lane), up = *(const float2*)(sums + STRIP_ROWS + 2 * lane);
-            const u16 v[2] = {gated(gate.x, up.x), gated(gate.y, up.y)};
-            u16* to = at<u16>(token);
+        float* to = at<float>(token);
+        if (exist == 4 && (u64)to % 16 == 0) {
+            *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+        } else {
+            UNROLL for (int e = 0; e < 4; ++e) {
+                if (e < exist) to[e] = v[e];
+            }
+        }
+    }
+    // Activated gates times the up projection, for four tokens whose sums lie SUM_STRIDE apart.
+    __device__ __forceinline__ void store_gated(int token, const float* sums, int lane) const {
+        float gates[8], ups[8];
+        UNROLL for (int k = 0; k < 4; ++k) {
+            const bool exists = existing(token + k) > 0;
+            const float* of = sums + k * SUM_STRIDE + 2 * lane;
+            const float2 gate = exists ? *(const float2*)of : make_float2(1.0f, 1.0f), up = *(const float2*)(of + STRIP_ROWS);
+            gates[2 * k] = gate.x, gates[2 * k + 1] = gate.y, ups[2 * k] = up.x, ups[2 * k + 1] = up.y;
+        }
+        activate_rn<true>(gates);
+        UNROLL for (int k = 0; k < 4; ++k) {
+            const int exist = existing(token + k);
+            u16 v[2], *to = at<u16>(token + k);
+            UNROLL for (int e = 0; e < 2; ++e)
+                v[e] = half_saturated(__fmul_rn(__fmul_rn(gates[2 * k + e], ups[2 * k + e]), INNER_SCALE));
             if (exist == 2 && (u64)to % 4 == 0) {
                 *(u32*)to = v[0] | (u32)v[1] << 16;
             } else {
                 UNROLL for (int e = 0; e < 2; ++e) {
-                    if (e < exist) to[e] = v[e];
-                }
-            }
-        } else {
-            const float4 s = *(const float4*)(sums + 4 * lane);
-            const float v[4] = {__fmaf_rn(s.x, scale, before.x), __fmaf_rn(s.y, scale, before.y),
-                                __fmaf_rn(s.z, scale, before.z), __fmaf_rn(s.w, scale, before.w)};
-            float* to = at<float>(token);
-            if (exist == 4 && (u64)to % 16 == 0) {
-                *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
-            } else {
-                UNROLL for (int e = 0; e < 4; ++e) {
                     if (e < exist) to[e] = v[e];
                 }
             }
@@ -276,7 +286,13 @@ __device__ __forceinline__ void write(const Part& part, int n_rows, float scale,
                 memory[(8 * i + by.lane % 4 * 2 + e % 2) * SUM_STRIDE + 16 * by.warp + by.lane / 4 + e / 2 * 8] = d[first + i][e];
         }
         named_barrier_sync<1, 32 * WARPS>();  // the sums are stored
-        UNROLL for (int k = 0; k < 4; ++k) to.store(token + k, memory + (4 * by.warp + k) * SUM_STRIDE, by.lane, before[k]);
+        const float* sums = memory + 4 * by.warp * SUM_STRIDE;
+        if constexpr (MODE == GATED) {
+            to.store_gated(token, sums, by.lane);
+        } else {
+            UNROLL for (int k = 0; k < 4; ++k)
+                to.store(token + k, *(const float4*)(sums + k * SUM_STRIDE + 4 * by.lane), before[k]);
+        }
     }
     named_barrier_sync<1, 32 * WARPS>();  // the sums were read
 }

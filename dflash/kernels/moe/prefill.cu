@@ -131,11 +131,12 @@ __device__ __forceinline__ void write_inner(const Totals& totals, const int* pai
                                             u8* inner) {
     UNROLL for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;
+        float gates[4];
+        UNROLL for (int i = 0; i < 4; ++i) gates[i] = totals.of[0][n][i];
+        activate_rn<false>(gates);
         u16 h[4];
-        UNROLL for (int i = 0; i < 4; ++i) {
-            const float gate = ACTIVATE(silu_rn)(totals.of[0][n][i]);
-            h[i] = half_saturated(__fmul_rn(__fmul_rn(gate, totals.of[1][n][i]), INNER_SCALE));
-        }
+        UNROLL for (int i = 0; i < 4; ++i)
+            h[i] = half_saturated(__fmul_rn(__fmul_rn(gates[i], totals.of[1][n][i]), INNER_SCALE));
         write_inner_tile<0>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }
 }

@@ -157,10 +157,12 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
         if (n * 8 >= n_tokens) break;
         const float4 u = up[n * (THREADS / 2)];
         const float of[4] = {u.x, u.y, u.z, u.w};
+        float gates[4];
+        UNROLL for (int i = 0; i < 4; ++i) gates[i] = gate.of[n][i];
+        activate_rn<false>(gates);
         u16 h[4];
-        UNROLL for (int i = 0; i < 4; ++i) {
-            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(ACTIVATE(silu_rn)(gate.of[n][i]), of[i]), INNER_SCALE));
-        }
+        UNROLL for (int i = 0; i < 4; ++i)
+            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(gates[i], of[i]), INNER_SCALE));
         write_inner_tile<INNER_ORDER>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }
 }
