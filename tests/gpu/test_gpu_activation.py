@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-import cupy
 import numpy as np
 import pytest
 
 import dflash.kernels
 from dflash.kernels.gpu.jit import kernel
+
+cupy = pytest.importorskip("cupy")
 
 HEADER = Path(dflash.kernels.__file__).parent / "gpu" / "include" / "activation.cuh"
 SOURCE = f"""#include "{HEADER}"
