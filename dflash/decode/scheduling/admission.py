@@ -244,7 +244,7 @@ def _parts_of(drafter: Drafter) -> Iterator[Drafter]:
     inside = [drafter]
     while inside:
         part = inside.pop()
-        parts = (*getattr(part, "drafters", ()), *(each.drafter for each in getattr(part, "strategies", ())))
+        parts = [each.drafter for each in getattr(part, "strategies", ())] or [*getattr(part, "drafters", ())]
         if parts:
             inside += parts
         else:
