@@ -31,8 +31,8 @@ from dflash.serve.limits import Limits
 
 N = 1000
 SEED = 20260707
-CPU_SECONDS = 1.0
-"""CPU time of the whole process for one request; the typical one takes some milliseconds."""
+CPU_WORK = 130
+"""CPU time of the whole process for one request, in times of `fixed_work`; the typical request takes less than one."""
 
 MEMORY = 50 << 20
 """Bytes that the process may grow by."""
@@ -43,11 +43,13 @@ REPEATS = 3
 WARM_UP = 100
 """Bodies before memory is compared: buffers of the tokenizer and of NumPy have their size then."""
 
-GAP = 0.1
-"""CPU seconds of the whole process, without the model's forwards, between two events of the other client's stream.
+GAP_WORK = 13
+"""CPU time of the whole process, without the model's forwards, between two events of the other client's stream.
 
-Six sets of bodies stayed below 0.065 on an idle machine. A body that exceeds it is sent again, see `REPEATS`.
+In times of `fixed_work`, as above; these bodies need at most 50 and 8. A body that exceeds one is sent again, see `REPEATS`.
 """
+
+_FIXED = json.dumps(list(range(60_000)))
 
 
 def names(rng):
@@ -139,6 +141,13 @@ def body(rng):
     if rng.random() < 0.15:
         fields.append(f'"unknown":{rng.choice(junk)}')
     return f"/v1/{'chat/' if chat else ''}completions", ("{" + ",".join(fields) + "}").encode()
+
+
+def fixed_work():
+    """CPU seconds of one reading and writing of 60,000 numbers as JSON: the measure of this machine's speed."""
+    began = time.thread_time()
+    json.dumps([number + 1 for number in json.loads(_FIXED)])
+    return time.thread_time() - began
 
 
 def memory():
@@ -261,6 +270,7 @@ def test_any_body_is_answered_or_refused(toy_server):
         return answer, time.process_time() - began, neighbour.longest_gap()
 
     async def run(client):
+        unit = fixed_work()
         for i in range(WARM_UP + N):
             if i == WARM_UP:
                 before = memory()
@@ -271,10 +281,11 @@ def test_any_body_is_answered_or_refused(toy_server):
                 assert answer.status_code in (200, 400, 413), (content[:300], answer.text[:300])
                 if answer.status_code != 200:
                     assert len(answer.json()["error"]["message"]) < 1000
-                if took < CPU_SECONDS and gap < GAP:
+                if took < CPU_WORK * unit and gap < GAP_WORK * unit:
                     break
+                unit = fixed_work()  # the machine may be slower now
             else:
-                slow.append((took, gap, path, content[:300]))
+                slow.append((took / unit, gap / unit, path, content[:300]))
             statuses[answer.status_code] += 1
         return memory() - before
 
