@@ -134,6 +134,8 @@ def run(client, mode, pairs, arguments):
         began = time.perf_counter()
         reply = client.post("/v1/chat/completions", json=body_of(case, mode, arguments.model))
         seconds += time.perf_counter() - began
+        if reply.status_code >= 500:  # a server that loads or is ill has not answered
+            reply.raise_for_status()
         message = reply.json()["choices"][0]["message"] if reply.status_code == 200 else {}
         calls = [call["function"] for call in message.get("tool_calls") or []]
         fault = fault_of(case, answer["ground_truth"], calls) if reply.status_code == 200 else f"status {reply.status_code}"

@@ -1,8 +1,10 @@
 """The rule by which a call of the function calling benchmark is right."""
 
+import argparse
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -73,3 +75,16 @@ def test_a_case_becomes_a_request_without_being_changed():
     assert properties["box"]["properties"]["w"]["type"] == "array"
     assert strict["tools"][0]["function"]["strict"] is True
     assert CASE["function"][0]["parameters"]["type"] == "dict", "the case is not changed"
+
+
+def test_a_refusal_is_a_wrong_answer_and_a_loading_server_none():
+    given = argparse.Namespace(out=None, model="local")
+
+    def run(status):
+        transport = httpx.MockTransport(lambda _: httpx.Response(status, json={}))
+        with httpx.Client(transport=transport, base_url="http://host") as client:
+            return bfcl.run(client, "free", [(CASE, {"ground_truth": ANSWER})], given)
+
+    run(400)
+    with pytest.raises(httpx.HTTPStatusError):
+        run(503)
