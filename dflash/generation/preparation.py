@@ -45,6 +45,11 @@ class PreparationJob:
         job.end(error)
         return job
 
+    @property
+    def is_ready(self) -> bool:
+        """True if the drafter is prepared."""
+        return self._ended.done() and self._error is None
+
     def end(self, error: BaseException | None = None) -> None:
         """Mark the job as ended and wake all waiters."""
         self._error = anew(error) if isinstance(error, DFlashError) else error

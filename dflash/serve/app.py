@@ -1,7 +1,7 @@
 """The Starlette application: routes, access control, error responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Match, Route
 
 from dflash.serve.access import check_head, check_key
 from dflash.serve.admin.admin import Admin
@@ -153,15 +153,11 @@ async def _no_route(request: Request, error: Exception) -> Response:
     path, headers = request.url.path, getattr(error, "headers", None)
     message = f"{request.method} {path[:_SHOWN]} is not possible"
     if status == 404:
-        message = f"there is no {path[:_SHOWN]}; this server has {', '.join(_paths(request.app.routes))}"
+        paths = dict.fromkeys(route.path.replace(":path", "") for route in request.app.routes if isinstance(route, Route))
+        message = f"there is no {path[:_SHOWN]}; this server has {', '.join(paths)}"
     elif status == 405:
         matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
         methods = {method for route in matching if isinstance(route, Route) for method in route.methods or ()}
         headers = {"Allow": ", ".join(sorted(methods))}
         message = f"{request.method} {path[:_SHOWN]} is not possible; use {headers['Allow']}"
     return refusal(Problem(status, message, headers=headers), errors_of(path))
-
-
-def _paths(routes: Iterable[BaseRoute]) -> Iterable[str]:
-    """Return the paths of routes, each once."""
-    return dict.fromkeys(route.path.replace(":path", "") for route in routes if isinstance(route, Route))

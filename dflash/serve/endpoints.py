@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from dflash.decode.drafting.drafter import Strategy
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
+from dflash.generation.preparation import PreparationJob
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.access import check_key
@@ -32,9 +33,11 @@ from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.parsing.session_id import cache_salt, session_id
 from dflash.serve.preparing.completions import ReadRequest
 from dflash.serve.requests import ChatRequest, Options
-from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
+from dflash.serve.strategy_choice import PLAIN, Defaults, as_field, strategy_of
 
 T = TypeVar("T")
+_Answer = tuple[Sequence[Completion], AnswerFormat]
+_Made = tuple[ReadRequest, Strategy, PreparationJob, _Answer | None]
 
 _THREADS = 2
 """Threads that parse and tokenize requests; two, so that one long body does not block the next request."""
@@ -107,7 +110,9 @@ class API:
 
         async def count(request: Request) -> Response:
             with self._place():
-                read = await self._read(request, dialect, Limits(self._backend.limits.prompt_tokens))
+                body = await read_body(request, self._backend.limits.body_bytes)
+                limits = Limits(self._backend.limits.prompt_tokens)
+                read = await self._in_thread(self._parse, dialect, body, request.headers, limits)
             return JSONResponse({**fields, "input_tokens": sum(map(len, read.prompts))})
 
         return count
@@ -123,7 +128,7 @@ class API:
 
     async def _answer(self, request: Request, dialect: ServerDialect[Any]) -> Response:
         """Answer a request. Everything that can be refused is refused before the first byte of a stream."""
-        options, completions, answer = await self._prepare(request, dialect)
+        options, (completions, answer) = await self._prepare(request, dialect)
         running = Running(self._backend.engine_thread, completions, self._backend.limits.request_seconds)
         if options.stream:
             return EventStream(running, answer)
@@ -133,19 +138,22 @@ class API:
         finally:
             running.close()
 
-    async def _prepare(
-        self, request: Request, dialect: ServerDialect[Any]
-    ) -> tuple[Options, Sequence[Completion], AnswerFormat]:
-        """Do all work before the first forward."""
-        backend = self._backend
+    async def _prepare(self, request: Request, dialect: ServerDialect[Any]) -> tuple[Options, _Answer]:
+        """Do all work before the first forward, in one job of a thread unless drafts are loaded or grammars compiled.
+
+        Each job waits for the interpreter, which the engine and other streams use meanwhile.
+        """
         with self._place():
-            read = await self._read(request, dialect, backend.limits)
-            preparing = strategy_of(read.request.options.decoding, backend.defaults, read.language, backend.engine_thread)
-            strategy = await until_gone(request.receive, preparing)
-            if read.is_constrained:
-                read = await until_gone(request.receive, self._with_grammars(read))
-            completions, answer = await self._in_thread(self._format, dialect, read, strategy)
-            return read.request.options, completions, answer
+            body = await read_body(request, self._backend.limits.body_bytes)
+            read, strategy, loading, made = await self._in_thread(self._made, dialect, body, request.headers)
+            if made is None:
+                with as_field():
+                    await until_gone(request.receive, loading.arrive())
+                if read.is_constrained:
+                    compiling = asyncio.wrap_future(self._grammar_thread.submit(read.with_grammars))
+                    read = await until_gone(request.receive, compiling)
+                made = await self._in_thread(self._format, dialect, read, strategy)
+            return read.request.options, made
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -161,12 +169,14 @@ class API:
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
-    async def _with_grammars(self, read: ReadRequest) -> ReadRequest:
-        return await asyncio.get_running_loop().run_in_executor(self._grammar_thread, read.with_grammars)
-
-    async def _read(self, request: Request, dialect: ServerDialect[Any], limits: Limits) -> ReadRequest:
-        body = await read_body(request, self._backend.limits.body_bytes)
-        return await self._in_thread(self._parse, dialect, body, request.headers, limits)
+    def _made(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str]) -> _Made:
+        """Return a request, its strategy, and its completions and format unless these must wait for other threads."""
+        backend = self._backend
+        read = self._parse(dialect, body, headers, backend.limits)
+        wanted, defaults = read.request.options.decoding, backend.defaults
+        strategy, loading = strategy_of(wanted, defaults, read.language, backend.engine_thread)
+        is_ready = loading.is_ready and not read.is_constrained
+        return read, strategy, loading, self._format(dialect, read, strategy) if is_ready else None
 
     def _parse(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str], limits: Limits) -> ReadRequest:
         backend = self._backend
@@ -187,15 +197,10 @@ class API:
             offered_tools_only=backend.offered_tools_only,
         )
 
-    def _format(
-        self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy
-    ) -> tuple[Sequence[Completion], AnswerFormat]:
-        completions = read.completions(strategy)
-        model = read.request.options.model or self._backend.names[0]
-        facts = self._backend.facts
-        fingerprint = None if facts is None else facts.fingerprint
-        prefix = self._backend.id_prefix
-        name = prefix + uuid4().hex[len(prefix) :]
-        warm_up = strategy not in self._used
-        head = AnswerHead(name, int(time.time()), model, self._backend.tokenizer, completions, fingerprint, warm_up)
+    def _format(self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy) -> _Answer:
+        completions, backend = read.completions(strategy), self._backend
+        model, tokenizer = read.request.options.model or backend.names[0], backend.tokenizer
+        fingerprint = None if backend.facts is None else backend.facts.fingerprint
+        name, is_new = backend.id_prefix + uuid4().hex[len(backend.id_prefix) :], strategy not in self._used
+        head = AnswerHead(name, int(time.time()), model, tokenizer, completions, fingerprint, is_new)
         return completions, dialect.format(read.request, head)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from starlette.requests import ClientDisconnect
@@ -88,7 +88,7 @@ class Running:
         return lambda delta: outbox.add(put, (index, delta))
 
 
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
     """Return the result of `work`; cancel it if the client disconnects first.
 
     If both happen at once, the result or error of `work` counts.

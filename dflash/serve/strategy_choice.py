@@ -1,7 +1,7 @@
 """Strategy and recoveries of a request."""
 
-import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from dflash.decode.verifiers import COUPLED, Verifier
 from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.messages.fields import FieldError, Fields, shown
+from dflash.generation.preparation import PreparationJob
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
 
@@ -83,20 +84,28 @@ PLAIN = Defaults()
 """Defaults of a server without options: plain decoding."""
 
 
-async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, engine_thread: EngineThread) -> Strategy:
-    """Return the strategy of a request after loading its files and kernels."""
-    strategy = defaults.strategy
+def strategy_of(
+    wanted: Decoding, defaults: Defaults, language: Language, engine_thread: EngineThread
+) -> tuple[Strategy, PreparationJob]:
+    """Return the strategy of a request, and the job that loads its files and kernels. Called in any thread."""
+    strategy, loading = defaults.strategy, PreparationJob.done()
     if wanted.strategy is not None:
-        try:
+        with as_field():
             _check_allowed(wanted.strategy, defaults.allowed)
-            strategy = replace(named(wanted.strategy, defaults.draft, **defaults.settings), verifier=defaults.verifier)
-            await engine_thread.preparing(strategy).arrive()
-        except (RequestError, ModelError) as error:
-            raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
+            strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
+            loading = engine_thread.preparing(replace(strategy, verifier=defaults.verifier))
     recover = defaults.recover if wanted.recover is None else wanted.recover
-    named_recoveries = await asyncio.to_thread(recoveries, recover, language)
-    added = dict.fromkeys((*named_recoveries, *recoveries(wanted.more, language)))
-    return replace(strategy, recoveries=(*strategy.recoveries, *added), verifier=defaults.verifier)
+    added = dict.fromkeys((*recoveries(recover, language), *recoveries(wanted.more, language)))
+    return replace(strategy, recoveries=(*strategy.recoveries, *added), verifier=defaults.verifier), loading
+
+
+@contextmanager
+def as_field() -> Iterator[None]:
+    """Raise errors of a strategy as errors of the field."""
+    try:
+        yield
+    except (RequestError, ModelError) as error:
+        raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
 
 
 def allowed(text: str | None) -> tuple[str, ...] | None:

@@ -33,7 +33,7 @@ class TokenCounts:
             prompt=sum(session.n_prompt for session in sessions[::n]),
             cached=sum(session.n_cached for session in sessions[::n]),
             output=sum(session.n_tokens for session in sessions),
-            reasoning=sum(map(_n_reasoning, completions)),
+            reasoning=sum(each.n_reasoning for each in completions if each.output is not None and each.output.reasoning),
             drafted=sum(session.n_drafted for session in sessions),
             accepted=sum(session.n_accepted for session in sessions),
             rows=_rows(sessions),
@@ -45,7 +45,3 @@ def _rows(sessions: Sequence[Session]) -> float | None:
         return None
     rows = [step.batch for session in sessions for step in session.steps if step.tokens]
     return round(sum(rows) / max(len(rows), 1), 2)
-
-
-def _n_reasoning(completion: Completion) -> int:
-    return completion.n_reasoning if completion.output is not None and completion.output.reasoning else 0

@@ -70,30 +70,24 @@ def test_recoveries_too_many(value, message):
 
 
 def test_equal_recoveries_count_once(lm):
-    async def made():
-        wanted = Decoding(recover=["loop", "loop", "empty", "loop"])
-        return await strategy_of(wanted, Defaults(), Language(lm.tokenizer, lm.template), lm._engine_thread)
-
-    assert len(asyncio.run(made()).recoveries) == 2
+    wanted = Decoding(recover=["loop", "loop", "empty", "loop"])
+    strategy, _ = strategy_of(wanted, Defaults(), Language(lm.tokenizer, lm.template), lm._engine_thread)
+    assert len(strategy.recoveries) == 2
 
 
 @pytest.mark.parametrize("name", ["", " ", "first()"])
 def test_an_empty_name_is_no_strategy(lm, name):
     for allowed in (None, ("plain",)):
         with pytest.raises(FieldError, match=r"is not (known|allowed)"):
-            asyncio.run(
-                strategy_of(Decoding(strategy=name), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread)
-            )
+            strategy_of(Decoding(strategy=name), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread)
 
 
 def test_what_is_not_allowed_is_not_read(lm, monkeypatch):
     monkeypatch.setattr("dflash.serve.strategy_choice.named", lambda *_, **__: 1 // 0)
     for allowed in ((), ("plain",)):
         with pytest.raises(FieldError, match="strategy: "):
-            asyncio.run(
-                strategy_of(
-                    Decoding(strategy="lookup," * 9999), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread
-                )
+            strategy_of(
+                Decoding(strategy="lookup," * 9999), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread
             )
 
 

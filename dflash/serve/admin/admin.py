@@ -171,7 +171,7 @@ class Admin:
         try:
             limits = self._backend.limits
             body = await read_body(request, limits.body_bytes)
-            work = partial(_json, body, limits, compute)
+            work = lambda: JSONResponse(compute(parse_json(body, limits)))  # noqa: E731
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self._n_open -= 1
@@ -179,7 +179,3 @@ class Admin:
     def _entry(self, name: str) -> JsonObject:
         backend = self._backend
         return model_entry(name, self._created, backend.limits.context, backend.tokenizer, backend.facts)
-
-
-def _json(body: bytes, limits: Limits, compute: Callable[[object], JsonMapping]) -> Response:
-    return JSONResponse(compute(parse_json(body, limits)))

@@ -16,6 +16,7 @@ _VLLM = ("json", "json_object", "regex", "choice", "grammar")
 """Fields of vLLM's ``structured_outputs``; the older fields are called the same after ``guided_``."""
 
 
+_FORMAT = {"type": "json_object"}
 _REFUSED = {
     "whitespace_pattern": "use regex or lark",
     "disable_any_whitespace": "use regex or lark",
@@ -81,10 +82,6 @@ def _schema(fields: Fields, name: str) -> JsonMapping | None:
     return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
-def _object(fields: Fields, name: str) -> JsonMapping | None:
-    return {"type": "json_object"} if fields.flag(name) else None
-
-
 def _choice(fields: Fields, name: str) -> str | None:
     options = fields.list(name)
     if not options:
@@ -104,7 +101,7 @@ def _refused(fields: Fields, name: str) -> None:
 
 _READERS: Mapping[str, tuple[str, Callable[[Fields, str], Any]]] = {
     "json": ("response_format", _schema),
-    "json_object": ("response_format", _object),
+    "json_object": ("response_format", lambda fields, name: _FORMAT if fields.flag(name) else None),
     "regex": ("regex", _text),
     "choice": ("lark", _choice),
     "grammar": ("grammar", _text),

@@ -19,11 +19,6 @@ _TOOL = {"type": "function", "function": {"name": "a"}}
 _FORMAT = {"format": {"type": "json_object"}}
 
 
-def _effort(value: object) -> dict[str, object]:
-    """Return the form of Responses for an effort."""
-    return {"effort": value}
-
-
 def _tokens(name: str, apis: tuple[str, ...], to: str) -> FieldRow:
     return mapped(name, apis, to, "name of another server; -1 is the rest of the context", 5, convert=unlimited)
 
@@ -34,7 +29,9 @@ ROWS = (
     mapped("stop_sequences", (*TEXTS, RESPONSES), "stop", "Anthropic's name", ["END"]),
     mapped("system", _R, "instructions", "Anthropic's name", "Be brief."),
     mapped("instructions", _M, "system", "name of Responses", "Be brief."),
-    mapped("reasoning_effort", _R, "reasoning", "name of chat completions", "none", convert=_effort),
+    mapped(
+        "reasoning_effort", _R, "reasoning", "name of chat completions", "none", convert=lambda effort: {"effort": effort}
+    ),
     refused("n_cmpl", (RESPONSES, MESSAGES), "this API has one answer; send the request several times", 2, is_one_of(1)),
     *(refused(name, _C, "send a message with the role system", "Be brief.") for name in ("system", "instructions")),
     *(refused(name, _T, "put it into the prompt", "Be brief.") for name in ("system", "instructions")),
