@@ -120,7 +120,7 @@ def parser() -> Parser:
         "--max-step-ms",
         type=float,
         metavar="MS",
-        help="most milliseconds by which a prompt delays the next token of running answers (275 on a GPU, 400 on a CPU; a "
+        help="most milliseconds by which a prompt delays the next token of running answers (265 on a GPU, 400 on a CPU; a "
         "sixth more for each 64 answers beyond 64); 0 is no limit",
     )
     parser.add_argument(
