@@ -11,13 +11,16 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import nvrtc
 import pytest
 
 import dflash
 from dflash.__main__ import main
+from dflash.decode.drafters.model_state import ModelDrafterState
 from dflash.decode.registry import DRAFTERS
 from dflash.decode.registry.recoveries import RECOVERIES
+from dflash.kernels import sample
 from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS
 from dflash.kernels.gpu import jit
 
@@ -72,10 +75,12 @@ def write(package, code):
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
 def test_its_python_runs(page, lm, package, monkeypatch, capsys):
-    load = dflash.load  # a page about an option of `load` uses a model of its own
-    monkeypatch.setattr(
-        dflash, "load", lambda *name, **given: load(*name, **given) if given.keys() & {"prefix_cache", "kv"} else lm
-    )
+    load = dflash.load  # a page about an option of `load`, or that writes a file, uses a model of its own
+
+    def loaded(name, **given):
+        return load(name, **given) if name != "demo" or given.keys() & {"prefix_cache", "kv"} else lm
+
+    monkeypatch.setattr(dflash, "load", loaded)
     names = {"__name__": "__main__"}
     n_run, modules = 0, []
     for code, skipped in blocks(page, "python"):
@@ -108,6 +113,47 @@ def test_a_file_is_all_that_a_name_needs(name, lm, package, monkeypatch, capsys)
     assert main([*words[:3], *words[-2:]]) == 0
     plain = capsys.readouterr().out
     assert plain == out if path.parent.name == "drafters" else plain.startswith(out.rstrip("\n")) and plain != out
+
+
+@pytest.fixture
+def heads(lm, package):
+    """The drafter of `write-a-neural-drafter.md` with random weights."""
+    (path,) = [path for code, _ in blocks(FOLDER / "write-a-neural-drafter.md", "python") if (path := write(package, code))]
+    rng, file = np.random.default_rng(0), path.with_suffix(".npz")
+    weights, tokens = rng.normal(0, 0.1, (2, lm.model.config.width, 300)), rng.choice(lm.model.n_vocab, 300, replace=False)
+    np.savez(file, weights=np.float32(weights), tokens=np.sort(tokens).astype(np.int32))
+    return importlib.import_module("dflash.decode.drafters.heads").LinearHeads(str(file))
+
+
+def test_the_neural_drafter_drafts_the_same_behind_a_saved_prefix(lm, heads):
+    prompt, more = [9] * 300, {"strategy": heads, "max_tokens": 12}
+    with dflash.load("demo", device="cpu", threads=1, context=1024, sequences=1, prefix_cache=True) as cached:
+        cached.generate(prompt, **more)
+        found = cached.generate([*prompt, 5, 7, 8], **more)
+    want = lm.generate([*prompt, 5, 7, 8], **more)
+    assert found.usage.cached_tokens > 200
+    assert [step.draft for step in found.steps if step.tokens] == [step.draft for step in want.steps if step.tokens]
+
+
+def test_the_neural_drafter_samples_as_verifiers_assume(lm, heads, monkeypatch):
+    """Its scores are its logits, but for a constant, plus the noise of a seed that no other draft has."""
+    seeds, drafts_of = [], ModelDrafterState.draft_of
+
+    def checked(self, candidates, max_draft):
+        seeds.append(self.params.seed)
+        for t, (ids, scores) in enumerate(zip(candidates.ids, candidates.scores, strict=True)):
+            assert len(ids) == (sample.POOL if self.session.sampler.draws else 1)
+            noise = np.empty(len(ids), np.float32)
+            sample.gumbel(self.params.seed, len(self.session.token_ids) + t, ids, out=noise)
+            columns = np.searchsorted(self.draft_model.tokens, ids)
+            assert np.ptp(scores - noise - (self.hidden @ self.draft_model.weights[t])[columns]) < 1e-3
+        return drafts_of(self, candidates, max_draft)
+
+    monkeypatch.setattr(ModelDrafterState, "draft_of", checked)
+    for verifier in (dflash.RejectionSampling(), dflash.Coupled()):
+        strategy = dflash.Strategy(heads, verifier=verifier)
+        lm.generate("def gcd(a, b):", strategy=strategy, max_tokens=16, temperature=1.0, seed=3)
+    assert len(set(seeds)) > len(seeds) // 3 > 3, "coupled drafts have the seed of the request"
 
 
 @nvrtc.needed

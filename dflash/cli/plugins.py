@@ -30,6 +30,7 @@ def _import_file(path: Path) -> None:
         return
     if known is not None:
         raise ImportError(f"a module {path.stem!r} is imported already; give the file another name")
+    sys.path.append(str(path.parent))  # for modules beside it, as of a script
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None, "the name ends in .py"
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)

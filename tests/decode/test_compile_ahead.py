@@ -22,6 +22,7 @@ from dflash.kernels.cpu.jit import CACHE, inline
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
+from dflash.model.network.blocks import FEED_FORWARDS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 KINDS = ("demo", "gemma4-tiny-Q8_0", "laguna-tiny-Q8_0", "qwen35moe-r2-F16", "qwen3-dense-Q4_0")
@@ -163,6 +164,21 @@ def test_a_package_of_the_same_name_in_the_current_folder_plays_no_part(model, m
     assert not caplog.records
 
 
+def test_the_processes_import_what_defines_new_parts(model, monkeypatch, tmp_path):
+    """A format or an architecture of a plugin; otherwise they could not open a file that has it."""
+    settings, known = model
+    (tmp_path / "new_part.py").write_text("from pathlib import Path\nPath(__file__).with_suffix('.seen').touch()")
+
+    def feed_forward(net, names, config, x): ...
+
+    feed_forward.__module__ = "new_part"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(FEED_FORWARDS, "ffn_new.weight", feed_forward)
+    compile_ahead(settings)
+    assert known
+    assert (tmp_path / "new_part.seen").exists()
+
+
 def test_nobody_waits_for_more_than_the_kernels_of_the_first_tokens(model, monkeypatch):
     """The others are compiled beside the model, at a later start if need be."""
     settings, known = model
@@ -211,6 +227,7 @@ def test_a_process_that_fails_costs_one_line_and_nothing_else(model, monkeypatch
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(module, "__file__", "/nowhere/dflash/decode/warmup/compile_ahead.py")
     monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", [])
     if executable != "/no/such/python":
         monkeypatch.setattr(sys, "executable", sys._base_executable)
     before = compiling.count()

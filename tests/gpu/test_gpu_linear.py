@@ -46,7 +46,7 @@ def expected(x, weight):
     return want
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", tile_layout.CODES)
 def test_tiles_lie_as_described(kind):
     weight = random_matrix(37, 768, kind)
     assert_same_bits(kind, tiles.PackedWeight(weight).data.get(), tile_layout.tiles(weight))

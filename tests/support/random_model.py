@@ -10,6 +10,7 @@ import zlib
 import gguf
 import numpy as np
 from matrices import random_matrix
+from repacked import number_of
 
 from dflash.kernels.formats import BLOCKS
 from dflash.model.config import Config
@@ -108,7 +109,7 @@ def write(path, architecture, n_vocab, keys, kind, fused=()):
         block = BLOCKS[types[name]]
         n_bytes = int(np.prod(shape, dtype=np.int64)) // block.elements * block.n_bytes
         packed = (*shape[:-1], shape[-1] // block.elements * block.n_bytes)
-        writer.add_tensor_info(name, packed, np.dtype(np.uint8), n_bytes, gguf.GGMLQuantizationType[types[name]])
+        writer.add_tensor_info(name, packed, np.dtype(np.uint8), n_bytes, number_of(types[name]))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()

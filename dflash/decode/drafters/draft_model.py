@@ -18,7 +18,7 @@ from dflash.decode.settings import spelled
 from dflash.decode.shared_prefix import n_shared
 from dflash.decode.warmup import warm
 from dflash.model.batch import Span
-from dflash.model.candidates import Candidates, fill, put
+from dflash.model.candidates import Candidates, put
 from dflash.model.loading.draft_model import Small, load_small
 from dflash.model.loading.target import loaded_model
 from dflash.model.state.sequence_state import Snapshot
@@ -184,17 +184,10 @@ def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans
     """Fill in the candidates of several sessions at one more position."""
     out = drafter_states[0].draft_model.forward(spans)
     last = np.cumsum([len(span.tokens) for span in spans]) - 1
-    sessions = [drafter_state.session for drafter_state in drafter_states]
     if not isinstance(out.logits, np.ndarray) and out.logits.shape[1] == drafter_states[0].n_vocab:
         width, row_params = max(each.ids.shape[1] for each in found), [each.params for each in drafter_states]
-        places = [len(session.token_ids) + depth for session in sessions]
+        places = [len(each.session.token_ids) + depth for each in drafter_states]
         put(found, depth, *out.logits.candidates(last.tolist(), row_params, places, width))
         return
     logits = np.ascontiguousarray(np.asarray(out.logits)[last, : drafter_states[0].n_vocab])
-    fill(
-        found,
-        depth,
-        logits,
-        [each.params for each in drafter_states],
-        [len(session.token_ids) for session in sessions],
-    )
+    ModelDrafterState.fill(drafter_states, found, depth, logits)

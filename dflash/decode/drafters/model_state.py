@@ -15,13 +15,13 @@ from dflash.decode.drafting.drafter import DrafterSnapshot, DraftPlan, Rows
 from dflash.decode.drafting.sampled_chain import sampled_chain
 from dflash.decode.drafting.shapes import Chain
 from dflash.kernels.sample import POOL, SampleParams
+from dflash.model.candidates import Candidates, fill
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
-    from dflash.model.candidates import Candidates
     from dflash.model.draft import DraftRequest
     from dflash.model.draft.vocabulary import Vocabulary
     from dflash.model.protocols.device_drafter import DeviceDrafts
@@ -113,6 +113,24 @@ class ModelDrafterState:
     def device_request(self) -> tuple[DraftRequest[Any], int]:
         """Return the request for a draft of full size on a GPU, and the number of its tokens to use."""
         raise NotImplementedError
+
+    @staticmethod
+    def fill(drafter_states: Sequence[Any], found: Sequence[Candidates], at: int, logits: Any, targets: Any = None) -> None:
+        """Find candidates of position `at` for several sessions, with the noise of their drafts.
+
+        Parameters
+        ----------
+        found : sequence of Candidates
+            Candidates of each session, as many as `wants` says. Their position `at` is written, the likeliest first.
+        logits : float32 (B, V)
+            Logits of the draft model, a row for each session.
+        targets : int32 (V,), optional
+            Target token of each logit, if the draft vocabulary is not the target's.
+        """
+        # fewer than `wants` says would misstate the distribution that a token was drawn from
+        assert not any(s.session.sampler.draws and c.ids.shape[1] < POOL for s, c in zip(drafter_states, found, strict=True))
+        first = [len(each.session.token_ids) for each in drafter_states]
+        fill(found, at, logits, [each.params for each in drafter_states], first, targets=targets)
 
     @staticmethod
     def candidates(drafter_states: Sequence[Any], requests: Sequence[Any]) -> Sequence[Candidates]:

@@ -51,7 +51,7 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     GPU kernels are compiled while a model is loaded; there, graphs are captured instead. While other processes compile
     kernels of a model, it decodes greedily only.
     """
-    if not _is_compiled(engine.model):
+    if isinstance(engine.model, Model) and not engine.model.compiled.is_set():
         tell("first forward")
         _write(engine, 2, Sampling())
         return
@@ -74,11 +74,6 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
         tell("first forwards")
         _write(engine, 24 if number else rows + 1, way)
     warm_marker.remember(kind)
-
-
-def _is_compiled(model: TargetModel) -> bool:
-    """Return whether no other process compiles kernels of a model."""
-    return not isinstance(model, Model) or model.compiled.is_set()
 
 
 def prefill_lengths(model: TargetModel, chunk: int) -> tuple[int, int]:

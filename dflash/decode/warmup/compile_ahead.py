@@ -18,7 +18,10 @@ from typing import Any, Self
 
 from dflash.kernels.compiling import Progress
 from dflash.kernels.cpu import warm_marker
+from dflash.kernels.formats import FORMATS
 from dflash.model.loading.target import HostSettings, kernels_of
+from dflash.model.network.blocks import FEED_FORWARDS
+from dflash.model.run.cpu import bind
 from dflash.model.state.budget import n_cores
 
 _log = logging.getLogger(__name__)
@@ -60,11 +63,13 @@ class CompileAhead:
         if processes < 2 or not sys.executable or warm_marker.is_known(kind):
             return
         given = {"path": str(model.file.path), "kv": model.kv, "pending": model.config.pending, "threads": model.threads}
-        given |= {"kind": kind, "processes": processes}
+        # functions of formats, feed forwards and ops, some of them perhaps from outside this package
+        functions = *(each.decode for each in FORMATS.values()), *FEED_FORWARDS.values(), *bind.registry.values()
+        given |= {"kind": kind, "processes": processes, "modules": sorted({each.__module__ for each in functions})}
         self._claims = tempfile.mkdtemp(prefix="dflash-")
         self.finished.clear()
         threading.Thread(target=self._supervise, args=(given,), name="dflash-compile", daemon=True).start()
-        if not warm_marker.is_known(_first_of(kind)):
+        if not warm_marker.is_known(f"first tokens of {kind}"):
             self._first.wait()
 
     def __enter__(self) -> Self:
@@ -98,18 +103,13 @@ class CompileAhead:
     def _run(self, given: dict[str, Any], progress: Progress) -> None:
         """Run a process to its end, and count what it has compiled."""
         root = str(Path(__file__).parents[3])
-        paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, *sys.path)))}
         command = [sys.executable, "-P", "-m", "dflash.decode.warmup.compile_worker", json.dumps(given)]
         try:
             with (
                 tempfile.TemporaryFile("w+") as errors,
                 subprocess.Popen(
-                    command,
-                    env={**os.environ, "PYTHONPATH": paths},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
                 ) as process,
             ):
                 self._running.append(process)
@@ -123,7 +123,7 @@ class CompileAhead:
                     else:
                         progress.finish(*map(int, line.split()))
                     if progress.is_done and not self._first.is_set():
-                        warm_marker.remember(_first_of(given["kind"]))
+                        warm_marker.remember(f"first tokens of {given['kind']}")
                         self._first.set()
                         progress.expect(later, len(first))
                 if process.wait() != 0:
@@ -131,8 +131,3 @@ class CompileAhead:
                     raise OSError((errors.read().strip().splitlines() or [f"exit status {process.returncode}"])[-1])
         except (OSError, ValueError) as error:
             self._errors.append(str(error))
-
-
-def _first_of(kind: str) -> str:
-    """Return the kind of the kernels of the first tokens."""
-    return f"first tokens of {kind}"

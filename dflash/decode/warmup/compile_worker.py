@@ -7,11 +7,13 @@ then a line for each kernel of its own: its number, and 0 if the cache had it. I
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import shutil
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,12 +62,15 @@ def _forwards(model: Model, n: int) -> None:
     state.close()
 
 
-def main(*, claims: str, processes: int, kind: str, **model: Any) -> None:
+def main(*, claims: str, processes: int, kind: str, modules: Sequence[str] = (), **model: Any) -> None:
     """Compile what other processes do not; the last of `processes` records that all kernels of a kind are compiled.
 
     claims: folder in which a file stands for a group of kernels that a process compiles, or for one that has ended.
+    modules: names of modules that define formats, feed forwards and ops; importing them registers those of a plugin.
     **model: arguments of `jobs_of`.
     """
+    for module in modules:
+        importlib.import_module(module)
     gc.freeze()
     both = [grouped(jobs) for jobs in jobs_of(**model)]
     _tell(json.dumps([[size for group in groups for _, size in group] for groups in both]))

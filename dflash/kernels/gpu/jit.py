@@ -36,7 +36,9 @@ def _paste(path: Path, seen: set[Path]) -> str:
     text = path.read_text(encoding="utf-8")
 
     def replace(match: re.Match[str]) -> str:
-        inner = (path.parent / match[1]).resolve()
+        # an op outside the package has no shared headers beside it
+        places = path.parent / match[1], Path(__file__).parent / match[1]
+        inner = next(filter(Path.is_file, places), places[0]).resolve()
         after = text.count("\n", 0, match.start()) + 2
         pasted = "" if inner in seen else _paste(inner, seen)
         return f'{pasted}\n#line {after} "{path.name}"'

@@ -144,7 +144,7 @@ def _read_tensor(reader: HeaderReader, name: str, part: int) -> TensorInfo:
     type_id = reader.number("<u4", f"the type of {what}")
     block = BY_ID.get(type_id)
     if block is None:
-        reader.fail(f"{what} has the unknown tensor type {type_id}", reader.position - 4)
+        reader.fail(f"{what} has the unknown tensor type {type_id}; --plugin FILE.py may define it", reader.position - 4)
     if shape[-1] % block.elements:
         reader.fail(f"{what}: {block.name} rows must be a multiple of {block.elements}, got {shape[-1]}", at)
     n_bytes = math.prod(shape) // block.elements * block.n_bytes

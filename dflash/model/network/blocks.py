@@ -34,7 +34,7 @@ def block(net: Program, names: Names, config: Config, inputs: BlockInputs) -> No
     if blocks.normed_outputs:
         mixed = net.norm(mixed, names("post_attention_norm.weight"), out=mixed)
     net.add(x, mixed)
-    feed_forward = next(each for tensor, each in FEED_FORWARDS.items() if names.has(tensor))
+    feed_forward = next(each for tensor, each in reversed(FEED_FORWARDS.items()) if names.has(tensor))
     made = feed_forward(net, names, config, net.norm(x, names(blocks.ffn_norm)))
     if blocks.normed_outputs:
         if config.experts:
@@ -133,8 +133,8 @@ def experts(net: Program, names: Names, _: Config, x: Buffer) -> Buffer:
 
 FeedForward = Callable[[Program, Names, Config, Buffer], Buffer]
 
-FEED_FORWARDS: dict[str, FeedForward] = {"ffn_gate.weight": dense, "ffn_gate_inp.weight": experts}
-"""The feed forward of a block by a tensor that it has; the first one found counts."""
+FEED_FORWARDS: dict[str, FeedForward] = {"ffn_gate_inp.weight": experts, "ffn_gate.weight": dense}
+"""The feed forward of a block by a tensor that it has; the last one counts: a new part may have `ffn_gate`, too."""
 
 
 def add_experts(net: Program, names: Names, config: Config, x: Buffer, made: Buffer) -> None:

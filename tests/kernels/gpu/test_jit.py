@@ -57,5 +57,11 @@ def test_pastes_each_include_once_and_keeps_line_numbers(tmp_path):
     assert lines[lines.index("b") - 1] == '#line 2 "b.cuh"'
 
 
+def test_an_op_outside_the_package_includes_shared_headers_by_the_same_name(tmp_path):
+    path = tmp_path / "k.cu"
+    path.write_text('#include "../gpu/include/pdl.cuh"\nk\n')
+    assert "void wait_on_dependent_grids" in source(path)
+
+
 def test_macros_are_in_order():
     assert macros({"TOKENS": 8, "QUANT": "Q4_K"}) == ("-DQUANT=Q4_K", "-DTOKENS=8")

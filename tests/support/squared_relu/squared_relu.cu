@@ -2,7 +2,7 @@
 //
 // Grid (ROW_DIM / 256, rows), block 256: each thread processes one value. Macro: ROW_DIM, values of a row.
 // Bytes: 4 read and 4 written per value.
-#include "../../../dflash/kernels/gpu/include/pdl.cuh"
+#include "../gpu/include/pdl.cuh"
 
 #ifndef ROW_DIM
 #error "ROW_DIM must be defined"
