@@ -23,6 +23,8 @@ from dflash.decode.registry.recoveries import RECOVERIES
 from dflash.kernels import sample
 from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS
 from dflash.kernels.gpu import jit
+from dflash.model.gguf.architectures import ARCHITECTURES
+from dflash.model.network.blocks import FEED_FORWARDS
 
 FOLDER = Path(__file__).parents[1] / "docs"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -30,7 +32,8 @@ EXAMPLES = [page for page in PAGES if "```python" in page.read_text(encoding="ut
 BLOCK = re.compile(r"(<!-- not run: .+ -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"(?:#|//) (dflash/(\S+))\n")
 EXTENDED = "dflash.kernels", "dflash.decode.drafters", "dflash.decode.recoveries", "dflash.generation.recovery"
-ARCHITECTURES = 80, 90, 120
+TABLES = FORMATS, BLOCKS, BY_ID, ARCHITECTURES, FEED_FORWARDS
+GPUS = 80, 90, 120
 
 
 def blocks(page, kind):
@@ -50,11 +53,11 @@ def package(tmp_path, monkeypatch):
         monkeypatch.setattr(table, "_entries", dict(table))
         sources = [importlib.import_module(name).import_all for name in EXTENDED if word in name]
         monkeypatch.setattr(table, "_sources", sources)
-    before, formats = set(sys.modules), [(table, dict(table)) for table in (FORMATS, BLOCKS, BY_ID)]
+    before, entries = set(sys.modules), [(table, dict(table)) for table in TABLES]
     yield tmp_path
-    for table, entries in formats:
+    for table, known in entries:
         table.clear()
-        table.update(entries)
+        table.update(known)
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
@@ -157,7 +160,7 @@ def test_the_neural_drafter_samples_as_verifiers_assume(lm, heads, monkeypatch):
 
 
 @nvrtc.needed
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", GPUS)
 def test_its_cuda_compiles(arch, package):
     (package / "kernels" / "gpu").symlink_to(Path(jit.__file__).parent)
     sources = [write(package, code) for page in PAGES for code, _ in blocks(page, "cuda")]
@@ -168,7 +171,7 @@ def test_its_cuda_compiles(arch, package):
 
 
 @nvrtc.needed
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", GPUS)
 def test_the_struct_of_a_format_compiles_into_the_kernels_that_pack_and_unpack(arch, package):
     formats, own = package / "kernels" / "formats", Path(dflash.__file__).parent / "kernels" / "formats"
     (package / "kernels" / "gpu").symlink_to(Path(jit.__file__).parent)
