@@ -204,8 +204,9 @@ def load(
         of a 27B's sequence beside its KV cache). 1 is for plain decoding only. Prompts are not limited. None is 64; on one
         GPU 16 or 8 where more would take over a quarter of the memory beside the weights, as with many sequences.
     prefix_cache : bool or int
-        Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
-        an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.
+        Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again. True is,
+        on a GPU, all KV pages that no sequence needs, of which there are more then, and half of the memory that is left; on
+        a CPU an eighth of the free memory. See `dflash.decode.prefix_cache`.
     prefix_cache_folder : str or path, optional
         Folder in which states that leave the memory of the prefix cache are saved, for this and later processes, and in
         which `LM.save_session` saves names. Created if missing; nobody else may be able to write to it.

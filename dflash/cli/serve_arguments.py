@@ -195,7 +195,7 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
         "--prefix-cache-mib",
         type=int,
         metavar="N",
-        help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
+        help="MiB of states saved for later prompts with the same beginning (what fits, see docs/prefix-cache.md); 0: none",
     )
     parser.add_argument(
         "--prefix-cache-folder", metavar="FOLDER", help="folder for states that leave the memory of the prefix cache (none)"

