@@ -7,7 +7,7 @@ Results, synchronisation and faults are those of the sources. Lanes that diverge
 copies, and accesses beyond shared memory or 512 bytes and more beyond the end of an array end a launch with an error.
 Kernels that wait for each other without end are printed. Times are not those of a GPU, nor the last bits: sums of tensor
 cores and approximate functions are rounded otherwise. A copy is complete when it begins, so a missing wait for it is not
-found.
+found. A kernel is compiled when it is launched first, and only then may g++ refuse it.
 
 Environment: ``EMULATOR_GPUS`` (1) and ``EMULATOR_PROCESSORS`` (132), the multiprocessors of each; ``EMULATOR_SEED`` shuffles
 the order in which warps run, which finds missing barriers.

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from dflash.kernels.compile_cache.folder import cache_folder
+from dflash.kernels.gpu.cubin import code_cache
 from emulator import translate
 
 HERE = Path(__file__).parent
@@ -61,7 +62,7 @@ def headers():
 
 
 def kernel(text, name, options):
-    """Compile a CUDA source.
+    """Compile a CUDA source, or read from the cache what another process has compiled.
 
     Parameters
     ----------
@@ -84,6 +85,16 @@ def kernel(text, name, options):
     UnknownPTX
         If the source has inline PTX that the emulator does not know.
     """
+    entry = hashlib.sha256("\0".join((text, version(), *options)).encode()).hexdigest()[:40]
+    cache = code_cache(FOLDER)
+    code = cache.get(entry)
+    if code is None:
+        code = _compiled(text, name, options)
+        cache.put(entry, code)
+    return code
+
+
+def _compiled(text, name, options):
     architecture = next(option for option in options if option.startswith("--gpu-architecture"))
     macros = [option for option in options if option.startswith("-D")]
     macros.append(f"-D__CUDA_ARCH__={re.search('[0-9]+', architecture)[0]}0")

@@ -99,6 +99,11 @@ Launch::Launch(Function* of, const uint3& grid_, const uint3& block_, u32 shared
 Launch::Launch(const Launch& other)
     : Launch(other.function, other.grid, other.block, other.shared, (void**)other.arguments.data()) {}
 
+static bool is_loaded(Function* function) {
+    if (!function->call) function->compile(function);
+    return function->call;
+}
+
 extern "C" {
 struct LaunchConfig {
     uint3 grid, block;
@@ -111,6 +116,7 @@ struct LaunchConfig {
 int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** arguments, void**) {
     LOCKED;
     if (failure) return failure;
+    if (!is_loaded(function)) return NO_BINARY;
     const uint3 &grid = config->grid, &block = config->block;
     const u64 threads = (u64)block.x * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || !threads || threads > 1024 || (int)config->shared > function->most_shared) return 1;
@@ -130,6 +136,8 @@ int cuGetErrorString(int, const char** text) {
 }
 
 int cuFuncGetAttribute(int* value, int, Function* function) {
+    LOCKED;
+    if (!is_loaded(function)) return NO_BINARY;
     *value = *function->static_bytes;
     return 0;
 }
@@ -157,16 +165,21 @@ int cuTensorMapEncodeTiled(u64* map, int type, u32 rank, void* address, const u6
     return 0;
 }
 
-Function* emu_function(const char* library, const char* name, int device) {
-    void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return fprintf(stderr, "emulator: %s\n", dlerror()), nullptr;
-    auto symbol = [&](const char* prefix) { return dlsym(handle, (std::string(prefix) + name).c_str()); };
-    if (!symbol("emu_call_")) return nullptr;
+// A function of a module that is compiled when it is launched first: `compile` calls `emu_load`.
+Function* emu_function(const char* name, int device, void (*compile)(Function*)) {
     Function* made = new Function;
-    made->name = name, made->device = device, made->call = (void (*)(void**))symbol("emu_call_");
+    made->name = name, made->device = device, made->compile = compile;
+    return made;
+}
+
+void emu_load(Function* made, const char* library) {
+    void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return (void)fprintf(stderr, "emulator: %s\n", dlerror());
+    auto symbol = [&](const char* prefix) { return dlsym(handle, (prefix + made->name).c_str()); };
+    if (!symbol("emu_call_")) return (void)fprintf(stderr, "emulator: no function %s\n", made->name.c_str());
     for (const int* size = (const int*)symbol("emu_sizes_"); *size; ++size) made->sizes.push_back(*size);
     made->cluster = *(const int*)symbol("emu_cluster_"), made->static_bytes = (int*)dlsym(handle, "emu_static_bytes");
-    return made;
+    made->call = (void (*)(void**))symbol("emu_call_");
 }
 
 int emu_failure() { return failure; }

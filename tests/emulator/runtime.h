@@ -16,7 +16,7 @@ constexpr int SHARED_BYTES = 0x50000;   // of a block, both together
 constexpr u32 MOST_SHARED = 227 << 10;  // of a block, both together, without the gap between them
 constexpr int STACK_BYTES = 192 << 10;  // of a thread; pages are taken when they are touched
 constexpr int GARBAGE = 0xcb;           // what memory holds before it is written
-constexpr int LAUNCH_FAILED = 719, ILLEGAL_ADDRESS = 700, TIMED_OUT = 702;  // CUresult
+constexpr int LAUNCH_FAILED = 719, ILLEGAL_ADDRESS = 700, TIMED_OUT = 702, NO_BINARY = 209;  // CUresult
 
 struct Block;
 
@@ -86,7 +86,8 @@ struct Cluster {
 
 struct Function {
     std::string name;
-    void (*call)(void** arguments);
+    void (*compile)(Function*);            // loads it, if that is possible
+    void (*call)(void** arguments) = nullptr;  // null until it is loaded
     std::vector<int> sizes;  // bytes of each parameter
     int cluster, device;     // blocks of a cluster; device that it was loaded for
     int* static_bytes;       // shared memory that the module's kernels declare

@@ -8,7 +8,7 @@ import pytest
 from devices_watched import watch
 from drafts import SECOND, SPARK
 from gpu_count import is_emulated, n_devices
-from random_drafts import SETTINGS, random_draft, read
+from random_drafts import SETTINGS, random_draft, read, read_by_all
 from written import come_and_go, demo_on_gpu, tokens, written
 
 import dflash
@@ -75,9 +75,9 @@ def drafts(name):
 
 @pytest.mark.parametrize("n", [1, 40, 700])
 def test_candidates_after_prompts_of_every_length(draft, n):
-    model, found = demo()[0], []
-    for each in drafts(draft):
-        state = read(model, each, ids_of(n), cuts=[min(64, n)] if n > 64 else ())
+    found, both = [], drafts(draft)
+    states = read_by_all(demo()[0], both, ids_of(n), cuts=[min(64, n)] if n > 64 else ())
+    for each, state in zip(both, states, strict=True):
         asked = [DraftRequest(state, 77, each.config.max_draft, params, 8) for params in (SampleParams(),)]
         found.append(each.propose(asked)[0])
         state.close()

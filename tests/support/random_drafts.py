@@ -35,13 +35,20 @@ def random_draft(path, config, n_head=16384):
 
 def read(model, draft, ids, cuts=(), features=None):
     """A state that has read a text in parts."""
-    state, target = draft.state(), model.state()
+    return read_by_all(model, [draft], ids, cuts, features)[0]
+
+
+def read_by_all(model, drafts, ids, cuts=(), features=None):
+    """A state of each draft; all have read the same text of the same target in parts."""
+    states, target = [draft.state() for draft in drafts], model.state()
+    taps = drafts[0].config.target_layer_ids
     for start, stop in pairwise([0, *cuts, len(ids)]):
         tokens = np.array(ids[start:stop], np.int32)
         span = Span(target, tokens, chain(len(tokens)), prefill=True, logits=False)
-        out = model.forward([span], capture=draft.config.target_layer_ids)
-        draft.read(state, out.captured, slice(0, len(tokens)))
+        out = model.forward([span], capture=taps)
+        for draft, state in zip(drafts, states, strict=True):
+            draft.read(state, out.captured, slice(0, len(tokens)))
         if features is not None:
-            features.append(np.concatenate([out.captured[tap].get() for tap in draft.config.target_layer_ids], axis=1))
+            features.append(np.concatenate([out.captured[tap].get() for tap in taps], axis=1))
     target.close()
-    return state
+    return states

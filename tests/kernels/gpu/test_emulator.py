@@ -1,6 +1,7 @@
 """CUDA kernels run without a GPU, on the emulator of `tests/emulator`: tests of `tests/gpu` pass, and faults are found."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,13 +44,19 @@ def run(*command):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def output():
+    """Report of one process that runs all selected tests."""
+    selected = " or ".join(f"test_gpu_{name}.py and ({tests})" for name, tests in SELECTED.items())
+    files = [f"tests/gpu/test_gpu_{name}.py" for name in SELECTED]
+    options = ["-p", "emulator", "-p", "no:benchmark", "-p", "no:cacheprovider", "-rA"]
+    return run("-m", "pytest", *options, "-k", selected, *files)[1]
+
+
 @pytest.mark.parametrize("name", SELECTED)
-def test_on_an_emulated_gpu(name):
-    options = ["-p", "emulator", "-p", "no:benchmark", "-p", "no:cacheprovider", "-k", SELECTED[name]]
-    code, output = run("-m", "pytest", *options, f"tests/gpu/test_gpu_{name}.py")
-    assert code == 0, output
-    assert " passed" in output
-    assert " skipped" not in output
+def test_on_an_emulated_gpu(name, output):
+    outcomes = set(re.findall(rf"^(\w+) .*\btest_gpu_{name}\.py", output, re.MULTILINE))
+    assert outcomes == {"PASSED"}, output
 
 
 @pytest.mark.parametrize("fault", FAULTS)
