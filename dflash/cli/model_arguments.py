@@ -57,7 +57,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_plugin,
         metavar="MODULE",
-        help="module, or file that ends in .py, with drafters or recoveries of your own; may be given several times",
+        help="module, or file that ends in .py, that registers drafters, recoveries, formats; may be given several times",
     )
 
 

@@ -121,6 +121,7 @@ def study(
     at = None if folder is None else Path(folder)
     if at is not None:
         at.mkdir(parents=True, exist_ok=True)
+        _known(next(at.glob("*.json"), at / "none"), shared, {})  # any record: those of one folder agree
     about = {name: runner.prepare(strategy) for name, strategy in chosen.items()}
     found: list[records.Record] = []
     recorded = [] if isinstance(replay, bool) else records.read_all(Path(replay))
@@ -152,7 +153,7 @@ def _known(path: Path, shared: JsonMapping, code: Mapping[str, str]) -> records.
         if fingerprint(record[name]) != fingerprint(value):
             raise RequestError(f"study: {path} was measured with another {name}; use another folder")
     before = record["cell"].get("code", {})
-    for module in before | code:
+    for module in before | code if code else ():
         if before.get(module) != code.get(module):
             raise RequestError(f"study: {path} was measured with another file of {module}; remove it, or use another folder")
     return record

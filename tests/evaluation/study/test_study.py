@@ -107,6 +107,8 @@ def test_records_of_another_setting_are_refused(lm, folder):
         dflash.study(lm, STRATEGIES, CASES, **{**GRID, "max_tokens": 11}, folder=folder)
     with pytest.raises(RequestError, match="was measured with another prompts"):
         dflash.study(lm, STRATEGIES, CASES[:3], **GRID, folder=folder)
+    with pytest.raises(RequestError, match="was measured with another max_tokens"):
+        dflash.study(lm, ["lookup"], CASES, batch=[2], max_tokens=11, folder=folder)  # no cell of the folder is its own
 
 
 DRAFTER = """
