@@ -88,11 +88,13 @@ def _gpu(text: str) -> str:
     return f"cuda:{int(text)}"
 
 
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the GPUs to divide the model among, and the kind of split."""
-    parser.add_argument(
-        "--devices", type=lambda text: text.split(","), metavar="N,...", help="GPUs to divide the model among, as 0,1"
-    )
+    parser.add_argument("--devices", type=_names, metavar="N,...", help="GPUs to divide the model among, as 0,1")
     parser.add_argument(
         "--split", choices=("tensor", "layer"), help="divide each layer, for speed (default), or the layers, for memory"
     )

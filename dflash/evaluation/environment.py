@@ -76,7 +76,7 @@ def environment(lm: "LM | None" = None, *, fingerprint: bool = False) -> Environ
         cpu=describe("cpu"),
         gpu=None if trouble else describe("cuda"),
         packages=dict(_versions()),
-        variables={n: v for n, v in sorted(os.environ.items()) if n in VARIABLES or (n[:7] == "DFLASH_" and "KEY" not in n)},
+        variables={name: value for name, value in sorted(os.environ.items()) if _counts(name)},
     )
     if trouble:
         found["no_gpu"] = trouble
@@ -134,6 +134,10 @@ def _versions() -> Iterator[tuple[str, str]]:
         except PackageNotFoundError:
             if name not in GPU_PACKAGES:
                 yield name, "not installed"
+
+
+def _counts(name: str) -> bool:
+    return name in VARIABLES or (name.startswith("DFLASH_") and "KEY" not in name)
 
 
 def _lines(values: JsonObject, before: str = "") -> Iterator[tuple[str, str]]:

@@ -184,9 +184,9 @@ def _drafts(
                 fail(session, error)
 
     for session in alone:
-        take([session], lambda _: [EMPTY])
+        take([session], _no_draft)
     for session in forced:
-        take([session], lambda _: [Draft(session.forced_ids)])  # noqa: B023 - called at once
+        take([session], partial(_forced, session))
     for drafter, group in groups.items():
         take(group, partial(drafter.propose, drafter_states_of(group)))
     return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
@@ -195,6 +195,14 @@ def _drafts(
 def max_draft(model: TargetModel, n: int, rows: int) -> int:
     """Return the most draft tokens of each of `n` sessions that share `rows` rows of a forward."""
     return max(min(model.config.pending, rows // max(n, 1)) - 1, 0)
+
+
+def _no_draft(_: list[int]) -> list[Draft]:
+    return [EMPTY]
+
+
+def _forced(session: Session, _: list[int]) -> list[Draft]:
+    return [Draft(session.forced_ids)]
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:

@@ -127,9 +127,8 @@ class RereadQueue:
 
     def drop(self, session: Session) -> None:
         """Drop the answer that a session continues, since it prefills the answer itself."""
-        for waiting in [each for each in self._waiting if session.n_prompt > each.answered.size]:
-            if np.array_equal(session.prompt_array[: waiting.answered.size], waiting.answered):
-                self._waiting.remove(waiting)
+        for waiting in [each for each in self._waiting if _continues(session, each.answered)]:
+            self._waiting.remove(waiting)
 
     def clear(self) -> None:
         """Drop all."""
@@ -139,3 +138,7 @@ class RereadQueue:
         """Count the tokens of a step that were prefilled again, and its time."""
         if parts[0].session.is_reread and self._cache is not None:
             self._cache.count_reread(parts[0].n_prefill, seconds)
+
+
+def _continues(session: Session, prompt: NDArray[np.int32]) -> bool:
+    return session.n_prompt > len(prompt) and np.array_equal(session.prompt_array[: len(prompt)], prompt)

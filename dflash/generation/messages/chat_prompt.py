@@ -124,9 +124,8 @@ def _only_first_system(messages: Sequence[Message]) -> list[Message] | None:
     if n < 2 and not late:
         return None
     first: list[Message] = [{"role": "system", "content": "\n\n".join(map(_text, messages[:n]))}] if n else []
-    reminder = "<system-reminder>\n{}\n</system-reminder>".format
-    later = ((message, message.get("role") == "system") for message in messages[n:])
-    return first + [{"role": "user", "content": reminder(_text(each))} if late else each for each, late in later]
+    rest = [_reminder(message) if message.get("role") == "system" else message for message in messages[n:]]
+    return first + rest
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message] | None:
@@ -136,6 +135,10 @@ def _without_system(messages: Sequence[Message]) -> list[Message] | None:
     if not system or not rest or rest[0].get("role") != "user":
         return None
     return [{**rest[0], "content": "\n\n".join(map(_text, (*system, rest[0])))}, *rest[1:]]
+
+
+def _reminder(message: Message) -> Message:
+    return {"role": "user", "content": f"<system-reminder>\n{_text(message)}\n</system-reminder>"}
 
 
 def _with_text(message: Message) -> Message:

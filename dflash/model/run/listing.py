@@ -51,8 +51,9 @@ def host_listing(weights: Weights, config: Config, rows: Sequence[int]) -> list[
         how = ", ".join(f"{kind} {path_of(kind, n)}" for kind in kinds)
         return " ".join(filter(None, ("joined" if n <= MAX_ROWS and id(op) in joined else "alone", how)))
 
-    parts = ([op for op in part if not isinstance(op, ops.CaptureOp)] for part in program.parts())
-    return _alike([[ListedOp(str(op), tuple(kernel(op, n) for n in rows)) for op in part] for part in parts])
+    return _alike(
+        [[ListedOp(str(op), tuple(kernel(op, n) for n in rows)) for op in _runs(part)] for part in program.parts()]
+    )
 
 
 def device_listing(model: "DeviceModel", rows: Sequence[int]) -> list[Part]:
@@ -65,6 +66,10 @@ def device_listing(model: "DeviceModel", rows: Sequence[int]) -> list[Part]:
 
     parts = zip(*([made.start, *made.blocks, made.end] for made in map(model.made, rows)), strict=True)
     return _alike([[line(same) for same in zip(*part, strict=True)] for part in parts])
+
+
+def _runs(part: Sequence[Op]) -> list[Op]:
+    return [op for op in part if not isinstance(op, ops.CaptureOp)]
 
 
 def _alike(parts: Sequence[Sequence[ListedOp]]) -> list[Part]:

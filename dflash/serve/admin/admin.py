@@ -171,7 +171,10 @@ class Admin:
         try:
             limits = self._backend.limits
             body = await read_body(request, limits.body_bytes)
-            work = lambda: JSONResponse(compute(parse_json(body, limits)))  # noqa: E731
+
+            def work() -> Response:
+                return JSONResponse(compute(parse_json(body, limits)))
+
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self._n_open -= 1
