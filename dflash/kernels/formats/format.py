@@ -69,7 +69,7 @@ def register(made: Format) -> Format:
     """
     block = made.block
     if block.name in FORMATS or BLOCKS.get(block.name, block) != block or BY_ID.get(block.id, block) != block:
-        raise KernelError(f"format {block.name}, number {block.id}: there is another type of that name or number")
+        raise KernelError(f"format {block.name}, number {block.id}: one of them is taken; restart Python to change a format")
     FORMATS[block.name], BLOCKS[block.name], BY_ID[block.id] = made, block, block
     return made
 
