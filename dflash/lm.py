@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.decode.drafters import Strategy
-from dflash.decode.drafters.diagnostics import warnings_of
+from dflash.decode.drafting.diagnostics import warnings_of
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prefix_cache.saved_sessions import SavedSessions

@@ -166,6 +166,7 @@ def load_backend(
 ) -> "Backend":
     """Load the model and start its engine thread; `progress` is given the name of each stage before it begins."""
     from dflash.decode.drafters.missing_files import strategies_without_files
+    from dflash.decode.scheduling.admission import warnings_of_size
     from dflash.generation.load import start
     from dflash.model.loading.settings import LoadSettings
     from dflash.serve.admin.model_facts import ModelFacts
@@ -191,6 +192,7 @@ def load_backend(
         if progress is not None:
             progress("strategy")
         engine_thread.prepare(defaults.strategy)
+        list(warnings_of_size(loaded.model, defaults.strategy))  # logged
         prepare_draft(engine_thread, defaults)
         stack.pop_all()
     return Backend(

@@ -418,8 +418,7 @@ class Engine:
             self._give_up(f"{MAX_FAILURES} forwards in a row failed, the last one with {type(error).__name__}: {error}")
 
     def _give_up(self, reason: str) -> None:
-        if self._failure is None:
-            self._failure = f"the engine has failed and takes no more work: {reason}"
+        self._failure = self._failure or f"the engine has failed and takes no more work: {reason}"
 
     def _preempt(self, session: Session) -> None:
         """Move a session's state to the host. It waits to be resumed before any other session starts."""

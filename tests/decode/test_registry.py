@@ -159,6 +159,9 @@ def test_what_does_not_go_together():
         strategy("draft-model")
     with pytest.raises(RequestError, match="drafts in chains or in one shape"):
         strategy("first(dflash:3, mtp-tree:4)")
+    for parts in (("mtp:3", "mtp:2"), ("lookup", MTP(), "mtp:2")):
+        with pytest.raises(RequestError, match=r"FirstOf: names MTP\(\) twice, of which the second would never draft"):
+            FirstOf(*parts)
     for shape in (Chain(3), Tree(9)):
         both = Strategy(FirstOf(PromptLookup(), "mtp:3"), shape)
         assert name(both) == repr(both), "no name has a shape around parts with their own"

@@ -241,7 +241,7 @@ def test_a_thousand_names_leave_nothing_behind(engine_thread, loads):
     drafters = [PromptLookup(n_draft=1 + number) for number in range(1000)]
     for drafter in drafters:
         engine_thread.prepare(Strategy(drafter))
-        engine_thread.prepare(Strategy(FirstOf(drafter, PromptLookup())))
+        engine_thread.prepare(Strategy(FirstOf(drafter, PromptLookup(min_ngram=3))))
     assert not engine_thread._preparation._jobs
     assert not engine_thread.engine.model.attachments
     left = [ref(drafter) for drafter in drafters]

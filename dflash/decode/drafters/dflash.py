@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
+from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.drafter import Rows
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.registry import register
@@ -205,9 +205,8 @@ class _DFlashState(ModelDrafterState):
         n = self.count_rows(rows)
         skipped = min(max(ahead, 0), n)
         if skipped < n:
-            self._see(
-                out, slice(rows.start + skipped, rows.stop) if isinstance(rows, slice) else rows[skipped:], n - skipped
-            )
+            rest = slice(rows.start + skipped, rows.stop) if isinstance(rows, slice) else rows[skipped:]
+            self._see(out, rest, n - skipped)
 
     def _see(self, out: Forward, rows: Rows, n: int) -> None:
         there = type(out.hidden) is np.ndarray  # arrays of an emulated GPU are derived from NumPy's

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
+from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.drafter import Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine

@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
 
 def _from_name(call: NameCall) -> Named:
-    parts: dict[Drafter, Strategy] = {}
-    for part in call.inner or ():
-        parts.setdefault(part.drafter, Strategy(*part))  # a second one of the same drafter would never be asked
-    shapes = {part.shape for part in parts.values()} - {None}
+    parts = [Strategy(*part) for part in call.inner or ()]
+    shapes = {part.shape for part in parts} - {None}
     if all(isinstance(shape, Chain) for shape in shapes):
-        return Named(FirstOf(*parts.values()))
+        return Named(FirstOf(*parts))
     if len(shapes) > 1:
         raise RequestError(f"strategy {call.text!r:.80}: first(...) drafts in chains or in one shape, got {shapes}")
-    return Named(FirstOf(*parts), shapes.pop())
+    return Named(FirstOf(*(part.drafter for part in parts)), shapes.pop())
 
 
 def _to_name(strategy: Any) -> str | None:
@@ -58,7 +56,8 @@ class FirstOf(Drafter[CompositeState]):
     Raises
     ------
     RequestError
-        If there are none, or one is a strategy with a tree or recoveries.
+        If there are none, one is a strategy with a tree or recoveries, or two are the same drafter: where the first of these
+        has no draft, the second has none either.
     """
 
     def __init__(self, *drafters: Drafter | str | Strategy) -> None:
@@ -66,6 +65,8 @@ class FirstOf(Drafter[CompositeState]):
             raise RequestError("FirstOf: needs at least one drafter")
         self.strategies = tuple(map(_checked, drafters))
         self.drafters = self.parts = tuple(strategy.drafter for strategy in self.strategies)
+        if twice := [each for i, each in enumerate(self.drafters) if each in self.drafters[:i]]:
+            raise RequestError(f"FirstOf: names {twice[0]!r:.80} twice, of which the second would never draft")
         self.limits = tuple(getattr(strategy.shape, "depth", None) for strategy in self.strategies)
         self.instant = all(drafter.instant for drafter in self.drafters)
         self.chooses_size = any(drafter.chooses_size for drafter in self.drafters)

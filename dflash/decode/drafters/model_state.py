@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
+from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterSnapshot, DraftPlan, Rows
 from dflash.decode.drafting.sampled_chain import sampled_chain

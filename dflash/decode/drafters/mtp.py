@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
+from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import DraftPlan, Rows
 from dflash.decode.drafting.shapes import Chain, Tree

@@ -239,10 +239,9 @@ def _overrides_prepare(drafter: Drafter, name: str) -> bool:
     """Return True if a drafter overrides `prepare` below the class that defines the method `name`, or lacks that method."""
     if not hasattr(drafter, name) or "prepare" in getattr(drafter, "__dict__", ()):
         return True
-    own, other = (
-        next(i for i, kind in enumerate(type(drafter).__mro__) if each in vars(kind)) for each in ("prepare", name)
-    )
-    return own < other and type(drafter).__mro__[other] is not Drafter
+    kinds = type(drafter).__mro__
+    own, other = (next(i for i, kind in enumerate(kinds) if each in vars(kind)) for each in ("prepare", name))
+    return own < other and kinds[other] is not Drafter
 
 
 def reserve_draft(drafter_state: DrafterState, length: int) -> None:
@@ -373,9 +372,7 @@ class Strategy:
             return
         named = parse(self.drafter)
         if named.shape is not None and self.shape is not None:
-            raise RequestError(
-                f"strategy {self.drafter!r}: has a shape of its own, {named.shape!r}, got {self.shape!r}, too"
-            )
+            raise RequestError(f"strategy {self.drafter!r}: has a shape of its own, {named.shape!r}, got {self.shape!r}")
         object.__setattr__(self, "shape", self.shape if named.shape is None else named.shape)
         object.__setattr__(self, "drafter", named.drafter)
         self._check_verifier()

@@ -35,9 +35,8 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
             continue
         verdict = checked_action(recovery_state, verdict)
         action = type(verdict).__name__.lower()
-        intervention = Intervention(
-            len(session.steps) + len(session.held_steps), recovery_state.name, action, verdict.reason
-        )
+        n_steps = len(session.steps) + len(session.held_steps)
+        intervention = Intervention(n_steps, recovery_state.name, action, verdict.reason)
         if isinstance(verdict, Inject) and not _is_legal(session, verdict, accepted):
             skipped = replace(intervention, action="skip", reason=f"{verdict.reason}; skipped, since the grammar refuses it")
             session.interventions.append(skipped)
@@ -56,9 +55,7 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     session.interventions += done[-1:]
     if inject:
         session.force(inject)
-    if session.prompt_snapshot is not None and not any(
-        recovery_state.restarts for recovery_state in session.recovery_states
-    ):
+    if session.prompt_snapshot is not None and not any(each.restarts for each in session.recovery_states):
         session.discard_prompt_snapshot()
     return Decision(accepted, hold and accepted.finish is None)
 

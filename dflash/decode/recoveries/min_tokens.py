@@ -93,9 +93,8 @@ class _MinTokensState:
             if n_text <= at < n_text + len(accepted.tokens):
                 n = at - session.n_prompt
                 reason = f"an end was likeliest after {n} tokens, of at least {self._processor.n}"
-                session.interventions.append(
-                    Intervention(len(session.steps) + len(session.held_steps), self.name, "mask", reason)
-                )
+                n_steps = len(session.steps) + len(session.held_steps)
+                session.interventions.append(Intervention(n_steps, self.name, "mask", reason))
         self._processor.held_off.clear()
         if session.n_tokens + len(accepted.tokens) < self._processor.n or any(
             recovery_state.restarts for recovery_state in session.recovery_states

@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
+from dflash.decode.drafting.diagnostics import most_drafted, warn
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, Nothing, Strategy
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.state_check import checked_state as checked_recovery
+from dflash.decode.registry import name
 from dflash.decode.scheduling.memory import headroom_pages, n_pages, reserve, step_length
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
@@ -23,9 +26,7 @@ def check(model: TargetModel, session: Session) -> None:
         raise RequestError("session: was added before; make a new one to run it again")
     for recovery in session.strategy.recoveries:
         if isinstance(recovery, type) or not hasattr(recovery, "start") or hasattr(recovery, "propose"):
-            raise RequestError(
-                f"strategy: {recovery!r} is not a recovery; add an object with start(session), such as LoopGuard()"
-            )
+            raise RequestError(f"strategy: {recovery!r} is not a recovery; add one with start(session), as LoopGuard()")
     _check_ids(model.n_vocab, session)
     check_drafts(model, session.strategy)
     _check_drafters(model, session.strategy.drafter)
@@ -53,12 +54,23 @@ def check_drafts(model: TargetModel, strategy: Strategy) -> None:
         )
 
 
+def warnings_of_size(model: TargetModel, strategy: Strategy) -> Iterator[str]:
+    """Yield a sentence for each number of a strategy that the model or a draft model cuts; each is logged once.
+
+    Drafters must be prepared: the file of a draft model says how long its blocks are.
+    """
+    for part in _parts_of(strategy):
+        most, shape = most_drafted(model, part), part.shape
+        wanted = getattr(part.drafter, "n_draft", 0) or getattr(shape, "budget", 0) or getattr(shape, "depth", 0) or 0
+        if wanted > most:
+            yield warn(model, f"strategy {name(part)}: drafts have at most {most} tokens here, not {wanted}")
+
+
 def check_queue(n: int, waiting: int, active: int, max_waiting: int | None, max_active: int) -> None:
     """Raise an error if the queue has no place for `n` more sessions; None as `max_waiting` stands for any number."""
     if max_waiting is None:
         return
-    if n > max_waiting + max_active:
-        most = max_waiting + max_active
+    if n > (most := max_waiting + max_active):
         raise RequestError(f"sessions: at most {most} fit the queue and the active ones together, got {n} at once")
     if waiting + n > max_waiting + max(0, max_active - active):
         raise QueueFull(f"{waiting} sessions wait to start, at most {max_waiting} may; try again later")
@@ -101,6 +113,7 @@ def admit(
         session.recovery_states = [checked_recovery(recovery, state) for recovery, state in started if state is not None]
         if session.recorder is not None:
             session.recorder.started(session)
+        session.warnings += warnings_of_size(model, session.strategy)
     except BaseException:
         session.release()
         raise
@@ -133,10 +146,8 @@ def save_prompt_snapshot(session: Session) -> None:
 
 def _open_prefix(session: Session) -> SessionSnapshot | SequenceSnapshot | None:
     """Return the given prefix; None if the session has started before and its caller has closed the prefix meanwhile."""
-    prefix = session.prefix
-    if prefix is None or session.started_at is None:
-        return prefix
-    return None if _sequence_of(prefix).closed else prefix
+    prefix, has_started = session.prefix, session.started_at is not None
+    return None if prefix is None or (has_started and _sequence_of(prefix).closed) else prefix
 
 
 def _sequence_of(prefix: SessionSnapshot | SequenceSnapshot) -> SequenceSnapshot:
@@ -231,24 +242,20 @@ def _check_whole(
 
 def _check_drafters(model: TargetModel, drafter: Drafter) -> None:
     """Raise a RequestError if one strategy needs more slots of a draft model than it has: one for each of the target."""
-    loaded = (part for part in _parts_of(drafter) if part in model.attachments)
+    loaded = (part.drafter for part in _parts_of(Strategy(drafter)) if part.drafter in model.attachments)
+    most = model.pools.slots
     for part, n in Counter(loaded).items():
-        if n > model.pools.slots:
-            raise RequestError(
-                f"strategy: names {type(part).__name__} {n} times, its draft model has {model.pools.slots} slots"
-            )
+        if n > most:
+            raise RequestError(f"strategy: names {type(part).__name__} {n} times, its draft model has {most} slots")
 
 
-def _parts_of(drafter: Drafter) -> Iterator[Drafter]:
-    """Yield the drafters inside a drafter, at any depth."""
-    inside = [drafter]
-    while inside:
-        part = inside.pop()
-        parts = [each.drafter for each in getattr(part, "strategies", ())] or [*getattr(part, "drafters", ())]
-        if parts:
-            inside += parts
-        else:
-            yield part
+def _parts_of(strategy: Strategy) -> Iterator[Strategy]:
+    """Yield the strategies inside a strategy, at any depth; those without a shape have the one around them."""
+    inner: Sequence[Strategy] = getattr(strategy.drafter, "strategies", ())
+    for part in inner:
+        yield from _parts_of(replace(part, shape=part.shape or strategy.shape))
+    if not inner:
+        yield strategy
 
 
 def _check_ids(n_vocab: int, session: Session) -> None:

@@ -10,7 +10,7 @@ from golden import load
 
 from dflash.decode.drafters.ddtree import DDTree
 from dflash.decode.drafters.dflash import DFlash, DSpark
-from dflash.decode.drafters.diagnostics import warnings_of
+from dflash.decode.drafting.diagnostics import warnings_of
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.device_draft import DeferredDraft
+from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DraftPlan, Strategy
 from dflash.decode.sampling.params import Sampling

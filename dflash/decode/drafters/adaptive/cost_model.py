@@ -21,10 +21,9 @@ class Variant:
     ``extra[n]`` times `pace` are the milliseconds that a draft of n tokens takes beside the forward.
     """
 
-    def __init__(self, strategy: Strategy, part: int, pending: int = PENDING) -> None:
+    def __init__(self, strategy: Strategy, part: int, most: int = PENDING - 1) -> None:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
-        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or DEPTH
-        self.most = min(most, pending - 1)
+        self.most = min(self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or DEPTH, most)
         self.rates, self.extra, self.pace = AcceptanceRates(self.most), [0.0] * (self.most + 1), ObservedRatio()
 
     def shape_of(self, n: int) -> Shape:
@@ -33,13 +32,17 @@ class Variant:
 
 
 class CostModel:
-    """Milliseconds of a step: of its forward by the rows of all sessions, and of all else by drafter and draft size."""
+    """Milliseconds of a step: of its forward by the rows of all sessions, and of all else by drafter and draft size.
+
+    most: most draft tokens of each strategy; by default as many as any target has rows for.
+    """
 
     def __init__(
-        self, strategies: Sequence[Strategy], forwards: Sequence[float], *, on_host: bool, pending: int = PENDING
+        self, strategies: Sequence[Strategy], forwards: Sequence[float], *, on_host: bool, most: Sequence[int] = ()
     ) -> None:
         self.drafters = list(dict.fromkeys(each.drafter for each in strategies))
-        self.options = [Variant(each, self.drafters.index(each.drafter), pending) for each in strategies]
+        found = zip(strategies, most or [PENDING - 1] * len(strategies), strict=True)
+        self.options = [Variant(each, self.drafters.index(each.drafter), n) for each, n in found]
         self.asked = [option for option in self.options if not option.drafter.instant]
         self.instant = [option for option in self.options if option.drafter.instant]
         self.forwards, self.plain, self.on_host, self.n_steps = forwards, 0.0, on_host, 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dflash.decode.drafters.adaptive.cost_model import CostModel, Variant
+from dflash.decode.drafting.diagnostics import most_drafted
 from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
@@ -45,7 +46,8 @@ def measured_costs(strategies: Sequence[Strategy], model: TargetModel) -> Genera
     if forwards is None:
         forwards = yield from measured_forwards(model, key[1:])
         measures.keep(key, forwards)
-    costs = CostModel(strategies, forwards, on_host=model.device == "cpu", pending=model.config.pending)
+    most = [most_drafted(model, each) for each in strategies]
+    costs = CostModel(strategies, forwards, on_host=model.device == "cpu", most=most)
     _, costs.plain = yield from _step_ms(model, Strategy(), 0, forwards)
     for option in costs.options:
         yield from measure(option, model, forwards)
@@ -94,8 +96,9 @@ def _new_spans(model: TargetModel, n_rows: int, states: ExitStack) -> list[Span]
 def measure(option: Variant, model: TargetModel, forwards: Sequence[float]) -> Generator[None, None, None]:
     """Set the latencies of an option from those of a few sizes, which all options of its drafter share."""
     known: dict[int, float] = {}
+    most = most_drafted(model, Strategy(option.drafter, option.shape))
     for size in (1,) if option.drafter.instant else _FULL[: 1 + sum(n < option.most for n in _FULL)]:
-        n, ms = yield from _step_ms(model, Strategy(option.drafter, option.shape_of(size)), size, forwards)
+        n, ms = yield from _step_ms(model, Strategy(option.drafter, option.shape_of(min(size, most))), size, forwards)
         known[n] = max(ms, *known.values(), 1e-6)  # less than for a smaller draft: a part of the step was missing
     option.extra = np.interp(range(option.most + 1), list(known), list(known.values())).tolist()
     if model.device != "cpu":  # each size is captured at its first use, and its rows are rounded up

@@ -91,7 +91,7 @@ def on_gpu(monkeypatch, times):
 
     monkeypatch.setattr(measuring, "Engine", Steps)
     option = Variant(Strategy(GOOD, Chain(20)), 0)
-    model = SimpleNamespace(device="cuda", attachments=Attachments(), config=SimpleNamespace(context=2000))
+    model = SimpleNamespace(device="cuda", attachments=Attachments(), config=SimpleNamespace(context=2000, pending=64))
     finished(measure(option, model, [0.0] * 100))
     return option
 

@@ -51,7 +51,7 @@ def test_settings_of_what_takes_no_time_make_no_other_form(model):
     assert n_forwards(model, Adaptive(FirstOf(PromptLookup(), GOOD))) > 0
     for most in range(2, 30):
         assert n_forwards(model, Adaptive(FirstOf(PromptLookup(n_draft=most), GOOD))) == 0
-        assert n_forwards(model, Adaptive(FirstOf(PromptLookup(n_draft=most), PromptLookup(), GOOD, GOOD))) == 0
+        assert n_forwards(model, Adaptive(FirstOf(PromptLookup(n_draft=most), PromptLookup(min_ngram=3), GOOD))) == 0
     assert n_forwards(model, Adaptive(FirstOf(PromptLookup(), GOOD, WEAK))) > 0
 
 

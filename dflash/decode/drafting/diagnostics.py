@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from dflash.decode.drafting.shapes import Tree
+from dflash.kernels.ragged import PENDING
+
 if TYPE_CHECKING:
+    from dflash.decode.drafting.drafter import Strategy
     from dflash.decode.view import SessionView
     from dflash.model.protocols.target import TargetModel
 
@@ -46,12 +50,23 @@ class DraftDiagnostics:
         if self._quiet:
             return
         self._quiet = True
-        warning = f"{self._name} {reason}"
-        self._session.warnings.append(warning)
-        known = self._model.attachments.setdefault(_KEY, [])
-        if warning not in known:
-            known.append(warning)
-            _log.warning("%s", warning)
+        self._session.warnings.append(warn(self._model, f"{self._name} {reason}"))
+
+
+def most_drafted(model: TargetModel, strategy: Strategy) -> int:
+    """Return the most tokens of drafts, by the target's rows and the blocks of a draft model, which is loaded."""
+    config = getattr(model.attachments.get(strategy.drafter), "config", None)
+    block = PENDING if isinstance(strategy.shape, Tree) else getattr(config, "max_draft", PENDING)
+    return min(block, model.config.pending - 1)
+
+
+def warn(model: TargetModel, warning: str) -> str:
+    """Log a warning and list it in `warnings_of`, once for a model; return it."""
+    known = model.attachments.setdefault(_KEY, [])
+    if warning not in known:
+        known.append(warning)
+        _log.warning("%s", warning)
+    return warning
 
 
 def warnings_of(model: TargetModel) -> list[str]:
