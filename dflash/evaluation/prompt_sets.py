@@ -179,6 +179,8 @@ def _case(row: JsonMapping, number: int) -> Case:
             return Case(name, [*system, _user(first)], tuple(later), options, **shared)
         case {"question": str(text)}:
             return Case(name, [*system, _user(text)], (), options, **shared)
+        case {"prompt": str(_)} if system or any(options.values()):
+            raise RequestError("prompt is text to continue, without system, tools or chat_template_kwargs: call it question")
         case {"prompt": str(text)}:
             return Case(name, text, (), {}, **shared)
     raise RequestError("must be an object with prompt, question, turns, messages, input or body")

@@ -202,6 +202,8 @@ def test_a_recorded_session_is_a_prompt_for_each_answer(tmp_path):
             "line 1: function: must hold objects with name and parameters",
         ),
         ({"prompt": "a", "category": 5}, "line 1: category: must be a string, got 5"),
+        ({"prompt": "a", "system": "Be brief."}, "line 1: prompt is text to continue, without system, tools"),
+        ({"prompt": "a", "tools": [function(0)]}, "line 1: prompt is text to continue, without system, tools"),
     ],
 )
 def test_records_without_a_prompt_are_refused(tmp_path, record, message):
