@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dflash.kernels.cpu.jit import CACHE
-from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS, Matrix, blocks
+from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS, BlockType, Format, Matrix, blocks
 from dflash.kernels.formats.cpu import ROWS, dot_function, step_bytes, unpack_function
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
@@ -87,3 +87,20 @@ def test_compiled_functions_are_in_the_cache_of_this_version(make):
     tokens = () if make is unpack_function else (1,)
     assert [make.__wrapped__("Q8_0", *tokens).cache_hits for _ in range(2)][1] == 1
     assert list(CACHE.folder.glob(f"{make.__name__}.locals.*"))
+
+
+@pytest.mark.parametrize(
+    ("n", "make", "given"), [(1, unpack_function, ()), (3, unpack_function, ()), (1, dot_function, (1,))]
+)
+def test_a_decoder_that_yields_other_than_the_weights_of_a_block_is_refused(monkeypatch, n, make, given):
+    """It would read or write past rows, or leave weights out."""
+
+    def decode(block):
+        for _ in range(n):
+            yield block.u8(0).float()
+
+    block = BlockType(f"{make.__name__} {n}", 999, 32, 34)
+    monkeypatch.setitem(BLOCKS, block.name, block)
+    monkeypatch.setitem(FORMATS, block.name, Format(block, None, decode))
+    with pytest.raises(ValueError, match="zip"):
+        make(block.name, *given).ctypes  # noqa: B018

@@ -165,9 +165,11 @@ class ModelDrafterState:
         requests = [each.request(max_draft) for each, max_draft in zip(drafter_states, max_drafts, strict=True)]
         wanted = [request for request in requests if request is not None]
         going = [each for each, request in zip(drafter_states, requests, strict=True) if request is not None]
-        found = iter(cls.candidates(going, wanted) if wanted else ())
+        found = cls.candidates(going, wanted) if wanted else ()
+        assert len(found) == len(wanted), f"{cls.__name__}.candidates: wanted {len(wanted)}, got {len(found)}"
+        rest = iter(found)
         return [
-            EMPTY if request is None else each.draft_of(next(found), max_draft)
+            EMPTY if request is None else each.draft_of(next(rest), max_draft)
             for each, request, max_draft in zip(drafter_states, requests, max_drafts, strict=True)
         ]
 

@@ -90,7 +90,7 @@ def _in_order(
         for r, row in enumerate(found):
             if turn > 1:
                 at = of_unknown_origin(builder, at)
-            for j, weights in enumerate(islice(row, turn), start):
+            for j, weights in zip(range(start, min(start + turn, n)), islice(row, turn), strict=True):
                 yield r, weights, builder.add(at, I64(4 * LANES * j))
 
 
@@ -104,7 +104,8 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
 
         def body(i, carried):
             to = builder.mul(i, I64(4 * step_bytes(name)[0]))
-            for j, weights in enumerate(zip(*_blocks(builder, name, source, stride, ROWS, n, i, once=False), strict=True)):
+            found = _blocks(builder, name, source, stride, ROWS, n, i, once=False)
+            for j, *weights in zip(range(step_bytes(name)[0] // LANES), *found, strict=True):
                 for w, row in zip(weights, outs, strict=True):
                     store(builder, builder.add(row, builder.add(to, I64(4 * LANES * j))), w.value)
             return carried

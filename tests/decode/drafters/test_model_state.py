@@ -128,3 +128,9 @@ def test_accepted_rows_are_counted():
         assert state.count_rows([7]) == 1
     assert state.n_seen == 66
     assert "no draft token accepted in 64 steps" in state.session.warnings[0]
+
+
+def test_a_drafter_that_answers_fewer_requests_says_so(monkeypatch):
+    monkeypatch.setattr(State, "candidates", staticmethod(lambda drafter_states, requests: []))
+    with pytest.raises(AssertionError, match=r"State\.candidates: wanted 1, got 0"):
+        State(fake()).propose(2)
