@@ -1,5 +1,6 @@
 """A replica: the server's application around a model, without a socket."""
 
+import sys
 from collections.abc import AsyncIterator
 
 from ray import serve
@@ -12,6 +13,7 @@ from dflash.serve.health import health_of
 from dflash.serve.ray.settings import RaySettings
 from dflash.serve.routing.bridge import responses
 from dflash.serve.routing.call import Piece, RoutedCall, tag_of
+from dflash.serve.server import SWITCH_SECONDS
 
 _OVERLOADED = (503, 529)
 """Statuses of a server that accepts no more requests now; 529 is Anthropic's."""
@@ -21,6 +23,7 @@ class ModelReplica:
     """Loads the model, and answers calls with the server's own application."""
 
     def __init__(self, settings: RaySettings) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
         arguments = settings.server
         self._name = serve.get_replica_context().replica_id.unique_id
         key = read_key(arguments.api_key, arguments.api_key_file)
