@@ -10,6 +10,7 @@ from paced import Clock
 from packed_models import unpack_golden_models
 
 import dflash
+from dflash.kernels import copy
 
 pytest.register_assert_rewrite("model_laws", "loop_laws")
 unpack_golden_models()
@@ -39,6 +40,7 @@ LONG = (
 
 def pytest_configure(config):
     """Let no property fail because the machine is slow. The tests of a GPU need no Hypothesis."""
+    copy.GIBIBYTE = 1 << 24  # studies and `bench` measure the bandwidth of a copy, of whose size no test depends
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import HealthCheck, settings
 

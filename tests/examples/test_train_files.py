@@ -89,9 +89,9 @@ def test_saved_texts_are_read_back(texts, tmp_path):
 
 def test_prompts_of_a_training(lm, pools):
     """Chats, whose requests the model wrote, and other texts; none too long, and none that measures the draft afterwards."""
-    some = list(islice(mixed(lm, longest=80, at_once=8), 40))
+    some = list(islice(mixed(lm, longest=80, at_once=8), 24))
     shown = [lm.tokenizer.decode(ids) for ids in some]
-    assert 5 < sum("Explain" in text or "Write" in text or "<|im_start|>" in text for text in shown) < 35
+    assert 3 < sum("Explain" in text or "Write" in text or "<|im_start|>" in text for text in shown) < 21
     assert max(map(len, some)) <= 80
     assert some[:4] == list(islice(mixed(lm, longest=80, at_once=8), 4))
     assert some[:4] != list(islice(mixed(lm, longest=80, at_once=8, seed=1), 4))

@@ -2,7 +2,7 @@
 
 import nvrtc
 import pytest
-from nvrtc import ARCHITECTURES, GENERATIONS, compiled
+from nvrtc import ARCHITECTURES, compiled
 
 from dflash.kernels.formats import FORMATS
 
@@ -96,9 +96,9 @@ def test_prefill_of_experts_compiles():
     assert prefill_hopper("Q6_K", gated=0) == 0
 
 
-@pytest.mark.parametrize("arch", GENERATIONS)
-@pytest.mark.parametrize("shape", MODELS.values(), ids=MODELS)
-def test_experts_of_large_models_compile(shape, arch):
+@pytest.mark.parametrize(("name", "arch"), [("30B-A3B", 80), ("30B-A3B", 90), ("80B-A3B", 90), ("80B-A3B", 120)])
+def test_experts_of_large_models_compile(name, arch):
+    shape = MODELS[name]
     few = {name: shape[name] for name in ("N_USED", "N_SHARED")}
     for rows, outs in ((1, 2), (4, 4)):
         assert compiled("moe/router.cu", arch, ROWS=rows, OUTS=outs, **shape) == 0

@@ -16,12 +16,12 @@ from dflash.kernels.gpu.jit import macros, source
 
 KERNELS = Path(dflash.kernels.__file__).parent
 LONG = os.environ.get("DFLASH_LONG") == "1"
-"""DFLASH_LONG=1 compiles for 89, too, whose code is that of 86 (46 of 48 sources need equally many registers and none
-spills), and the packed prefill of every format with most tokens."""
+"""DFLASH_LONG=1 compiles for every architecture, and the packed prefill of every format with most tokens."""
 
-ARCHITECTURES = (80, 86, 89, 90, 100, 120) if LONG else (80, 86, 90, 100, 120)
 GENERATIONS = 80, 90, 120
-"""Architectures for slow compilations that do not depend on one: one per instruction set."""
+"""One architecture per instruction set, of which sources make two kinds of code: before Hopper, and since then."""
+
+ARCHITECTURES = (80, 86, 89, 90, 100, 120) if LONG else GENERATIONS
 
 JUDGED = {(13, minor) for minor in range(6)}
 """Versions of NVRTC whose spills, warnings and choices of operations are faults of the sources: all tests pass with these.

@@ -19,7 +19,7 @@ from dflash.decode.session import Session
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
-N_SESSIONS = int(os.environ.get("DFLASH_SESSIONS", "24"))
+N_SESSIONS = int(os.environ.get("DFLASH_SESSIONS", "16"))
 STRATEGIES = ["plain", "dflash", "mtp:2", "ddtree:8", "lookup", "first(lookup,mtp:2)"]
 SAMPLINGS = [Sampling(), Sampling(temperature=0.9, top_p=0.9, seed=7), Sampling(repetition_penalty=1.3, logprobs=2)]
 

@@ -150,7 +150,7 @@ def test_acceptance_does_not_depend_on_who_filled_the_cache(loaded, text, name):
     engine = Engine(loaded.model, prefix_cache=PrefixCache(1 << 30, loaded.model.pools.page_bytes))
     want, _ = accepted(Engine(loaded.model), text[:150], strategy.drafter, strategy.shape)
     others = ["plain", "mtp:3", "dflash", "lookup"]
-    for before in (*([other] for other in others), others, ["plain", name, "dflash", "mtp:2"]):
+    for before in (*([other] for other in others[:3]), others, ["plain", name, "dflash", "mtp:2"]):
         engine.prefix_cache.clear()
         for other in before:
             filler = strategy if other == name else Strategy.of(other)

@@ -128,7 +128,9 @@ def plain(source):
 
 
 @pytest.mark.parametrize("source", STOPPED.values(), ids=STOPPED)
-def test_a_hostile_template_is_stopped(source):
+def test_a_hostile_template_is_stopped(source, monkeypatch):
+    """By a tenth of the steps that a user's template has."""
+    monkeypatch.setattr(budget, "STEPS", budget.STEPS // 10)
     with pytest.raises(TemplateError, match="the chat template was stopped: it "):
         plain(source).render(HELLO)
 
