@@ -19,6 +19,7 @@ LONG = (
     "kernels/test_cuda_compile.py",
     "test_doors.py",
     "kernels/test_cuda_compile_prefill.py",
+    "kernels/gpu/test_emulator.py",
     "kernels/test_cuda_compile_attention.py",
     "model/test_demo.py",
     "kernels/test_cuda_compile_delta.py",
@@ -34,6 +35,8 @@ LONG = (
     "decode/test_snapshot.py",
     "decode/test_real.py",
     "kernels/cpu/test_jit.py",
+    "serve/test_nothing_grows.py",
+    "serve/test_request_fuzz.py",
 )
 """Slow files in order of start: CUDA compiles in one process while another one fills the numba cache."""
 

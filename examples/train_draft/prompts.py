@@ -8,6 +8,7 @@ record those.
 import ast
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from pydoc_data import topics as manual
 from typing import Any
@@ -140,6 +141,7 @@ def _beginning(text: str, share: float) -> str:
     return ("" if "\n" in text else " ").join(parts[: max(1, int(len(parts) * share))])
 
 
+@cache
 def _functions() -> list[str]:
     """Return functions and classes of Python's standard library."""
     found = []
@@ -151,6 +153,7 @@ def _functions() -> list[str]:
     return [text for text in found if 100 < len(text) < 2500]
 
 
+@cache
 def _paragraphs() -> list[str]:
     """Return paragraphs of Python's manual, as `help` shows it, each in one line."""
     found = [" ".join(part.split()) for text in manual.topics.values() for part in text.split("\n\n")]

@@ -89,12 +89,12 @@ def test_saved_texts_are_read_back(texts, tmp_path):
 
 def test_prompts_of_a_training(lm, pools):
     """Chats, whose requests the model wrote, and other texts; none too long, and none that measures the draft afterwards."""
-    some = list(islice(mixed(lm, longest=80, at_once=8), 24))
+    some = list(islice(mixed(lm, longest=60, at_once=8), 24))
     shown = [lm.tokenizer.decode(ids) for ids in some]
     assert 3 < sum("Explain" in text or "Write" in text or "<|im_start|>" in text for text in shown) < 21
-    assert max(map(len, some)) <= 80
-    assert some[:4] == list(islice(mixed(lm, longest=80, at_once=8), 4))
-    assert some[:4] != list(islice(mixed(lm, longest=80, at_once=8, seed=1), 4))
+    assert max(map(len, some)) <= 60
+    assert some[:4] == list(islice(mixed(lm, longest=60, at_once=8), 4))
+    assert some[:4] != list(islice(mixed(lm, longest=60, at_once=8, seed=1), 4))
     measured = [lm.encode(case.prompt) for name in ("code", "prose", "copy", "agent") for case in dflash.load_prompts(name)]
     assert not any(ids in measured for ids in some)
 
