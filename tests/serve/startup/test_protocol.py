@@ -174,7 +174,6 @@ def test_a_request_that_meets_the_shutdown_is_answered(served, monkeypatch):
         protocol = connection_of(served)
         wait_until(lambda: protocol.cycle is not None and protocol.cycle.response_complete)
         received = connection.recv(1 << 16)
-        monkeypatch.setattr(limits, "LAST_REQUEST_SECONDS", 0.2)
         served.server.should_exit = True
         wait_until(lambda: protocol.is_shutting_down)
         connection.sendall(request(b'{"prompt": "a"}'))
