@@ -9,6 +9,7 @@ import pytest
 from dflash.kernels.cpu.jit import CACHE
 from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS, BlockType, Format, Matrix, blocks
 from dflash.kernels.formats.cpu import ROWS, dot_function, step_bytes, unpack_function
+from dflash.kernels.formats.integer_cpu import integer_dot_function
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 KNOWN = gguf.GGMLQuantizationType.__members__
@@ -81,11 +82,13 @@ def test_other_types_unpack_through_gguf(kind):
     assert (matrix.unpacked() == values).all()
 
 
-@pytest.mark.parametrize("make", [unpack_function, dot_function])
-def test_compiled_functions_are_in_the_cache_of_this_version(make):
+@pytest.mark.parametrize(
+    ("make", "kind"), [(unpack_function, "Q8_0"), (dot_function, "F32"), (integer_dot_function, "Q8_0")]
+)
+def test_compiled_functions_are_in_the_cache_of_this_version(make, kind):
     """Numba's own cache would keep code of older decoders, as it looks at one source file only."""
     tokens = () if make is unpack_function else (1,)
-    assert [make.__wrapped__("Q8_0", *tokens).cache_hits for _ in range(2)][1] == 1
+    assert [make.__wrapped__(kind, *tokens).cache_hits for _ in range(2)][1] == 1
     assert list(CACHE.folder.glob(f"{make.__name__}.locals.*"))
 
 

@@ -9,21 +9,22 @@ from dflash.kernels.formats import FORMATS
 
 LOGITS, LOGITS_RMS = 5e-4, 5e-5
 INTERMEDIATE, STATE = 2e-4, 5e-5
-ROUNDED = 8
-"""How much further logits may be where products round tokens to 16 bits; to 11, as float16, it would be 100."""
+ROUNDED = 20
+"""How much further values may be where products round tokens to 16 bits: 16 times in qwen3next-tiny, which enlarges any
+rounding of its first layer, at most 8 times in others; to 11 bits, as float16, it would be 100."""
 
 
 def allowed(name):
-    """Return the largest difference of a logit, and the RMS of all relative to theirs."""
+    """Return the largest difference of a logit, the relative RMS of all, and the largest of layers and of states."""
     kind = FORMATS.get(name.rpartition("-")[2])
     times = ROUNDED if kind and kind.integers else 1
-    return times * LOGITS, times * LOGITS_RMS
+    return times * LOGITS, times * LOGITS_RMS, times * INTERMEDIATE, times * STATE
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_logits_are_as_recorded(name):
     got, truth = tail(load(name), recorded(name))
-    largest, rms = allowed(name)
+    largest, rms, *_ = allowed(name)
     assert np.abs(got - truth).max() < largest
     assert_close(name, got, truth, rms)
 
@@ -38,6 +39,7 @@ def test_greedy_tokens_are_as_recorded(name):
 def test_layers_and_state(name):
     model, want = load(name), recorded(name)
     config = model.config
+    *_, layer_bound, state_bound = allowed(name)
     state = model.state()
     prompt = want["tokens"][: int(want["n_prompt"])]
     n = len(prompt)
@@ -45,16 +47,16 @@ def test_layers_and_state(name):
     _, captured = prefill(model, state, prompt, capture=layers)
     pages, linear = state.pages, 0
     for layer, recurrent in enumerate(config.recurrent):
-        assert np.abs(captured[layer] - want[f"prompt.layer{layer}.out"]).max() < INTERMEDIATE, layer
+        assert np.abs(captured[layer] - want[f"prompt.layer{layer}.out"]).max() < layer_bound, layer
         if recurrent:
             memory, conv = model.pools.delta[linear].state[state.slot], model.pools.conv[linear].tail[state.slot]
-            assert np.abs(memory.transpose(0, 2, 1) - want[f"state.layer{layer}.ssm"]).max() < STATE
-            assert np.abs(conv.T - want[f"state.layer{layer}.conv"]).max() < STATE
+            assert np.abs(memory.transpose(0, 2, 1) - want[f"state.layer{layer}.ssm"]).max() < state_bound
+            assert np.abs(conv.T - want[f"state.layer{layer}.conv"]).max() < state_bound
             linear += 1
         elif f"state.layer{layer}.k" in want:
             for cache, part in zip(model.pools.layer_cache(layer), "kv", strict=True):
                 rows = cache[pages].reshape(-1, *cache.shape[2:])[:n]
-                assert np.abs(rows.transpose(1, 0, 2) - want[f"state.layer{layer}.{part}"]).max() < INTERMEDIATE
+                assert np.abs(rows.transpose(1, 0, 2) - want[f"state.layer{layer}.{part}"]).max() < layer_bound
     state.close()
 
 

@@ -1,7 +1,7 @@
 """GGUF weight formats: the types, the meaning of their bytes, and a matrix that stays packed.
 
-Each format is implemented twice on purpose: in `reference.py` with NumPy and in `blocks.py` with 16 explicit lanes. Tests
-compare both with the `gguf` package bit for bit.
+Each format is implemented twice on purpose: in `reference.py` with NumPy and in `integers.py` and
+`neighbours.py` with explicit lanes. Tests compare both with the `gguf` package bit for bit.
 """
 
 from dflash.kernels.formats.format import FORMATS, Format, register

@@ -7,7 +7,7 @@ launch need not know the formats at compile time.
 
 import functools
 from collections.abc import Iterator
-from itertools import islice
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from dflash.kernels.cpu.jit import c_function
 from dflash.kernels.cpu.simd.emit import F32V, I64, call, constant, load, loop, prefetch, store
 from dflash.kernels.formats.format import FORMATS, NUMBERED, number_of
-from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, is_zen, of_unknown_origin, vector_lanes
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, is_zen, vector_lanes
 from dflash.kernels.formats.types import BLOCKS
 
 ROWS = 4
@@ -31,7 +31,6 @@ DOT_ROWS = (8, 4, 4, 4, 4, 2, 2, 2) if _WIDE else (4, 2, 1, 1)
 _CACHE_LINE = 64  # bytes
 _AHEAD = 1024  # bytes, at least, from a block of a row to the block that is prefetched: those of eight rows fit the L1 cache
 _SHORT = 16384  # bytes of all rows of a call up to which the L1 cache holds them beside the tokens
-_IN_TURN = 4  # vectors of 16 weights that are multiplied of one row before the next row
 
 
 def step_bytes(name: str) -> tuple[int, int]:
@@ -76,24 +75,6 @@ def _blocks(
     return found
 
 
-def _in_order(
-    builder: ir.IRBuilder, found: list[Iterator[Lanes]], n: int, at: ir.Value
-) -> Iterator[tuple[int, Lanes, ir.Value]]:
-    """Return an iterator over the row, weights and input offset of the `n` vectors of each row; `at` is the first offset.
-
-    With 16 registers, rows take turns of several vectors, and each turn has an offset of unknown origin. Otherwise
-    LLVM would read inputs and weights of all rows at once and spill them. With 32 registers, eight rows do so if a block
-    has two vectors, or what both halves share would wait for the halves of the other rows.
-    """
-    turn = (2 if n == 2 and len(found) == DOT_ROWS[0] else 1) if _WIDE else _IN_TURN if n > _IN_TURN else 1
-    for start in range(0, n, turn):
-        for r, row in enumerate(found):
-            if turn > 1:
-                at = of_unknown_origin(builder, at)
-            for j, weights in zip(range(start, min(start + turn, n)), islice(row, turn), strict=True):
-                yield r, weights, builder.add(at, I64(4 * LANES * j))
-
-
 @intrinsic(prefer_literal=True)
 def _unpack(typing_context, kind, source, stride, n, out, out_stride):
     name = NUMBERED[kind.literal_value].block.name
@@ -129,9 +110,10 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
         def body(i, sums):
             sums, at = list(sums), builder.mul(i, I64(4 * step_bytes(name)[0]))
             found = _blocks(builder, name, source, stride, rows, n, i, once=True)
-            for r, weights, offset in _in_order(builder, found, step_bytes(name)[0] // LANES, at):
-                for t, x in enumerate(xs):
-                    value = load(builder, builder.add(x, offset), F32V)
+            for r, row in enumerate(found):
+                vectors = zip(range(step_bytes(name)[0] // LANES), row, strict=True)
+                for (j, weights), (t, x) in product(vectors, enumerate(xs)):
+                    value = load(builder, builder.add(x, builder.add(at, I64(4 * LANES * j))), F32V)
                     place = t * rows + r
                     sums[place] = call(builder, "llvm.fma.v16f32", weights.value, value, sums[place])
             return sums
@@ -162,7 +144,7 @@ def unpack_function(name: str) -> Any:
 
 @functools.cache
 def dot_function(name: str, tokens: int) -> Any:
-    """Return the C function ``(source, row_bytes, x, x_bytes, n_steps, out, out_bytes)`` that multiplies rows with tokens.
+    """Return the C function ``(source, row_bytes, x, x_bytes, n_steps, out, out_bytes)`` for rows and float32 tokens.
 
     ``out + t * out_bytes`` receives 16 lane sums of float32 a row, which the caller adds. Lane i is the sum of the products
     i, i + 16, ... in order, as in the tiles of `linear`. `DOT_ROWS` is the number of rows.

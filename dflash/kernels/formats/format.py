@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.cpu.sources import closure_digest
-from dflash.kernels.formats import blocks, integers, reference
+from dflash.kernels.formats import blocks, integers, neighbours, reference
 from dflash.kernels.formats.integers import IntegerBlock
 from dflash.kernels.formats.lanes import Lanes, QuantBlock
+from dflash.kernels.formats.neighbours import Neighbours, SmallBlocks
 from dflash.kernels.formats.types import BLOCKS, BY_ID, BlockType
 
 
@@ -29,7 +30,8 @@ class Format(NamedTuple):
     decode : callable
         The same on the CPU: yields the weights of a block in order, 16 at a time.
     integers : callable, optional
-        The same as whole numbers with a scale and minima; then tokens are rounded to int16. For blocks of 256 weights.
+        The same as whole numbers with scales and minima; then tokens are rounded to int16. From a `QuantBlock` for blocks of
+        256 weights, from `Neighbours` for those of 32.
     minima : int
         Minima of a row of a CUDA tile, 0, 8 or 16: `MINIMA` of the struct in quants.cuh.
     run : int
@@ -43,7 +45,7 @@ class Format(NamedTuple):
     block: BlockType
     definition: Callable[[NDArray[np.uint8]], NDArray[np.float32]]
     decode: Callable[[QuantBlock], Iterator[Lanes]]
-    integers: Callable[[QuantBlock], IntegerBlock] | None = None
+    integers: Callable[[QuantBlock], IntegerBlock] | Callable[[Neighbours], SmallBlocks] | None = None
     minima: int = 0
     run: int = 8
     registers: int = 3
@@ -87,22 +89,23 @@ def number_of(name: str) -> int:
 NUMBERED: dict[int, Format] = {}
 """Formats by the number that `number_of` has returned."""
 
+_small, _large = neighbours.exact, integers.exact
 for _made in (
     Format(BLOCKS["F32"], reference.f32, blocks.f32),
     Format(BLOCKS["F16"], reference.f16, blocks.f16),
     Format(BLOCKS["BF16"], reference.bf16, blocks.bf16),
-    Format(BLOCKS["Q4_0"], reference.q4_0, blocks.q4_0, registers=1),
-    Format(BLOCKS["Q4_1"], reference.q4_1, blocks.q4_1, minima=8, registers=1),
-    Format(BLOCKS["Q5_0"], reference.q5_0, blocks.q5_0, registers=1),
-    Format(BLOCKS["Q5_1"], reference.q5_1, blocks.q5_1, minima=8, registers=1),
-    Format(BLOCKS["Q8_0"], reference.q8_0, blocks.q8_0, registers=1),
-    Format(BLOCKS["Q2_K"], reference.q2_k, blocks.q2_k, integers.q2_k, minima=16, registers=2, is_light=True),
-    Format(BLOCKS["Q3_K"], reference.q3_k, blocks.q3_k, integers.q3_k, registers=2, is_light=True),
-    Format(BLOCKS["Q4_K"], reference.q4_k, blocks.q4_k, integers.q4_k, minima=8, is_light=True),
-    Format(BLOCKS["Q5_K"], reference.q5_k, blocks.q5_k, integers.q5_k, minima=8),
-    Format(BLOCKS["Q6_K"], reference.q6_k, blocks.q6_k, integers.q6_k, run=4, registers=2, is_light=True),
-    Format(BLOCKS["IQ4_NL"], reference.iq4_nl, blocks.iq4_nl, registers=1),
-    Format(BLOCKS["IQ4_XS"], reference.iq4_xs, blocks.iq4_xs, integers.iq4_xs, registers=0),
-    Format(BLOCKS["MXFP4"], reference.mxfp4, blocks.mxfp4, registers=1, is_light=True),
+    Format(BLOCKS["Q4_0"], reference.q4_0, _small(neighbours.q4_0), neighbours.q4_0, registers=1),
+    Format(BLOCKS["Q4_1"], reference.q4_1, _small(neighbours.q4_1), neighbours.q4_1, minima=8, registers=1),
+    Format(BLOCKS["Q5_0"], reference.q5_0, _small(neighbours.q5_0), neighbours.q5_0, registers=1),
+    Format(BLOCKS["Q5_1"], reference.q5_1, _small(neighbours.q5_1), neighbours.q5_1, minima=8, registers=1),
+    Format(BLOCKS["Q8_0"], reference.q8_0, _small(neighbours.q8_0), neighbours.q8_0, registers=1),
+    Format(BLOCKS["Q2_K"], reference.q2_k, _large(integers.q2_k), integers.q2_k, minima=16, registers=2, is_light=True),
+    Format(BLOCKS["Q3_K"], reference.q3_k, _large(integers.q3_k), integers.q3_k, registers=2, is_light=True),
+    Format(BLOCKS["Q4_K"], reference.q4_k, _large(integers.q4_k), integers.q4_k, minima=8, is_light=True),
+    Format(BLOCKS["Q5_K"], reference.q5_k, _large(integers.q5_k), integers.q5_k, minima=8),
+    Format(BLOCKS["Q6_K"], reference.q6_k, _large(integers.q6_k), integers.q6_k, run=4, registers=2, is_light=True),
+    Format(BLOCKS["IQ4_NL"], reference.iq4_nl, _small(neighbours.iq4_nl), neighbours.iq4_nl, registers=1),
+    Format(BLOCKS["IQ4_XS"], reference.iq4_xs, _large(integers.iq4_xs), integers.iq4_xs, registers=0),
+    Format(BLOCKS["MXFP4"], reference.mxfp4, _small(neighbours.mxfp4), neighbours.mxfp4, registers=1, is_light=True),
 ):
     register(_made)

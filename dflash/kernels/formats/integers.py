@@ -25,13 +25,13 @@ class IntegerBlock(NamedTuple):
     """The parts of a block.
 
     scale: d as float32, in all lanes.
-    minima: float32; lane i is added to each of the weights 16 i to 16 i + 15.
+    minima: float32; lane i is added to each of the weights 16 i to 16 i + 15; None for zeros.
     whole: ``whole(first)`` yields, for each `WORDS` weights, those from `first` on that a register holds: `PART` int16. The
         largest sums of a lane, 16 products with int16, fit int32 in all formats.
     """
 
     scale: Lanes
-    minima: Lanes
+    minima: Lanes | None
     whole: Callable[[int], Iterator[Lanes]]
 
 
@@ -145,7 +145,7 @@ def q6_k(block: QuantBlock) -> IntegerBlock:
         for i in range(len(vectors)):
             yield quants.words(i, first) * scales.words(2 * i, 2 * i + 1, first)
 
-    return IntegerBlock(block.each_f16(208), constant(block.builder, [0] * LANES), whole)
+    return IntegerBlock(block.each_f16(208), None, whole)
 
 
 def q2_k(block: QuantBlock) -> IntegerBlock:
@@ -177,7 +177,7 @@ def q3_k(block: QuantBlock) -> IntegerBlock:
                 three_bits = (q >> 2 * p) & 3 | _moved(thirds, 2 - 4 * n - p) & 4
                 yield (three_bits - 4) * scales.words(scale, scale + 1, first)
 
-    return IntegerBlock(block.each_f16(108), constant(block.builder, [0] * LANES), whole)
+    return IntegerBlock(block.each_f16(108), None, whole)
 
 
 def iq4_xs(block: QuantBlock) -> IntegerBlock:
@@ -189,7 +189,7 @@ def iq4_xs(block: QuantBlock) -> IntegerBlock:
             q = _nibbles(block.u8(8 + 16 * j), first)
             yield q.look_up_bytes(IQ4_TABLE).words() * scales.words(j, j, first)
 
-    return IntegerBlock(block.each_f16(0), constant(block.builder, [0] * LANES), whole)
+    return IntegerBlock(block.each_f16(0), None, whole)
 
 
 def _nibbles(q: Lanes, first: int) -> Lanes:
@@ -202,3 +202,18 @@ def _nibbles(q: Lanes, first: int) -> Lanes:
 def _moved(words: Lanes, left: int) -> Lanes:
     """Return words shifted left, or right if `left` is negative."""
     return words << left if left >= 0 else words >> -left
+
+
+def exact(integers: Callable[[QuantBlock], IntegerBlock]) -> Callable[[QuantBlock], Iterator[Lanes]]:
+    """Return the decoder to float32, 16 weights at a time; it is exact, but for the sign of zeros."""
+
+    def decode(block: QuantBlock) -> Iterator[Lanes]:
+        parts = integers(block)
+        for i, words in enumerate(zip(*(parts.whole(first) for first in range(0, WORDS, PART)), strict=True)):
+            halves = words if len(words) > 1 else (words[0].part(0), words[0].part(1))
+            for j, half in enumerate(halves, 2 * i):
+                weights = half.as_signed().float()
+                minimum = parts.minima and parts.minima.pick(*[j] * LANES)
+                yield weights.fused(parts.scale, minimum) if minimum else weights * parts.scale
+
+    return decode

@@ -93,29 +93,29 @@ class Lanes:
         return self._like(self.builder.call(fma, [self.value, scale.value, offset.value]))
 
     def int(self) -> Lanes:
-        """Convert bytes to int32; signed bytes keep their sign."""
+        """Convert bytes or int16 to int32; signed ones keep their sign."""
         if self._element == _I32:
             return self
         widen = self.builder.sext if self.signed else self.builder.zext
-        return Lanes(self.builder, widen(self.value, _vector(_I32)), signed=True)
+        return Lanes(self.builder, widen(self.value, _vector(_I32, self.value.type.count)), signed=True)
 
     def words(self) -> Lanes:
         """Convert bytes to int16; signed bytes keep their sign."""
         widen = self.builder.sext if self.signed else self.builder.zext
         words = widen(self.value, _vector(_I16, self.value.type.count))
-        if vector_lanes() < LANES and has("avx2") and not self.signed:
+        if has("avx2") and not self.signed:
             # else LLVM masks and shifts the bytes first, and widens each nibble of them
             same = ir.FunctionType(words.type, [words.type])
             words = self.builder.asm(same, "", "=x,0", [words], side_effect=False)
         return self._like(words)
 
     def float(self) -> Lanes:
-        """Convert bytes or int32 to float32."""
+        """Convert bytes, int16 or int32 to float32."""
         return Lanes(self.builder, self.builder.sitofp(self.int().value, _vector(_F32)))
 
     def as_float(self) -> Lanes:
         """Reinterpret the bits of int32 as float32."""
-        return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_F32)))
+        return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_F32, self.value.type.count)))
 
     def as_signed(self) -> Lanes:
         """Reinterpret the same bits as signed integers."""
@@ -135,10 +135,6 @@ class Lanes:
         shift = self.builder.shl if max(left) > 0 else self.builder.lshr
         return self._like(self.builder.bitcast(shift(pairs, ir.Constant(pairs.type, each)), self.value.type))
 
-    def spread(self) -> Spread:
-        """Return the 16 lanes of float32, each of which can be read into all lanes."""
-        return Spread(self)
-
     def pick(self, *order: builtins.int) -> Lanes:
         """Return the lanes of these numbers."""
         return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32, len(order))(order)))
@@ -146,20 +142,6 @@ class Lanes:
     def bytes(self) -> Lanes:
         """Reinterpret 4 words as their 16 bytes."""
         return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_I8)))
-
-    def look_up(self, table: Lanes) -> Lanes:
-        """Return ``table[lane & 15]``."""
-        if has("avx512f"):
-            kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
-            name = "llvm.x86.avx512.permvar.sf.512"
-            permute = cgutils.get_or_insert_function(self.builder.module, kind, name)
-            return Lanes(self.builder, self.builder.call(permute, [table.value, self.int().value]))
-        out: ir.Value = _vector(_F32)(ir.Undefined)
-        index = (self.int() & 15).value
-        for i in range(LANES):
-            entry = self.builder.extract_element(index, _I32(i))
-            out = self.builder.insert_element(out, self.builder.extract_element(table.value, entry), _I32(i))
-        return Lanes(self.builder, out)
 
     def look_up_bytes(self, table: list[builtins.int]) -> Lanes:
         """Return ``table[lane]`` as signed bytes, for 16 or 32 bytes below 16."""
@@ -180,27 +162,6 @@ class Lanes:
         """Return the lanes of both."""
         order = list(range(2 * self.value.type.count))
         return self._like(self.builder.shuffle_vector(self.value, other.value, _vector(_I32, len(order))(order)))
-
-    def nibbles(self, high: builtins.int, scale: Lanes, offset: Lanes) -> tuple[Lanes, Lanes]:
-        """Return ``q * scale + offset`` for the low (0) or high (1) nibbles of 32 bytes."""
-        q = self >> 4 if high else self & 15
-        return q.part(0).float().fused(scale, offset), q.part(1).float().fused(scale, offset)
-
-
-class Spread:
-    """16 float32 in memory, from which instructions can broadcast: shuffles would compete with those of the weights."""
-
-    def __init__(self, lanes: Lanes) -> None:
-        self.builder = lanes.builder
-        memory = cgutils.alloca_once(self.builder, _vector(_F32))
-        self.builder.store(lanes.value, memory)
-        # then LLVM neither keeps the lanes in a register nor reads several at once
-        address = of_unknown_origin(self.builder, memory)
-        self._lanes = self.builder.bitcast(address, _F32.as_pointer())
-
-    def __getitem__(self, i: int) -> Lanes:
-        """Return lane `i` in all lanes."""
-        return _broadcast(self.builder, self.builder.load(self.builder.gep(self._lanes, [_I32(i)])))
 
 
 def of_unknown_origin(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
@@ -226,7 +187,8 @@ class QuantBlock:
     def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
         self.builder, self.address = builder, address
 
-    def _load(self, offset: int, kind: ir.Type) -> ir.Value:
+    def load(self, offset: int, kind: ir.Type) -> ir.Value:
+        """Load a value from an offset, aligned or not."""
         address = self.builder.add(self.address, _I64(offset))
         value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
         value.align = 1
@@ -238,51 +200,37 @@ class QuantBlock:
 
     def u8(self, offset: int, n: int = LANES) -> Lanes:
         """Load 16, 32 or 64 bytes."""
-        return Lanes(self.builder, self._load(offset, _vector(_I8, n)))
+        return Lanes(self.builder, self.load(offset, _vector(_I8, n)))
 
     def i8(self, offset: int) -> Lanes:
         """Load 16 signed bytes."""
-        return Lanes(self.builder, self._load(offset, _vector(_I8)), signed=True)
+        return Lanes(self.builder, self.load(offset, _vector(_I8)), signed=True)
 
     def u16(self, offset: int) -> Lanes:
         """Load 16 unsigned 2-byte integers as int32."""
-        return Lanes(self.builder, self.builder.zext(self._load(offset, _vector(_I16)), _vector(_I32)))
+        return Lanes(self.builder, self.builder.zext(self.load(offset, _vector(_I16)), _vector(_I32)))
 
     def f16(self, offset: int) -> Lanes:
         """Load 16 float16 as float32."""
-        return Lanes(self.builder, self.builder.fpext(self._load(offset, _vector(ir.HalfType())), _vector(_F32)))
+        return Lanes(self.builder, self.builder.fpext(self.load(offset, _vector(ir.HalfType())), _vector(_F32)))
 
     def f32(self, offset: int) -> Lanes:
         """Load 16 float32."""
-        return Lanes(self.builder, self._load(offset, _vector(_F32)))
+        return Lanes(self.builder, self.load(offset, _vector(_F32)))
 
     def each_f16(self, offset: int) -> Lanes:
         """Load one float16 as float32 and broadcast it.
 
         Loaded as a single value, it would wait for a running sum if LLVM puts it into the register that holds that sum.
         """
-        all_lanes = self.each(self._load(offset, ir.HalfType()))
+        all_lanes = self.each(self.load(offset, ir.HalfType()))
         return Lanes(self.builder, self.builder.fpext(all_lanes.value, _vector(_F32)))
-
-    def pair_f16(self, offset: int) -> tuple[Lanes, Lanes]:
-        """Load two float16 as float32 and broadcast each; one conversion of both takes fewer instructions."""
-        word = self.each(self._load(offset, _I32))
-        halves = self.builder.bitcast(word.value, _vector(ir.HalfType(), 2 * LANES))
-        some = self.builder.shuffle_vector(halves, halves, _vector(_I32)(list(range(LANES))))
-        both = Lanes(self.builder, self.builder.fpext(some, _vector(_F32)))
-        return both.pick(*(i - i % 2 for i in range(LANES))), both.pick(*(i - i % 2 + 1 for i in range(LANES)))
-
-    def alternating_f16(self, offset: int) -> Lanes:
-        """Load two float16 as float32: the first for the even lanes, the second with its sign changed for the odd lanes."""
-        both = self._load(offset, _vector(ir.HalfType(), 2))
-        pairs = self.builder.shuffle_vector(both, both, _vector(_I32)([0, 1] * (LANES // 2)))
-        return Lanes(self.builder, self.builder.fpext(pairs, _vector(_F32))) * constant(self.builder, [1, -1] * (LANES // 2))
 
     def each_int(self, offset: int, n_bytes: int) -> Lanes:
         """Load one unsigned integer of 1, 2 or 4 bytes as int32 and broadcast it."""
-        value = self._load(offset, ir.IntType(8 * n_bytes))
+        value = self.load(offset, ir.IntType(8 * n_bytes))
         return self.each(value if n_bytes == 4 else self.builder.zext(value, _I32))
 
     def words(self, offset: int) -> Lanes:
         """Load 4 words of four bytes."""
-        return Lanes(self.builder, self._load(offset, _vector(_I32, 4)))
+        return Lanes(self.builder, self.load(offset, _vector(_I32, 4)))

@@ -27,37 +27,37 @@ def _with_fifth_bit(raw: Raw, at: int) -> NDArray[np.int32]:
 
 
 def q4_0(raw: Raw) -> Floats:
-    """Unpack blocks of Q4_0; `blocks.q4_0` has the formula."""
+    """Unpack blocks of Q4_0; `neighbours.q4_0` has the formula."""
     return (_nibbles(raw[:, 2:]) - 8).astype(np.float32) * _f16(raw, 0)
 
 
 def q4_1(raw: Raw) -> Floats:
-    """Unpack blocks of Q4_1; `blocks.q4_1` has the formula."""
+    """Unpack blocks of Q4_1; `neighbours.q4_1` has the formula."""
     return _nibbles(raw[:, 4:]).astype(np.float32) * _f16(raw, 0) + _f16(raw, 2)
 
 
 def q5_0(raw: Raw) -> Floats:
-    """Unpack blocks of Q5_0; `blocks.q5_0` has the formula."""
+    """Unpack blocks of Q5_0; `neighbours.q5_0` has the formula."""
     return (_with_fifth_bit(raw, 2) - 16).astype(np.float32) * _f16(raw, 0)
 
 
 def q5_1(raw: Raw) -> Floats:
-    """Unpack blocks of Q5_1; `blocks.q5_1` has the formula."""
+    """Unpack blocks of Q5_1; `neighbours.q5_1` has the formula."""
     return _with_fifth_bit(raw, 4).astype(np.float32) * _f16(raw, 0) + _f16(raw, 2)
 
 
 def q8_0(raw: Raw) -> Floats:
-    """Unpack blocks of Q8_0; `blocks.q8_0` has the formula."""
+    """Unpack blocks of Q8_0; `neighbours.q8_0` has the formula."""
     return raw[:, 2:].view(np.int8).astype(np.float32) * _f16(raw, 0)
 
 
 def iq4_nl(raw: Raw) -> Floats:
-    """Unpack blocks of IQ4_NL; `blocks.iq4_nl` has the formula."""
+    """Unpack blocks of IQ4_NL; `neighbours.iq4_nl` has the formula."""
     return np.array(IQ4_TABLE, np.float32)[_nibbles(raw[:, 2:])] * _f16(raw, 0)
 
 
 def mxfp4(raw: Raw) -> Floats:
-    """Unpack blocks of MXFP4; `blocks.mxfp4` has the formula."""
+    """Unpack blocks of MXFP4; `neighbours.mxfp4` has the formula."""
     scale = np.ldexp(np.float32(1), raw[:, :1].astype(np.int32) - 128)
     return np.array(FP4_TABLE, np.float32)[_nibbles(raw[:, 1:])] * scale
 
@@ -90,19 +90,19 @@ def _crumbs(qs: Raw) -> Raw:
 
 
 def q4_k(raw: Raw) -> Floats:
-    """Unpack blocks of Q4_K; `blocks.q4_k` has the formula."""
+    """Unpack blocks of Q4_K; `integers.q4_k` has the formula."""
     return _sub_blocks(_pairs_of_nibbles(raw[:, 16:]), *_scales_and_minima(raw))
 
 
 def q5_k(raw: Raw) -> Floats:
-    """Unpack blocks of Q5_K; `blocks.q5_k` has the formula."""
+    """Unpack blocks of Q5_K; `integers.q5_k` has the formula."""
     fifth = (raw[:, 16:48].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1)) & 1
     q = _pairs_of_nibbles(raw[:, 48:]) | (fifth.reshape(len(raw), 256) << 4)
     return _sub_blocks(q, *_scales_and_minima(raw))
 
 
 def q6_k(raw: Raw) -> Floats:
-    """Unpack blocks of Q6_K; `blocks.q6_k` has the formula."""
+    """Unpack blocks of Q6_K; `integers.q6_k` has the formula."""
     both = raw[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([both & 15, both >> 4], axis=2).reshape(len(raw), 256)
     q = (low | (_crumbs(raw[:, 128:192]) << 4)).astype(np.int32) - 32
@@ -110,14 +110,14 @@ def q6_k(raw: Raw) -> Floats:
 
 
 def q2_k(raw: Raw) -> Floats:
-    """Unpack blocks of Q2_K; `blocks.q2_k` has the formula."""
+    """Unpack blocks of Q2_K; `integers.q2_k` has the formula."""
     s = raw[:, :16]
     scale, minimum = (s & 15).astype(np.float32), (s >> 4).astype(np.float32)
     return _sub_blocks(_crumbs(raw[:, 16:80]), _f16(raw, 80) * scale, _f16(raw, 82) * minimum)
 
 
 def q3_k(raw: Raw) -> Floats:
-    """Unpack blocks of Q3_K; `blocks.q3_k` has the formula."""
+    """Unpack blocks of Q3_K; `integers.q3_k` has the formula."""
     s = raw[:, 96:108]
     low = np.concatenate([s[:, :8] & 15, s[:, :8] >> 4], axis=1)
     high = ((s[:, None, 8:] >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 4, 1)) & 3).reshape(-1, 16)
@@ -128,7 +128,7 @@ def q3_k(raw: Raw) -> Floats:
 
 
 def iq4_xs(raw: Raw) -> Floats:
-    """Unpack blocks of IQ4_XS; `blocks.iq4_xs` has the formula."""
+    """Unpack blocks of IQ4_XS; `integers.iq4_xs` has the formula."""
     b = np.arange(8)
     low = (raw[:, 4 + b // 2] >> (4 * (b % 2)).astype(np.uint8)) & 15
     high = ((raw[:, 2:4].copy().view(np.uint16) >> (2 * b).astype(np.uint16)) & 3).astype(np.uint8)

@@ -9,7 +9,10 @@ from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS, Matrix
 from dflash.kernels.formats.cpu import dot_function, step_bytes, unpack_function
 from dflash.kernels.formats.integer_cpu import integer_dot_function, integer_unpack_function
+from dflash.kernels.formats.integers import BLOCK
+from dflash.kernels.formats.records import SMALL
 from dflash.kernels.linear import cpu
+from dflash.kernels.linear.integer_tiles import tile_function
 from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
@@ -42,9 +45,9 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
     products i, i + 16, ... in turn, then the lanes are added as a tree. So a token has the same bits in every batch. Reads
     each weight once, ``R * row_bytes`` bytes; memory-bound for few tokens.
 
-    Of Q4_K, Q5_K and Q6_K, each 256 values of a token are rounded to int16, in units of a 32767th of the largest. Their
-    products with whole numbers ``scale * q`` are summed exactly in int32, and each block is scaled in float32. The RMS error
-    of a product is about 3e-5 of its RMS; float16, which GPUs multiply, has 2e-4.
+    For quantised weights, each 256 values of a token are rounded to int16, in units of a 32767th of the largest. Their
+    products with whole numbers ``q`` or ``scale * q`` are summed exactly in int32, and each block is scaled in float32. The
+    RMS error of a product is about 3e-5 of its RMS; float16, which GPUs multiply, has 2e-4.
     """
     _check(x, weights, outs)
     native = [(w, o) for w, o in zip(weights, outs, strict=True) if w.native]
@@ -193,7 +196,9 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     n_weights, _ = step_bytes(weight.type)
     row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[-2], weight.row_bytes
     row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[-1], weight.shape[-1] // n_weights
-    row[cpu.INTEGER] = FORMATS[weight.type].integers is not None
+    made = FORMATS[weight.type]
+    row[cpu.INTEGER] = 0 if made.integers is None else 1 if made.block.elements == BLOCK else SMALL
+    row[cpu.MULTIPLY] = tile_function(int(row[cpu.INTEGER])).address
     unpack, dot = (integer_unpack_function, integer_dot_function) if row[cpu.INTEGER] else (unpack_function, dot_function)
     row[cpu.UNPACK] = unpack(weight.type).address
     row[cpu.DOT : cpu.COLUMNS] = [dot(weight.type, n + 1).address for n in range(cpu.DOT_TOKENS)]

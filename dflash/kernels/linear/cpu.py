@@ -5,7 +5,7 @@ tokens, some rows and columns are unpacked into a buffer that fits the L1 cache,
 lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in
 every batch.
 
-Products with K-quants and IQ4_XS are sums of whole numbers, for which tokens are rounded to int16: by each thread for itself
+Products with quantised weights are sums of whole numbers, for which tokens are rounded to int16: by each thread for itself
 if there are few, else by all threads before the tasks.
 """
 
@@ -15,27 +15,27 @@ from numba import get_num_threads, prange
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, prefetch, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
-from dflash.kernels.formats.integer_cpu import INTEGER_ROWS, RECORD
 from dflash.kernels.formats.integers import BLOCK
 from dflash.kernels.formats.lanes import vector_lanes
-from dflash.kernels.linear.integer_tiles import integer_tile_1, integer_tile_2, integer_tile_3, integer_tile_6
+from dflash.kernels.formats.records import INTEGER_ROWS, RECORD, SMALL, SMALL_RECORD
 from dflash.kernels.linear.rounding import record_bytes, round_token
-from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1, tile_2, tile_3, tile_4, tile_5
+from dflash.kernels.linear.tiles import SUMS_BYTES, call_dot, call_tile, call_unpack, sum_16
 
 STORE, ADD, GATE, UP, GELU_GATE = range(5)
 """Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``, or with GELU."""
 
-DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, DOT = range(15)
-"""Columns of a plan, int64: a row describes a weight, its input at address X and its output. INTEGER is 1 for products of
-whole numbers; then ROUNDED is the address of the rounded tokens, or 0 if each thread rounds them. The columns from DOT on
-hold a dot function for each number of tokens up to DOT_TOKENS."""
+DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS = range(8)
+X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, MULTIPLY, DOT = range(8, 16)
+"""Columns of a plan, int64: a row describes a weight, its input at address X and its output. INTEGER is not 0 for products
+of whole numbers (`records.SMALL`); then ROUNDED is the address of the rounded tokens, or 0 if each thread rounds them.
+MULTIPLY is a tile function; the columns from DOT on hold a dot function for each number of tokens up to DOT_TOKENS."""
 
 DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
-_SUMS_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; no power of two, so that tokens do not share cache sets
 _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four tokens fit the L1 cache
+_INTEGER_DEPTH = 768  # most columns of whole numbers that are unpacked as one, of half of the rows: a short rest costs more
 _FEW = 16  # most tokens for which a task is one tile of rows, by dot functions or by rows that are unpacked four at a time
 _FEW_INPUTS = _FEW * 1024  # most inputs of these tokens together: more would leave the L1 cache between two groups of rows
 _CLOSE_INPUTS = 12 * 1024  # most rounded inputs that fit the L1 cache
@@ -66,13 +66,13 @@ def _few_tokens(weight, source, rows, x, x_bytes, sums, out):
         n = min(many, tokens - first)
         dot, at_once = weight[DOT + n - 1], INTEGER_ROWS if weight[INTEGER] else DOT_ROWS[n - 1]
         step = at_once if rows >= at_once else 1
-        inputs, lanes = x + first * RECORD, sums + first * _SUMS_BYTES
+        inputs, lanes = x + first * RECORD, sums + first * SUMS_BYTES
         for start in range(0, rows, step):
             r = min(start, rows - step)  # the last call repeats rows of the call before
             stride = row_bytes if step == at_once else 0
-            call_dot(dot, source + r * row_bytes, stride, inputs, x_bytes, steps, lanes + 64 * r, _SUMS_BYTES)
+            call_dot(dot, source + r * row_bytes, stride, inputs, x_bytes, steps, lanes + 64 * r, SUMS_BYTES)
     for t in range(tokens):
-        sum_16(sums + t * _SUMS_BYTES, out + 64 * t)
+        sum_16(sums + t * SUMS_BYTES, out + 64 * t)
 
 
 @inline
@@ -95,53 +95,25 @@ def _tokens_at_once(left):
 
 
 @inline
-def _integer_tokens_at_once(left):
+def _integer_tokens_at_once(integer, left):
     """Return how many of `left` rounded tokens to multiply at a time."""
+    if integer == SMALL:
+        return min(left, 4 if _WIDE else 2)
     if _WIDE and left >= 6:
         return 6
     return 3 if left == 3 or left >= 5 else min(left, 2)
 
 
 @inline
-def _multiply_rows(w, w_bytes, x, x_bytes, many, n, begin, end, sums, ahead, out):
-    if many == 4:
-        tile_4(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    elif many == 3:
-        tile_3(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    elif many == 5:
-        tile_5(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    elif many == 2:
-        tile_2(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    else:
-        tile_1(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-
-
-@inline
-def _multiply_integer_rows(w, w_bytes, x, x_bytes, many, n, begin, end, sums, ahead, out):
-    if many == 6:
-        integer_tile_6(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    elif many == 3:
-        integer_tile_3(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    elif many == 2:
-        integer_tile_2(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-    else:
-        integer_tile_1(w, w_bytes, x, x_bytes, n, begin, end, sums, _SUMS_BYTES, ahead, out)
-
-
-@inline
-def _multiply_unpacked(integer, w, w_bytes, rows, x, x_bytes, tokens, columns, begin, end, sums, sums_bytes, out):
+def _multiply_unpacked(integer, function, w, w_bytes, rows, x, x_bytes, tokens, columns, begin, end, sums, sums_bytes, out):
     """Multiply some columns of unpacked rows with some tokens."""
     t, one = 0, RECORD if integer else x_bytes
+    n = (columns + 63) // 64 if integer else columns // 16
     while t < tokens:
-        many = _integer_tokens_at_once(tokens - t) if integer else _tokens_at_once(tokens - t)
+        many = _integer_tokens_at_once(integer, tokens - t) if integer else _tokens_at_once(tokens - t)
         at, ahead = x + t * one, x + (t + many) * one
-        for r in range(0, rows, 4):
-            own, to = sums + t * sums_bytes + 64 * r, out + 64 * t + 4 * r
-            row, following = w + r * w_bytes, ahead + r // 4 * one
-            if integer:
-                _multiply_integer_rows(row, w_bytes, at, x_bytes, many, columns // BLOCK, begin, end, own, following, to)
-            else:
-                _multiply_rows(row, w_bytes, at, x_bytes, many, columns // 16, begin, end, own, following, to)
+        own, to = sums + t * sums_bytes, out + 64 * t
+        call_tile(function, many, rows, w, w_bytes, at, x_bytes, n, begin, end, own, ahead, one, to)
         t += many
 
 
@@ -153,12 +125,18 @@ def _unpacks_whole_rows(weight):
 @inline
 def _rows_and_columns(weight):
     """Return the rows and columns that are unpacked at a time."""
-    return (4, weight[WIDTH]) if _unpacks_whole_rows(weight) else (TILE, min(_DEPTH, weight[WIDTH]))
+    if _unpacks_whole_rows(weight):
+        return 4, weight[WIDTH]
+    if weight[INTEGER] and _DEPTH < weight[WIDTH] <= _INTEGER_DEPTH:
+        return TILE // 2, weight[WIDTH]
+    return TILE, min(_DEPTH, weight[WIDTH])
 
 
 @inline
 def _pitch(weight, columns):
     """Return the bytes from an unpacked row to the next, no power of two, so that rows do not share cache sets."""
+    if weight[INTEGER] == SMALL:
+        return 64 + record_bytes(columns) // RECORD * SMALL_RECORD
     return 64 + (record_bytes(columns) if weight[INTEGER] else 4 * columns)
 
 
@@ -169,7 +147,7 @@ def _many_tokens(weight, source, rows, inputs, x_bytes, first, tokens, buffer, s
     step, step_bytes = width // steps, row_bytes // steps
     at_once, columns = _rows_and_columns(weight)
     w_bytes = _pitch(weight, columns)
-    sums_bytes = _SUMS_BYTES if columns < width else 0
+    sums_bytes = SUMS_BYTES if columns < width else 0
     for start in range(0, width, columns):
         n = min(columns, width - start)
         begin, end = start == 0, start + n == width
@@ -178,9 +156,10 @@ def _many_tokens(weight, source, rows, inputs, x_bytes, first, tokens, buffer, s
             n_rows, tile = min(at_once, rows - r), r // TILE
             _unpack(weight, source + r * row_bytes + start // step * step_bytes, n_rows, n // step, buffer, w_bytes)
             own, to = sums + tile * tokens * sums_bytes, out + 64 * tile * weight[TOKENS] + 4 * (r % TILE)
-            integer = weight[INTEGER] > 0
-            x = inputs + at
-            _multiply_unpacked(integer, buffer, w_bytes, n_rows, x, x_bytes, tokens, n, begin, end, own, sums_bytes, to)
+            kind, function, x = weight[INTEGER], weight[MULTIPLY], inputs + at
+            _multiply_unpacked(
+                kind, function, buffer, w_bytes, n_rows, x, x_bytes, tokens, n, begin, end, own, sums_bytes, to
+            )
 
 
 @inline
@@ -215,17 +194,19 @@ def _inputs(weight, own, rounded):
     n_bytes = weight[TOKENS] * RECORD
     if weight[ROUNDED] != 0:
         return weight[ROUNDED], n_bytes, rounded
-    if rounded != weight[X]:
+    these = weight[X] + weight[INTEGER]
+    if rounded != these:
         for t in range(weight[TOKENS]):
-            round_token(weight[X] + t * weight[X_BYTES], weight[WIDTH], own + t * RECORD, n_bytes)
-    return own, n_bytes, weight[X]
+            x = weight[X] + t * weight[X_BYTES]
+            round_token(x, weight[WIDTH], weight[INTEGER], own + t * RECORD, n_bytes)
+    return own, n_bytes, these
 
 
 @inline
 def _task(plan, i, row, scratch, most_tokens, buffer_bytes, own, rounded):
     """Compute a task, whose rows begin at `row`; return which tokens are at `own`, rounded."""
     sums = (scratch.ctypes.data + 63) // 64 * 64  # a vector load across two cache lines costs two loads
-    buffer = sums + _TILES * min(most_tokens, _TOKENS) * _SUMS_BYTES
+    buffer = sums + _TILES * min(most_tokens, _TOKENS) * SUMS_BYTES
     products = buffer + buffer_bytes
     weight = plan[i]
     tokens, rows = weight[TOKENS], min(_task_rows(weight), weight[ROWS] - row)
@@ -299,7 +280,7 @@ def scratch_bytes(plan, tokens, buffer_bytes):
 @inline
 def _fixed_bytes(tokens, buffer_bytes):
     """Return the bytes of sums, unpacked rows and products."""
-    return _TILES * min(tokens, _TOKENS) * _SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
+    return _TILES * min(tokens, _TOKENS) * SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
 
 
 @inline
@@ -342,10 +323,10 @@ def take_tasks(plan, n_tasks, n_threads, counter, scratch, tokens, buffer_bytes)
 
 @inline
 def _rounded_by(plan, i):
-    """Return the first row before or at `i` that has the same input and needs it rounded."""
+    """Return the first row before or at `i` that has the same input and needs it rounded in the same way."""
     found, j = i, i - 1
     while j >= 0 and plan[j, X] == plan[i, X]:
-        if plan[j, INTEGER]:
+        if plan[j, INTEGER] == plan[i, INTEGER]:
             found = j
         j -= 1
     return found
@@ -370,7 +351,7 @@ def _round_share(plan, thread, n_threads):
         if plan[i, INTEGER] and _rounded_by(plan, i) == i:
             x, record, n_bytes = plan[i, X], plan[i, ROUNDED], plan[i, TOKENS] * RECORD
             for t in range((thread - turn) % n_threads, plan[i, TOKENS], n_threads):
-                round_token(x + t * plan[i, X_BYTES], plan[i, WIDTH], record + t * RECORD, n_bytes)
+                round_token(x + t * plan[i, X_BYTES], plan[i, WIDTH], plan[i, INTEGER], record + t * RECORD, n_bytes)
             turn += plan[i, TOKENS]
 
 

@@ -1,76 +1,147 @@
 """Tiles of dot products of records: rows unpacked to int16 and rounded tokens, whose sums are those of `integer_cpu`."""
 
+import functools
 from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.extending import intrinsic
 
-from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop, op, prefetch, store
+from dflash.kernels.cpu.jit import c_function
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop, prefetch, store
 from dflash.kernels.formats.cpu import ROWS
-from dflash.kernels.formats.integer_cpu import RECORD, SCALE, SUMS, add_block, multiply_pairs
 from dflash.kernels.formats.integers import BLOCK, WORDS
 from dflash.kernels.formats.lanes import of_unknown_origin, vector_lanes
-from dflash.kernels.linear.tiles import addresses, store_sums, zeros_or_loaded
+from dflash.kernels.formats.neighbour_cpu import multiply_block, token_words
+from dflash.kernels.formats.neighbours import MANY
+from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SMALL_RECORD, SUMS, add_record, multiply_pairs
+from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile, store_sums, zeros_or_loaded
+
+Values = list[ir.Value]
+
+_LANES = vector_lanes()
+_WORDS, _FLOATS = ir.VectorType(ir.IntType(16), 2 * _LANES), ir.VectorType(F32, _LANES)
 
 
-def _tile(tokens: int) -> Any:
-    """Make ``tile(w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out)`` for `n` blocks.
+def integer_tile(tokens: int, *, small: bool = False) -> Emit:
+    """Return ``emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, ahead, out)`` for records, `n` times 64 weights.
 
-    Arguments are those of the tiles of float32, but `x_stride` is that of blocks, whose tokens lie beside each other. The
-    lane sums are in memory between blocks, since the integer sums of a block need the registers.
+    Arguments are those of the tiles of float32, but `x_stride` is that of records, whose tokens lie beside each other. The
+    lane sums are in memory between records, since the sums of a record need the registers.
     """
-    lanes = vector_lanes()
-    words = ir.VectorType(ir.IntType(16), 2 * lanes)
-    floats, integers = ir.VectorType(F32, lanes), ir.VectorType(I32, lanes)
-    # With 16 registers, LLVM would spill a sum of twelve; so the last of three tokens is read for each row, as an operand.
-    held = 2 if lanes < LANES and tokens == 3 else tokens
 
-    def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out):
+    def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, ahead, out):
         ws_at = addresses(builder, w, w_stride, ROWS)
-        at = [builder.add(line, I64(64 * r)) for line in addresses(builder, sums, sums_stride, tokens) for r in range(ROWS)]
+        at = [
+            builder.add(line, I64(64 * r)) for line in addresses(builder, sums, I64(SUMS_BYTES), tokens) for r in range(ROWS)
+        ]
         for place in at:
-            started = zeros_or_loaded(builder, begin, [place], F32V)
-            store(builder, place, started[0])
+            store(builder, place, zeros_or_loaded(builder, begin, [place], F32V)[0])
 
-        def body(i: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            offset = builder.mul(i, I64(RECORD))
+        def body(i: ir.Value, carried: Values) -> Values:
             of_tokens = builder.mul(i, x_stride)
             for line in range(0, RECORD, 64):
                 prefetch(builder, builder.add(builder.add(ahead, of_tokens), I64(line)))
-            for first in range(0, 4 * LANES, 4 * lanes):
-                own = [builder.add(one, builder.add(offset, I64(first))) for one in ws_at]
+            for first in range(0, 4 * LANES, 4 * _LANES):
+                offset = builder.add(builder.mul(i, I64(SMALL_RECORD if small else RECORD)), I64(first))
+                rows = [builder.add(one, offset) for one in ws_at]
                 records = [builder.add(builder.add(x, of_tokens), I64(RECORD * t + first)) for t in range(tokens)]
-
-                def step(j: ir.Value, totals: list[ir.Value], own=own, records=records) -> list[ir.Value]:
-                    line, after = builder.shl(j, I64(6)), list(totals)
-                    xs = [load(builder, builder.add(record, line), words) for record in records[:held]]
-                    for r, row in enumerate(own):
-                        if held < tokens:
-                            line = of_unknown_origin(builder, line)
-                        whole = load(builder, builder.add(row, line), words)
-                        read = [load(builder, builder.add(record, line), words) for record in records[held:]]
-                        for t, token in enumerate(xs + read):
-                            place = t * ROWS + r
-                            after[place] = builder.add(totals[place], multiply_pairs(builder, whole, token))
-                    return after
-
-                start = [ir.Constant(integers, [0] * lanes)] * len(at)
-                totals = loop(builder, I64(BLOCK // WORDS), start, step)
-                for r, row in enumerate(own):
-                    scale = load(builder, builder.add(row, I64(SCALE)), floats)
-                    minima = load(builder, builder.add(row, I64(SUMS)), floats)
+                left = builder.sub(n, builder.mul(i, I64(MANY // 2)))
+                products = _products_of_small(builder, rows, records, left) if small else _products(builder, rows, records)
+                for r, row in enumerate(rows):
+                    minima = load(builder, builder.add(row, I64(SUMS)), _FLOATS)
+                    scale = None if small else load(builder, builder.add(row, I64(SCALE)), _FLOATS)
                     for t, record in enumerate(records):
                         place = builder.add(at[t * ROWS + r], I64(first))
-                        so_far = load(builder, place, floats)
-                        store(builder, place, add_block(builder, scale, minima, totals[t * ROWS + r], record, so_far))
+                        so_far = load(builder, place, _FLOATS)
+                        added = add_record(builder, scale, products[t * ROWS + r], minima, record, so_far)
+                        store(builder, place, added)
             return carried
 
-        loop(builder, n, [], body)
+        loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [], body)
         with builder.if_then(end):
             store_sums(builder, [load(builder, place, F32V) for place in at], out)
 
-    emit.__name__ = f"integer_tile_{tokens}"
-    return op(types.void, *(types.int64,) * 5, types.boolean, types.boolean, *(types.int64,) * 4)(emit)
+    return emit
 
 
-integer_tile_1, integer_tile_2, integer_tile_3, integer_tile_6 = (_tile(tokens) for tokens in (1, 2, 3, 6))
+def _products(builder: ir.IRBuilder, rows: Values, records: Values) -> Values:
+    """Return the lane sums of a record of each row and token as float32, without the scale of the row."""
+    # With 16 registers, LLVM would spill a sum of twelve; so the last of three tokens is read for each row, as an operand.
+    held = 2 if _LANES < LANES and len(records) == 3 else len(records)
+
+    def step(j: ir.Value, totals: Values) -> Values:
+        line, after = builder.shl(j, I64(6)), list(totals)
+        xs = [load(builder, builder.add(record, line), _WORDS) for record in records[:held]]
+        for r, row in enumerate(rows):
+            if held < len(records):
+                line = of_unknown_origin(builder, line)
+            whole = load(builder, builder.add(row, line), _WORDS)
+            read = [load(builder, builder.add(record, line), _WORDS) for record in records[held:]]
+            for t, token in enumerate(xs + read):
+                place = t * ROWS + r
+                after[place] = builder.add(totals[place], multiply_pairs(builder, whole, token))
+        return after
+
+    start = [ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)] * (ROWS * len(records))
+    totals = loop(builder, I64(BLOCK // WORDS), start, step)
+    return [builder.sitofp(total, _FLOATS) for total in totals]
+
+
+def _products_of_small(builder: ir.IRBuilder, rows: Values, records: Values, left: ir.Value) -> Values:
+    """Return those of up to `left` pairs of blocks for formats of 32 weights a block, with the scales of the row."""
+
+    def step(j: ir.Value, so_far: Values) -> Values:
+        line, after = builder.shl(j, I64(7)), list(so_far)
+        xs = [token_words(builder, builder.add(record, line), _WORDS) for record in records]
+        for r, row in enumerate(rows):
+            whole = token_words(builder, builder.add(row, line), _WORDS)
+            scale = load(builder, builder.add(row, builder.add(builder.shl(j, I64(6)), I64(SCALE))), _FLOATS)
+            for t, token in enumerate(xs):
+                place = t * ROWS + r
+                after[place] = multiply_block(builder, whole, scale, token, so_far[place])
+        return after
+
+    pairs = builder.select(builder.icmp_signed("<", left, I64(MANY // 2)), left, I64(MANY // 2))
+    return loop(builder, pairs, [ir.Constant(_FLOATS, [0.0] * _LANES)] * (ROWS * len(records)), step)
+
+
+_TILES = {
+    0: (float_tile, (1, 2, 3, 4, 5)),
+    SMALL - 1: (integer_tile, (1, 2, 3, 6)),
+    SMALL: (functools.partial(integer_tile, small=True), (1, 2, 3, 4) if _LANES == LANES else (1, 2)),
+}
+"""The tiles for each `INTEGER` of a plan, and their numbers of tokens."""
+
+
+@intrinsic(prefer_literal=True)
+def _tiles(typing_context, kind, many, w, w_bytes, x, x_bytes, n, begin, end, sums, ahead, out):
+    tile, numbers = _TILES[kind.literal_value]
+
+    def codegen(context, builder, signature, values):
+        many, w, w_bytes, x, x_bytes, n, begin, end, *others = values[1:]
+        flags = [builder.icmp_signed("!=", flag, I64(0)) for flag in (begin, end)]
+        for tokens in numbers:
+            with builder.if_then(builder.icmp_signed("==", many, I64(tokens))):
+                tile(tokens)(builder, w, w_bytes, x, x_bytes, n, *flags, *others)
+        return context.get_dummy_value()
+
+    return types.void(kind, *(types.int64,) * 11), codegen
+
+
+@functools.cache
+def tile_function(integer: int) -> Any:
+    """Return a C function ``(many, rows, w, w_bytes, x, x_bytes, n, begin, end, sums, ahead, one, out)`` for an `INTEGER`.
+
+    It multiplies unpacked rows, `ROWS` at a time, with `many` tokens, which are `one` bytes apart; see `tiles.float_tile`.
+    `n` counts groups of 16 weights, or of 64 if they are whole numbers.
+    """
+    kind = integer
+
+    @c_function(*(types.int64,) * 13)
+    def multiply(many, rows, w, w_bytes, x, x_bytes, n, begin, end, sums, ahead, one, out):
+        for r in range(0, rows, ROWS):
+            row, following = w + r * w_bytes, ahead + r // ROWS * one
+            _tiles(kind, many, row, w_bytes, x, x_bytes, n, begin, end, sums + 64 * r, following, out + 4 * r)
+
+    return multiply

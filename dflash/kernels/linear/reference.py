@@ -7,10 +7,12 @@ from dflash.kernels.gelu.reference import gelu as gelu_of
 
 def rounded(x):
     """Return tokens as products of whole numbers on a CPU read them: multiples of a 32767th of 256 values' largest."""
-    blocks = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, 256)
+    width = x.shape[-1]
+    padded = np.pad(np.asarray(x, np.float32), ((0, 0),) * (x.ndim - 1) + ((0, -width % 256),))
+    blocks = padded.reshape(*x.shape[:-1], -1, 256)
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(32767)
     whole = np.rint(blocks * (np.float32(1) / scale))
-    return (whole * scale.astype(np.float64)).reshape(x.shape)
+    return (whole * scale.astype(np.float64)).reshape(padded.shape)[..., :width]
 
 
 def linear(x, weights, outs, *, add=False):

@@ -1,4 +1,4 @@
-"""Tokens rounded to int16, 256 values at a time, for products with K-quants and IQ4_XS."""
+"""Tokens rounded to int16, 256 values at a time, for products with quantised weights."""
 
 from llvmlite import ir
 from numba import types
@@ -19,8 +19,8 @@ from dflash.kernels.cpu.simd.emit import (
     store,
     sum_lanes,
 )
-from dflash.kernels.formats.integer_cpu import RECORD, SCALE, SUMS
 from dflash.kernels.formats.integers import BLOCK
+from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SUMS
 
 _LARGEST = 32767.0
 _MAGIC = 1.5 * 2**23
@@ -29,11 +29,15 @@ _MAGIC = 1.5 * 2**23
 _SMALLEST = 2.0**-126
 
 
-@op(types.void, types.int64, types.int64)
-def _round_block(builder, x, record):
-    """Round 256 float32 at `x` to a record; a value that is no finite number makes the scale NaN."""
-    values = [load(builder, builder.add(x, I64(4 * LANES * i)), F32V) for i in range(BLOCK // LANES)]
+@op(types.void, *(types.int64,) * 4)
+def _round_block(builder, x, width, kind, record):
+    """Round up to 256 float32 at `x` to a record for a kind of formats; a value that is not finite makes the scale NaN."""
     zero = constant(0.0, F32V)
+    values = []
+    for i in range(BLOCK // LANES):
+        is_there = builder.icmp_signed("<", I64(LANES * i), width)
+        offset = builder.select(is_there, I64(4 * LANES * i), I64(0))
+        values.append(builder.select(is_there, load(builder, builder.add(x, offset), F32V), zero))
     largest = not_finite = zero
     for value in values:
         size = call(builder, "llvm.fabs.v16f32", value)
@@ -49,23 +53,30 @@ def _round_block(builder, x, record):
     inverse = spread(builder, builder.select(tiny, none, builder.fdiv(ir.Constant(F32, 1.0), scale)))
     scale = builder.fadd(builder.select(tiny, none, scale), fold(builder, not_finite, builder.fadd))
     scales, magic, rounded = spread(builder, scale), constant(_MAGIC, F32V), []
+    is_small = builder.icmp_signed("==", kind, I64(SMALL))
+    shift = builder.select(is_small, I64(2 * LANES), I64(0))
     for i, value in enumerate(values):
         moved = builder.fadd(builder.fmul(value, inverse), magic)
         rounded.append(builder.fsub(moved, magic))
         whole = builder.trunc(builder.bitcast(moved, I32V), ir.VectorType(ir.IntType(16), LANES))
-        store(builder, builder.add(record, I64(2 * LANES * i)), whole)
-    store(builder, builder.add(record, I64(SUMS)), builder.fmul(sum_lanes(builder, rounded), scales))
+        moved_by = [I64(0), shift, builder.neg(shift), I64(0)][i % 4]
+        store(builder, builder.add(record, builder.add(moved_by, I64(2 * LANES * i))), whole)
+    sums = sum_lanes(builder, rounded)
+    halves = ([*range(i, LANES, 2), *[LANES] * (LANES // 2)] for i in (0, 1))
+    pairs = builder.fadd(*(builder.shuffle_vector(sums, zero, ir.Constant(I32V, half)) for half in halves))
+    sums = builder.select(is_small, pairs, sums)
+    store(builder, builder.add(record, I64(SUMS)), builder.fmul(sums, scales))
     store(builder, builder.add(record, I64(SCALE)), scales)
 
 
 @inline
 def record_bytes(width):
     """Return the bytes of a rounded token of `width` values."""
-    return width // BLOCK * RECORD
+    return (width + BLOCK - 1) // BLOCK * RECORD
 
 
 @inline
-def round_token(x, width, record, n_bytes):
-    """Round `width` float32 at address `x` to records, `n_bytes` from one to the next."""
-    for block in range(width // BLOCK):
-        _round_block(x + 4 * BLOCK * block, record + n_bytes * block)
+def round_token(x, width, kind, record, n_bytes):
+    """Round `width` float32 at address `x` to records for a kind of formats, `n_bytes` from one to the next."""
+    for block in range((width + BLOCK - 1) // BLOCK):
+        _round_block(x + 4 * BLOCK * block, width - BLOCK * block, kind, record + n_bytes * block)

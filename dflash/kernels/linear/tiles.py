@@ -5,7 +5,7 @@ bits of a dot product do not depend on the tile that computed it. Where register
 lanes 0 to 7 before lanes 8 to 15, so that its sums stay in registers.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 from llvmlite import ir
 from numba import types
@@ -14,19 +14,27 @@ from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, load,
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.lanes import vector_lanes
 
+SUMS_BYTES = (LANES + 4) * 64
+"""Bytes of the lane sums of 16 rows for a token; no power of two, so that tokens do not share cache sets."""
 
-def _tile(tokens: int) -> Any:
-    """Make ``tile(w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out)``: `ROWS` x `tokens` products.
 
-    They are dot products of 16 * `n` float32, strides are in bytes. The lane sums of row r and token t at ``sums + 64 * r +
-    t * sums_stride`` are begun or continued; at the end they are added, and the sums go to ``out[16 * t + r]``. 64 * `n`
-    bytes at `ahead` are prefetched.
+Emit = Callable[..., None]
+
+
+def float_tile(tokens: int) -> Emit:
+    """Return ``emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, ahead, out)``.
+
+    It emits `ROWS` x `tokens` dot products of 16 * `n` float32; strides are in bytes. The lane sums of row r and token t at
+    ``sums + 64 * r + t * SUMS_BYTES`` are begun or continued; at the end they are added, and the sums go to ``out[16 * t +
+    r]``. 64 * `n` bytes at `ahead` are prefetched.
     """
 
-    def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, sums_stride, ahead, out):
+    def emit(builder, w, w_stride, x, x_stride, n, begin, end, sums, ahead, out):
         ws_at = addresses(builder, w, w_stride, ROWS)
         xs_at = addresses(builder, x, x_stride, tokens)
-        at = [builder.add(line, I64(64 * r)) for line in addresses(builder, sums, sums_stride, tokens) for r in range(ROWS)]
+        at = [
+            builder.add(line, I64(64 * r)) for line in addresses(builder, sums, I64(SUMS_BYTES), tokens) for r in range(ROWS)
+        ]
         lanes = vector_lanes()
         kind = ir.VectorType(F32, lanes)
         totals: list[ir.Value] = []
@@ -58,8 +66,7 @@ def _tile(tokens: int) -> Any:
                 if lanes == LANES:
                     _store_all(builder, at, totals)
 
-    emit.__name__ = f"tile_{tokens}"
-    return op(types.void, *(types.int64,) * 5, types.boolean, types.boolean, *(types.int64,) * 4)(emit)
+    return emit
 
 
 def zeros_or_loaded(builder: ir.IRBuilder, zero: ir.Value, places: list[ir.Value], kind: ir.Type) -> list[ir.Value]:
@@ -99,9 +106,6 @@ def addresses(builder: ir.IRBuilder, base: ir.Value, stride: ir.Value, n: int) -
     return [builder.add(base, builder.mul(stride, I64(i))) for i in range(n)]
 
 
-tile_1, tile_2, tile_3, tile_4, tile_5 = (_tile(tokens) for tokens in range(1, 6))
-
-
 @op(types.void, types.int64, types.int64)
 def sum_16(builder, lanes, out):
     """Sum the lanes of each of the 16 vectors at `lanes`; write the 16 sums to `out`."""
@@ -124,3 +128,9 @@ def call_unpack(builder, function, source, stride, n, out, out_stride):
 def call_dot(builder, function, source, stride, x, x_stride, n, out, out_stride):
     """Call a `dot_function` of `formats.cpu`."""
     _call_address(builder, function, source, stride, x, x_stride, n, out, out_stride)
+
+
+@op(types.void, *(types.int64,) * 14)
+def call_tile(builder, function, *values):
+    """Call a `tile_function`."""
+    _call_address(builder, function, *values)

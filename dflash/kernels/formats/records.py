@@ -1,0 +1,83 @@
+"""Records of tokens rounded to int16 and of unpacked rows, and the products of their parts.
+
+A rounded token has a record of `RECORD` bytes for each block of 256 values: the values as int16, sums of them as float32,
+times their scale, and the scale as 16 float32. Unpacked rows have such records: whole numbers, minima and scales. A product
+of a block is ``(d * scale) * sum of whole numbers + minima * sums``.
+
+K-quants and IQ4_XS have 16 sums, each of 16 values, and a scale. Lane i of 16 of a sum of whole numbers has the products 2 i
+and 2 i + 1 of each 32.
+
+Formats of 32 weights a block have 8 sums, each of 32 values, and each 64 weights have 16 scales. The second and the third 16
+of each 64 values change places. Lanes 0 to 7 have the products of blocks 0, 2, 4 and 6, the others those of blocks 1, 3, 5
+and 7; in them, lane i of eight has the products 2 i, 2 i + 1, 16 + 2 i and 17 + 2 i. The last record may have fewer blocks.
+
+So the bits of a product are the same with any instructions.
+"""
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from dflash.kernels.cpu.simd.emit import I64, LANES, call, load
+from dflash.kernels.formats.integers import BLOCK, WORDS
+from dflash.kernels.formats.lanes import has
+
+SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
+"""Bytes to the sums or minima in a record, to the scale or scales, and of a record of a token."""
+
+SMALL_RECORD = 2 * BLOCK + 24 * LANES
+"""Bytes of a record of a row in formats of 32 weights a block; those of others are as large as those of tokens."""
+
+SMALL = 2
+"""`INTEGER` of a plan's row for formats of 32 weights a block; 1 is for the others of whole numbers, 0 for float32."""
+
+AHEAD = 4096
+"""Bytes from a block to the one that is prefetched: rows are read in the order of memory."""
+
+INTEGER_ROWS = 8
+"""Rows that one call of a dot function processes, one after another; with 2, multiplies of 8 tokens take 3 % more."""
+
+
+def multiply_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return int32 lanes ``a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1]`` of vectors of int16."""
+    n = a.type.count
+    kind = ir.VectorType(ir.IntType(32), n // 2)
+    name = {32: "llvm.x86.avx512.pmaddw.d.512" if has("avx512bw") else "", 16: "llvm.x86.avx2.pmadd.wd"}[n]
+    if name and has("avx2"):
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [a.type, a.type]), name)
+        return builder.call(function, [a, b])
+    if n == WORDS:
+        halves = [[lanes_of(builder, x, range(i, i + LANES)) for x in (a, b)] for i in (0, LANES)]
+        low, high = (multiply_pairs(builder, *half) for half in halves)
+        return builder.shuffle_vector(low, high, constant_lanes(range(LANES)))
+    products = []
+    for first in (0, 1):
+        x, y = (builder.sext(lanes_of(builder, v, range(first, n, 2)), kind) for v in (a, b))
+        products.append(builder.mul(x, y))
+    return builder.add(*products)
+
+
+def constant_lanes(lanes: range) -> ir.Constant:
+    """Return the numbers of lanes, for a shuffle."""
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+
+
+def lanes_of(builder: ir.IRBuilder, value: ir.Value, lanes: range) -> ir.Value:
+    """Return some lanes of a vector."""
+    return builder.shuffle_vector(value, value, constant_lanes(lanes))
+
+
+def add_record(
+    builder: ir.IRBuilder,
+    scale: ir.Value | None,
+    products: ir.Value,
+    minima: ir.Value | None,
+    record: ir.Value,
+    sums: ir.Value,
+) -> ir.Value:
+    """Add products of float32 with the token at `record`, times both scales, and minima, to float32 lanes, which it has."""
+    kind = sums.type
+    fma, of_token = f"llvm.fma.v{kind.count}f32", load(builder, builder.add(record, I64(SCALE)), kind)
+    sums = call(builder, fma, builder.fmul(scale, of_token) if scale else of_token, products, sums)
+    if minima is None:
+        return sums
+    return call(builder, fma, minima, load(builder, builder.add(record, I64(SUMS)), kind), sums)
