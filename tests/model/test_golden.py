@@ -3,22 +3,7 @@
 import numpy as np
 import pytest
 from compare import assert_close
-from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, short_logits, tail
-
-from dflash.kernels.formats import FORMATS
-
-LOGITS, LOGITS_RMS = 5e-4, 5e-5
-INTERMEDIATE, STATE = 2e-4, 5e-5
-ROUNDED = 20
-"""How much further values may be where products round tokens to 16 bits: 16 times in qwen3next-tiny, which enlarges any
-rounding of its first layer, at most 8 times in others; to 11 bits, as float16, it would be 100."""
-
-
-def allowed(name):
-    """Return the largest difference of a logit, the relative RMS of all, and the largest of layers and of states."""
-    kind = FORMATS.get(name.rpartition("-")[2])
-    times = ROUNDED if kind and kind.integers else 1
-    return times * LOGITS, times * LOGITS_RMS, times * INTERMEDIATE, times * STATE
+from golden import FILES, PRIMARY, allowed, assert_greedy, load, prefill, recorded, short_logits, tail
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -34,14 +34,14 @@ def config_of(changes=(), drop=(), architecture="gemma4"):
 
 @pytest.mark.parametrize(("architecture", "changes", "fused"), VARIANTS.values(), ids=VARIANTS)
 def test_logits_of_every_variant_equal_the_definition(architecture, changes, fused, tmp_path):
-    file, config = opened(tmp_path / "model.gguf", architecture, changes, fused)
+    file, config = opened(tmp_path / "model.gguf", architecture, changes, fused, "F16")
     with file:
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
 
 
 @pytest.mark.parametrize("changes", [{"attention.sliding_window": 0}, {"attention.sliding_window_pattern": 1}], ids=str)
 def test_laguna_without_windows(changes, tmp_path):
-    file, config = opened(tmp_path / "model.gguf", "laguna", changes)
+    file, config = opened(tmp_path / "model.gguf", "laguna", changes, kind="F16")
     with file:
         assert not any(layer.window for layer in config.layers)
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
@@ -52,7 +52,7 @@ def test_a_gate_for_every_element(tmp_path, monkeypatch):
     every = architectures.ARCHITECTURES["laguna"]
     every = every._replace(full=every.full | {"attn_gate.weight": "Q H"})
     monkeypatch.setitem(architectures.ARCHITECTURES, "laguna", every)
-    file, config = opened(tmp_path / "model.gguf", "laguna")
+    file, config = opened(tmp_path / "model.gguf", "laguna", kind="F16")
     with file:
         assert [layer.gate for layer in config.layers] == [64 * heads for heads in (4, 8, 6)]
         assert_close("logits", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
@@ -90,7 +90,7 @@ def test_the_window_matters(name):
     finally:
         for op in windows:
             object.__setattr__(op, "window", 12)
-    assert np.abs(got - truth).max() < 5e-4 < 0.1 < np.abs(other - truth).max()
+    assert np.abs(got - truth).max() < 5e-3 < 0.1 < np.abs(other - truth).max()
 
 
 def test_layers_without_keys_take_no_memory():

@@ -30,9 +30,9 @@ def test_neighbours_that_are_listed_as_joined_are_one_launch(name, monkeypatch):
 
 
 def test_the_command_prints_rows_with_equal_kernels_together(capsys):
-    assert main(["info", str(path_of("qwen3-dense-Q4_0")), "--device", "cpu", "--kernels", "1", "9"]) == 0
+    assert main(["info", str(path_of("qwen3-dense-Q4_0")), "--device", "cpu", "--kernels", "1", "17"]) == 0
     printed = capsys.readouterr().out
-    assert "stream += linear(inner, ffn_down)\n      1: joined Q4_0 dot; 9, prompt: alone Q4_0 tiles" in printed
+    assert "stream += linear(inner, ffn_down)\n      1: joined Q4_0 dot; 17, prompt: alone Q4_0 tiles" in printed
 
 
 def test_rows_that_no_pass_has_are_refused(capsys):
