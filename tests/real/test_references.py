@@ -20,8 +20,8 @@ pytestmark = pytest.mark.real
 
 LOGITS, RMS = 5e-4, 5e-5
 """Largest difference of a logit, and RMS error over RMS, as for the recorded random models."""
-ROUNDED = 8
-"""How much further they may be where products round tokens to 16 bits."""
+ROUNDED = 32, 8
+"""How much further they may be where products round tokens to 16 bits: SmolLM2 has values of 24 times the RMS."""
 ON_GPU = 4e-3
 """RMS error over RMS on a GPU, where operands are float16."""
 LIKELIHOOD = 0.005
@@ -82,10 +82,10 @@ def test_logits_equal_the_reference(name):
         assert_close(name, rows[-len(last) :], last, ON_GPU)
         return
     kinds = {tensor.type for tensor in opened(name)[0].tensors.values()}
-    times = ROUNDED if any(FORMATS[kind].integers for kind in kinds & FORMATS.keys()) else 1
-    assert_close(name, rows[-len(last) :], last, times * RMS)
+    largest, rms = ROUNDED if any(FORMATS[kind].integers for kind in kinds & FORMATS.keys()) else (1, 1)
+    assert_close(name, rows[-len(last) :], last, rms * RMS)
     best = want["long.top_ids"].astype(np.int64)
-    assert np.abs(np.take_along_axis(rows[: len(best)], best, axis=1) - want["long.top_logits"]).max() < times * LOGITS
+    assert np.abs(np.take_along_axis(rows[: len(best)], best, axis=1) - want["long.top_logits"]).max() < largest * LOGITS
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16", "q8_0"])
