@@ -1,14 +1,17 @@
-"""The event loop is never blocked: CPU time of its longest callback while requests of each API are read and answered."""
+"""The event loop is never blocked, and a request waits for one job: CPU time of the longest callback, jobs of a request."""
 
 import asyncio
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import httpx
 import pytest
-from in_process import client_of
+from in_process import client_of, sent
 
+from dflash.kernels.ragged import PENDING
 from dflash.serve.limits import Limits
 
 LIMIT = 0.02
@@ -98,3 +101,16 @@ def test_no_callback_takes_long(app_of, form, stream):
         if found[-1] < LIMIT:
             return
     raise AssertionError(f"the event loop was blocked for {min(found) * 1e3:.0f} ms of CPU time")
+
+
+@pytest.mark.parametrize("more", [{}, {"strategy": "lookup"}, {"recover": ["loop"]}], ids=["usual", "strategy", "recovery"])
+def test_a_request_reaches_the_engine_in_one_job(app_of, monkeypatch, more):
+    """Each job waits for the interpreter, which a busy engine holds: requests that arrive together would come one by one."""
+    jobs, reached, submit = [], [], ThreadPoolExecutor.submit
+    app = app_of("Hello")
+    engine = app.engine_thread.engine
+    engine.model = SimpleNamespace(config=SimpleNamespace(pending=PENDING))
+    add_all, engine.add_all = engine.add_all, lambda sessions: reached.append(len(jobs)) or add_all(sessions)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", lambda self, *work: jobs.append(work) or submit(self, *work))
+    answer = sent(app, "POST", "/v1/completions", json={"prompt": "Hi", **more})
+    assert (answer.status_code, reached) == (200, [1])

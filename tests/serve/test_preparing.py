@@ -11,7 +11,6 @@ from weakref import ref
 
 import pytest
 from hang_guard import GUARD
-from in_process import sent
 from paced import GOOD
 from toy import Toy
 
@@ -448,19 +447,6 @@ def test_kernels_of_a_draft_are_compiled_beside_the_engine(lm, monkeypatch):
     assert (head.pools.free_pages, head.pools.free_slots) == (head.pools.pages, head.pools.slots)
     draft.close()
     head.close()
-
-
-@pytest.mark.parametrize("more", [{}, {"strategy": "lookup"}, {"recover": ["loop"]}], ids=["usual", "strategy", "recovery"])
-def test_a_request_reaches_the_engine_in_one_job(app_of, monkeypatch, more):
-    """Each job waits for the interpreter, which a busy engine holds: requests that arrive together would come one by one."""
-    jobs, reached, submit = [], [], ThreadPoolExecutor.submit
-    app = app_of("Hello")
-    engine = app.engine_thread.engine
-    engine.model = SimpleNamespace(config=SimpleNamespace(pending=PENDING))
-    add_all, engine.add_all = engine.add_all, lambda sessions: reached.append(len(jobs)) or add_all(sessions)
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", lambda self, *work: jobs.append(work) or submit(self, *work))
-    answer = sent(app, "POST", "/v1/completions", json={"prompt": "Hi", **more})
-    assert (answer.status_code, reached) == (200, [1])
 
 
 def test_a_client_that_leaves_while_its_draft_is_loaded(server, loads, monkeypatch):
