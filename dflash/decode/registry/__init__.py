@@ -104,10 +104,12 @@ class RegisteredDrafter:
             raise RequestError(f"strategy {call.text!r:.80}: {self.word} needs a draft, {self.needs_draft}")
         arguments = {name: call.options[option] for option, name in self.takes.items() if option in call.options}
         number = self.default if call.number is None else call.number
-        if number is None or self.parameter is None:
-            assert number is None or self.shape is not None, "a word with a number makes a parameter or a shape"
-            return Named(self.kind(**arguments), None if number is None or self.shape is None else self.shape(number))
-        return Named(self.kind(**arguments, **{self.parameter: number}))
+        if number is None:
+            return Named(self.kind(**arguments))
+        if self.parameter is not None:
+            return Named(self.kind(**arguments, **{self.parameter: number}))
+        assert self.shape is not None, "a word with a number makes a parameter or a shape"
+        return Named(self.kind(**arguments), self.shape(number))
 
     def spelled(self, strategy: DraftMethod) -> str | None:
         """Return the name of a strategy whose drafter is of this kind, draft options left out; None if there is none."""

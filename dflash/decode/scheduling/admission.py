@@ -146,8 +146,10 @@ def save_prompt_snapshot(session: Session) -> None:
 
 def _open_prefix(session: Session) -> SessionSnapshot | SequenceSnapshot | None:
     """Return the given prefix; None if the session has started before and its caller has closed the prefix meanwhile."""
-    prefix, has_started = session.prefix, session.started_at is not None
-    return None if prefix is None or (has_started and _sequence_of(prefix).closed) else prefix
+    prefix = session.prefix
+    if prefix is None or session.started_at is None:
+        return prefix
+    return None if _sequence_of(prefix).closed else prefix
 
 
 def _sequence_of(prefix: SessionSnapshot | SequenceSnapshot) -> SequenceSnapshot:

@@ -47,7 +47,8 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
 
     For quantised weights, each 256 values of a token are rounded to int16, in units of a 32767th of the largest. Their
     products with whole numbers ``q`` or ``scale * q`` are summed exactly in int32, and each block is scaled in float32. The
-    RMS error of a product is about 3e-5 of its RMS; float16, which GPUs multiply, has 2e-4.
+    RMS error of a product is about 3e-5 of its RMS, where a token has a value of 24 times the RMS (SmolLM2) about 1e-4;
+    float16, which GPUs multiply, has 2e-4.
     """
     _check(x, weights, outs)
     native = [(w, o) for w, o in zip(weights, outs, strict=True) if w.native]
