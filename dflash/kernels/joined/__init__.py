@@ -16,7 +16,7 @@ from dflash.kernels.joined import cpu, table
 from dflash.kernels.joined.attention import attend_function, rotate_function
 from dflash.kernels.joined.delta import delta_function
 from dflash.kernels.linear import PackedLinear
-from dflash.kernels.linear.cpu import COLUMNS, DOT_TOKENS, TOKENS
+from dflash.kernels.linear.cpu import COLUMNS, TOKENS
 from dflash.kernels.ragged import Ragged
 
 __all__ = ["MAX_ROWS", "Joined"]
@@ -25,8 +25,8 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Cache = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.int8]
 
-MAX_ROWS = DOT_TOKENS
-"""Most rows of a launch: those of one call of a dot function."""
+MAX_ROWS = 8
+"""Most rows of a launch: for as many, separate launches of the demo take longer, on one thread too."""
 
 
 class Joined:

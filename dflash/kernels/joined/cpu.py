@@ -12,7 +12,7 @@ from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import fetch_add, load_acquire, pause, sleep
 from dflash.kernels.joined import table, tasks
 from dflash.kernels.joined.arrays import call_task
-from dflash.kernels.linear.cpu import scratch_bytes, take_tasks
+from dflash.kernels.linear.cpu import buffer_bytes_of, scratch_bytes, take_tasks
 
 _LINE = 8  # int64 in a cache line
 _SPINS = 2000  # pauses, some tens of microseconds, after which a waiting thread leaves its core to others
@@ -43,14 +43,16 @@ def _walk(
 ):  # fmt: skip
     """Run tasks of all stages, in turn; row 0 of `counters` counts done tasks, row 1 + i tasks taken of stage i."""
     n, before = np.int64(row_starts[-1]), 0
-    scratch = np.empty(scratch_bytes(plans, n, 0) // 4, np.float32)
+    buffer_bytes = buffer_bytes_of(plans)
+    scratch = np.empty(scratch_bytes(plans, n, buffer_bytes) // 4, np.float32)
     done = counters.ctypes.data
     for i in range(len(stages)):
         stage, taken, n_done = stages[i], done + 8 * _LINE * (1 + i), 0
         kind, many = stage[table.KIND], tasks.n_tasks(stage, plans, n, slot.shape[0])
         _wait(done, before)
         if kind == table.MULTIPLY:
-            n_done = take_tasks(plans[stage[table.FIRST] : stage[table.STOP]], many, n_threads, taken, scratch, n, 0)
+            plan = plans[stage[table.FIRST] : stage[table.STOP]]
+            n_done = take_tasks(plan, many, n_threads, taken, scratch, n, buffer_bytes)
         else:
             task = fetch_add(taken, 1)
             while task < many:

@@ -118,6 +118,12 @@ def _multiply_unpacked(integer, function, w, w_bytes, rows, x, x_bytes, tokens, 
 
 
 @inline
+def _are_few(weight):
+    """Return whether dot functions multiply the tokens, without a buffer of unpacked rows."""
+    return weight[TOKENS] <= (_FEW if weight[INTEGER] else DOT_TOKENS)
+
+
+@inline
 def _unpacks_whole_rows(weight):
     return weight[TOKENS] <= _FEW and weight[TOKENS] * weight[WIDTH] <= _FEW_INPUTS
 
@@ -215,7 +221,7 @@ def _task(plan, i, row, scratch, most_tokens, buffer_bytes, own, rounded):
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + 64 * part * _TILES * tokens
         x, x_bytes, rounded = _inputs(one, own, rounded)
-        few = tokens <= (_FEW if one[INTEGER] else DOT_TOKENS)
+        few = _are_few(one)
         if few:
             _few_tokens(one, source, rows, x, x_bytes, sums, out)
         for first in range(0, 0 if few else tokens, _TOKENS):
@@ -290,6 +296,17 @@ def _own_bytes(plan):
     for i in range(len(plan)):
         if plan[i, INTEGER] and plan[i, ROUNDED] == 0:
             n_bytes = max(n_bytes, plan[i, TOKENS] * record_bytes(plan[i, WIDTH]))
+    return n_bytes
+
+
+@inline
+def buffer_bytes_of(plan):
+    """Return the bytes of the rows that a thread unpacks."""
+    n_bytes = 0
+    for i in range(len(plan)):
+        if not _are_few(plan[i]):
+            rows, columns = _rows_and_columns(plan[i])
+            n_bytes = max(n_bytes, rows * _pitch(plan[i], columns))
     return n_bytes
 
 
@@ -369,12 +386,9 @@ def multiply(plan):
 
 @kernel
 def _multiply(plan, n_threads):
-    n_tasks, tokens, buffer_bytes = count_tasks(plan), 0, 0
+    n_tasks, tokens, buffer_bytes = count_tasks(plan), 0, buffer_bytes_of(plan)
     for i in range(len(plan)):
         tokens = max(tokens, plan[i, TOKENS])
-        rows, columns = _rows_and_columns(plan[i])
-        if plan[i, TOKENS] > DOT_TOKENS:
-            buffer_bytes = max(buffer_bytes, rows * _pitch(plan[i], columns))
     inputs = np.empty(64 + _place_rounded(plan, 0) if tokens > DOT_TOKENS else 0, np.uint8)
     if tokens > DOT_TOKENS:
         _place_rounded(plan, (inputs.ctypes.data + 63) // 64 * 64)
