@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS, Matrix
-from dflash.kernels.formats.cpu import dot_function, step_bytes, unpack_function
+from dflash.kernels.formats.cpu import DOT_ROWS, dot_function, step_bytes, unpack_function
 from dflash.kernels.formats.integer_cpu import integer_dot_function, integer_unpack_function
 from dflash.kernels.formats.integers import BLOCK
 from dflash.kernels.formats.records import SMALL
@@ -162,7 +162,7 @@ def path_of(kind: str, n_tokens: int) -> str:
     """Return how a multiply with weights of a type works for a number of tokens."""
     if kind not in FORMATS:
         return "unpacked as a whole"
-    return "dot" if n_tokens <= (cpu._FEW if FORMATS[kind].integers else cpu.DOT_TOKENS) else "tiles"
+    return "dot" if n_tokens <= (cpu._FEW if FORMATS[kind].integers else len(DOT_ROWS)) else "tiles"
 
 
 def _gated_modes(*, gelu: bool) -> tuple[int, int]:
@@ -202,7 +202,8 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     row[cpu.MULTIPLY] = tile_function(int(row[cpu.INTEGER])).address
     unpack, dot = (integer_unpack_function, integer_dot_function) if row[cpu.INTEGER] else (unpack_function, dot_function)
     row[cpu.UNPACK] = unpack(weight.type).address
-    row[cpu.DOT : cpu.COLUMNS] = [dot(weight.type, n + 1).address for n in range(cpu.DOT_TOKENS)]
+    n_dots = cpu.DOT_TOKENS if row[cpu.INTEGER] else len(DOT_ROWS)
+    row[cpu.DOT : cpu.DOT + n_dots] = [dot(weight.type, n + 1).address for n in range(n_dots)]
 
 
 def _native(weight: Matrix) -> Matrix:

@@ -30,7 +30,7 @@ X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, MULTIPLY, DOT = range(8, 16)
 of whole numbers (`records.SMALL`); then ROUNDED is the address of the rounded tokens, or 0 if each thread rounds them.
 MULTIPLY is a tile function; the columns from DOT on hold a dot function for each number of tokens up to DOT_TOKENS."""
 
-DOT_TOKENS = len(DOT_ROWS)
+DOT_TOKENS = 8
 COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
@@ -38,13 +38,13 @@ _DEPTH = 512  # columns that are unpacked at a time: 16 rows of them and four to
 _INTEGER_DEPTH = 768  # most columns of whole numbers that are unpacked as one, of half of the rows: a short rest costs more
 _FEW = 16  # most tokens for which a task is one tile of rows, by dot functions or by rows that are unpacked four at a time
 _FEW_INPUTS = _FEW * 1024  # most inputs of these tokens together: more would leave the L1 cache between two groups of rows
-_CLOSE_INPUTS = 12 * 1024  # most rounded inputs that fit the L1 cache
 _LEAST = 4  # fewest tokens of a call whose rounded inputs do not fit it
 _TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
 _TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
 _START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
 _INTEGER_START = 4096  # bytes of a task that are prefetched before it if rows are read one after another
 _WIDE = vector_lanes() == 16
+_CLOSE_INPUTS = (12 if _WIDE else 10) * 1024  # most rounded inputs that fit the L1 cache, often of 48 or of 32 KiB
 
 
 @inline
@@ -120,7 +120,7 @@ def _multiply_unpacked(integer, function, w, w_bytes, rows, x, x_bytes, tokens, 
 @inline
 def _are_few(weight):
     """Return whether dot functions multiply the tokens, without a buffer of unpacked rows."""
-    return weight[TOKENS] <= (_FEW if weight[INTEGER] else DOT_TOKENS)
+    return weight[TOKENS] <= (_FEW if weight[INTEGER] else len(DOT_ROWS))
 
 
 @inline
