@@ -42,12 +42,19 @@ PASSES = {
     "4 chains of 16 after 6": [Rows(16, slot=s, accepted=tuple(range(6))) for s in range(4)],
 }
 KEPT = MOST_KEPT
-MANY = {f"{n} sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(n)] for n in (16, 64, 128)} | {
-    f"{n} sequences, written every {KEPT}th step": [
-        Rows(1, slot=s, accepted=tuple(range(k)), buffer=2 * (k % KEPT)) for s in range(n) for k in (1 + s % KEPT,)
-    ]
-    for n in (16, 64, 128)
-}
+MANY = (
+    {f"{n} sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(n)] for n in (16, 64, 128)}
+    | {
+        f"{n} sequences, written every {KEPT}th step": [
+            Rows(1, slot=s, accepted=tuple(range(k)), buffer=2 * (k % KEPT)) for s in range(n) for k in (1 + s % KEPT,)
+        ]
+        for n in (16, 64, 128)
+    }
+    | {
+        f"{n} chains of {rows} after 2": [Rows(rows, slot=s, accepted=(0, 1)) for s in range(n)]
+        for n, rows in ((16, 2), (16, 4), (32, 2))
+    }
+)
 PROMPTS = 512, 2048, 8192
 RUNS = 9
 

@@ -7,8 +7,7 @@ of a kernel is that from the end of the kernel before it to its own end. Before 
 after that end, and its time is that from its start to the start of the next one. The stamps change the sources in memory
 only; the table also gives the time of a step without them.
 
-With `--sequences` above 1 each has one row in place of `--rows`, after `--depth` positions of keys and values that
-are zero.
+With `--sequences` above 1 each has `--rows` rows, after `--depth` positions of keys and values that are zero.
 
 With --cold, the kernels of two layers of linear attention, whose weights fit the L2 cache, run in the order of a model and
 sorted by kernel. The difference of a launch is the cost of machine code that is no longer in the instruction caches.
@@ -33,7 +32,7 @@ from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE
 from dflash.model.batch import Span, ragged
 from dflash.model.config import Config
-from dflash.model.cuda.passes import DecodePass, PassGraphKey, bucket_of, rows_of
+from dflash.model.cuda.passes import DecodePass, rows_of
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
@@ -114,20 +113,18 @@ class Step:
             state.length = depth
 
     def lay(self, rows, sequences=1):
-        """Run a chain of rows after an accepted one, or one row of each sequence twice; then `replay` repeats it."""
-        tokens = np.random.default_rng(rows).integers(0, self.config.n_vocab, max(rows, sequences), dtype=np.int32)
+        """Run a chain of rows of each sequence after an accepted one; then `replay` repeats it."""
+        tokens = np.random.default_rng(rows).integers(0, self.config.n_vocab, rows * sequences, dtype=np.int32)
         states = self.states[:sequences]
         for n in (1, rows):
-            of_states = [tokens[i : i + n] for i in range(sequences)]
+            of_states = [tokens[i * n : (i + 1) * n] for i in range(sequences)]
             laid, _, batch = ragged([Span.chain(state, some) for state, some in zip(states, of_states, strict=True)])
             self.run(laid, batch, (), logits=True)
             for state in states:
                 state.mark_read(range(-1, n - 1), prefill=False)
                 state.commit([0])
         cupy.cuda.Device().synchronize()
-        if sequences > 1:
-            return PassGraphKey(bucket_of(sequences), alone=False, capture=(), logits=True, single=True)
-        return PassGraphKey(bucket_of(rows), alone=True, capture=(), logits=True)
+        return self.run.key_of(batch, (), logits=True)
 
     def milliseconds(self, key):
         """Return the median time of a replay."""
@@ -157,7 +154,7 @@ def profile(step, stamps, rows, sequences):
         else:
             spent[name].append((end - start) / 1e3)
     steps = max(steps, 1)
-    what = f"{rows} rows" if sequences == 1 else f"{sequences} sequences"
+    what = f"{sequences} x {rows} rows"
     print(f"{what} at {step.depth}, {step.milliseconds(key):.3f} ms a step with stamps; all but the last kernel:")
     print(f"{'a step':>7} {'us':>8} {'us a step':>10}  kernel")
     for name, each in sorted(spent.items(), key=lambda item: -sum(item[1])):
@@ -193,7 +190,7 @@ def main():
     stamps = Stamps() if stamped else None
     step = Step(options.file, options.layers, max(options.sequences), options.depth)
     for sequences in options.sequences:
-        for rows in options.rows if sequences == 1 else [1]:
+        for rows in options.rows:
             if stamped:
                 profile(step, stamps, rows, sequences)
             else:

@@ -26,6 +26,7 @@ from dflash.decode.scheduling.waiting import WaitingQueue, place
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Samples, verify, wait
 from dflash.errors import EngineFailed, RequestError
+from dflash.kernels.delta.state_copies import StateCopy
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
 from dflash.model.protocols.target import TargetModel
@@ -261,10 +262,11 @@ class Engine:
             return
         timed, self._behind = [*launched.now, *self._behind], launched.behind
         shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
+        prompts: list[tuple[Session, Iterator[StateCopy]]] = []
         for part, out, samples in launched.rows:
             try:
                 if part.n_prefill:
-                    self._prefill(part, out, shared)
+                    prompts.append((part.session, self._prefill(part, out, shared)))
                     continue
                 began, n_before = perf_counter(), len(part.session.interventions)
                 decision = self._verify(part, out, samples)
@@ -277,6 +279,7 @@ class Engine:
                 self._finish(part, decision, step, n_before, perf_counter() - verified)
             except Exception as error:
                 self._end(part.session, "error", error)
+        self._prefill_all(prompts)
         if self._overlapped is None:
             self._end_observing(part.session for part, *_ in launched.rows)
         self._save_states()
@@ -320,8 +323,23 @@ class Engine:
         self._n_failures = 0
         return launched
 
-    def _prefill(self, part: BatchPart, out: Forward, shared: Step) -> None:
-        """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""
+    def _prefill_all(self, prompts: Sequence[tuple[Session, Iterator[StateCopy]]]) -> None:
+        """Finish the chunks of several prompts. States inside of them are saved once drafters have read the rows of all."""
+        while prompts:
+            reached: list[tuple[Session, Iterator[StateCopy], StateCopy]] = []
+            for session, chunk in prompts:
+                try:
+                    if (copy := next(chunk, None)) is not None:
+                        reached.append((session, chunk, copy))
+                except Exception as error:
+                    self._end(session, "error", error)
+            self._end_observing(session for session, *_ in reached)
+            for session, _, copy in reached:
+                self._save_state(session, copy)
+            prompts = [(session, chunk) for session, chunk, _ in reached if session.state is not None]
+
+    def _prefill(self, part: BatchPart, out: Forward, shared: Step) -> Iterator[StateCopy]:
+        """Count a chunk of a prompt as prefilled and pass its rows to the drafter; yield as `observe_prompt`."""
         session = part.session
         if part.span.logits:
             score(session, out.logits[part.start : part.stop])
@@ -330,7 +348,7 @@ class Engine:
             session.n_prefilled += part.n_prefill
             self._end(session, "length", step=step._replace(finish="length"))
             return
-        observe_prompt(session, part.span, step, out, first=part.start, cache=self.prefix_cache)
+        yield from observe_prompt(session, part.span, step, out, first=part.start)
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:
@@ -400,14 +418,18 @@ class Engine:
         saving, self._to_save = self._to_save, []
         ending, self._to_end = self._to_end, []
         for session in saving:
-            try:
-                if session.state is not None and self.prefix_cache is not None:
-                    self.prefix_cache.reserve(session)
-            except Exception as error:
-                self._end(session, "error", error)
+            self._save_state(session)
         for session, step in ending:
             if not session.finished and step.finish is not None:
                 self._end(session, step.finish, step=step)
+
+    def _save_state(self, session: Session, copy: StateCopy | None = None) -> None:
+        """Save the present state of a session for the prefix cache, or a copy inside of its prompt."""
+        try:
+            if session.state is not None and self.prefix_cache is not None:
+                self.prefix_cache.reserve(session, copy)
+        except Exception as error:
+            self._end(session, "error", error)
 
     def _fail_forward(self, sessions: Sequence[Session], error: Exception, *, counted: bool = True) -> None:
         """End the sessions of a forward that failed; also the engine, if too many forwards failed in a row."""

@@ -15,6 +15,7 @@ from dflash.model.loading.hub import resolve
 cupy = pytest.importorskip("cupy")
 ScratchArena = pytest.importorskip("dflash.model.cuda.scratch_arena").ScratchArena
 load = pytest.importorskip("dflash.model.cuda.load")
+pool_backend = pytest.importorskip("dflash.model.cuda.pool_backend")
 Gather = pytest.importorskip("dflash.model.cuda.gather_outputs").Gather
 work_bytes = load.work_bytes
 
@@ -41,6 +42,19 @@ def test_what_is_beside_weights_and_texts():
         lm.generate(list(range(100, 3500)), max_tokens=8)
         beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
         assert beside < work_bytes(model.config, model.pools.kv, chunk=model.prefill_chunk) + 2 * MIB
+
+
+def test_copies_of_states_leave_memory_to_passes(monkeypatch):
+    """While little is free the prefix cache saves nothing, and answers are the same."""
+    ids = list(range(100, 500))
+    with dflash.load("demo", device="cuda", context=4096, prefix_cache=1 << 30) as lm:
+        monkeypatch.setattr(pool_backend.device, "free_memory", lambda: pool_backend.device.total_memory() // 65)
+        first = lm.generate(ids, max_tokens=4, ignore_eos=True)
+        assert len(lm.prefix_cache) == 0
+        monkeypatch.undo()
+        again = lm.generate(ids, max_tokens=4, ignore_eos=True)
+        assert len(lm.prefix_cache) > 0
+        assert first.tokens == again.tokens
 
 
 @pytest.fixture(scope="module")

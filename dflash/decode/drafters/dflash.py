@@ -117,6 +117,10 @@ class DFlash(ModelDrafter["_DFlashState"]):
         first = max(n_prompt - 1 - model.attachments[self].reach, 0)
         return length <= first or (snapshot is not None and snapshot.begin <= first)
 
+    def end_step(self, drafter_states: Sequence[_DFlashState]) -> None:
+        """Let the draft model read the rows that all sessions noted, together."""
+        read_noted(drafter_states)
+
     def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
         return _DFlashState(*self.attached(session, model), snapshot)
@@ -131,10 +135,11 @@ class _DFlashState(ModelDrafterState):
     """Context of the draft model for one session.
 
     On the CPU, features of accepted rows are collected, and the draft model reads those of all sessions together before it
-    drafts. On a GPU it reads them at once, on the device.
+    drafts. Those of long prompts, and all on a GPU, it reads at the end of the step, before they are overwritten.
 
     unread: list of dict of int to float32 (n, D); Features by target layer that the draft model has not read, of at most
         `PENDING` rows.
+    noted: features of a forward, and the rows of them that `end_step` reads; None if there are none.
     """
 
     draft_model: BlockDraft | DeviceBlockDraft
@@ -151,6 +156,7 @@ class _DFlashState(ModelDrafterState):
         self.capture: tuple[int, ...] = draft.config.target_layer_ids
         self.unread: list[Features] = []
         self._n_unread = 0
+        self.noted: tuple[Features, Rows] | None = None
         # the draft model attends to `reach` positions only: it need not read what is further from the prompt's end, and from
         # the states that the prefix cache saves
         known = snapshot if session.n_prompt - 1 - draft.reach <= session.n_prefilled else None
@@ -201,6 +207,7 @@ class _DFlashState(ModelDrafterState):
         return draft_model.draft_on_device(requests, anchors)
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+        read_noted([self])
         ahead = self.state.length + self._n_unread - self.n_seen
         n = self.count_rows(rows)
         skipped = min(max(ahead, 0), n)
@@ -215,7 +222,7 @@ class _DFlashState(ModelDrafterState):
             self._n_unread += n
         else:
             read([self])
-            self.draft_model.read(self.state, out.captured, rows)
+            self.noted = out.captured, rows
 
     def take_unread(self) -> Features:
         """Return the unread features and clear them."""
@@ -225,6 +232,7 @@ class _DFlashState(ModelDrafterState):
 
     def snapshot(self) -> DraftSnapshot | None:
         read([self])
+        read_noted([self])
         return self.state.snapshot() if self.state.length == self.n_seen else None
 
 
@@ -238,3 +246,15 @@ def read(drafter_states: Sequence[_DFlashState]) -> None:
     ends = list(accumulate(len(part[layers[0]]) for part in parts))
     items = [(drafter_state.state, slice(*ends)) for drafter_state, ends in zip(behind, pairwise([0, *ends]), strict=True)]
     behind[0].draft_model.read_many(items, {layer: np.concatenate([part[layer] for part in parts]) for layer in layers})
+
+
+def read_noted(drafter_states: Sequence[_DFlashState]) -> None:
+    """Let the draft model read the noted rows of several sessions, those of one forward together."""
+    of_forward: dict[int, tuple[Features, list[tuple[DraftState, Rows]]]] = {}
+    for each in drafter_states:
+        if each.noted is not None and not each.state.closed:
+            features, rows = each.noted
+            of_forward.setdefault(id(features), (features, []))[1].append((each.state, rows))
+        each.noted = None
+    for features, items in of_forward.values():
+        drafter_states[0].draft_model.read_many(items, features)

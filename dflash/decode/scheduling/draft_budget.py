@@ -28,7 +28,13 @@ _GROWTH = 4
 """Most rows of a step over those of any measured one."""
 
 _TRIAL_SHARE = 0.01
-"""Share of the time that trials may lose."""
+"""Share of the time that trials may lose while sessions draft."""
+
+_FIRST_SHARE = 0.003
+"""Share of the time that trials may lose while none does: at no load is a server slower than plain decoding by more."""
+
+_TRIAL_SESSIONS = 4
+"""Most sessions that draft in a trial while none does: they show the acceptance, and rows of all would cost more."""
 
 _TRIAL_LENGTH = 2
 """Steps of a trial; the time of the first one does not count."""
@@ -62,10 +68,10 @@ class DraftBudget:
     drafting. The tokens of all sessions are taken in the order of their worth, as many as make the expected tokens of the
     step over its expected seconds greatest. If that is none, no drafter is asked, and the step is one of plain decoding.
     Acceptance is learned for each drafter, by position, and as a factor for each session; `StepCosts` learns seconds. The
-    first steps are plain, then larger ones are tried. Later other choices are tried as often as they lose a hundredth of
-    the time: drafts if there are none, else none, one draft token less for each session, and one more; none that would
-    gain next to nothing if every draft token were accepted. Drafters that choose
-    their own size are left alone.
+    first steps are plain, then larger ones are tried. Later other choices are tried: while sessions draft, no drafts, one
+    draft token less for each session, and one more, as often as they lose a hundredth of the time; while none does, drafts
+    of a few sessions in turn, as often as they lose 0.3 % of it; none that would gain next to nothing if every draft token
+    were accepted. Drafters that choose their own size are left alone.
 
     The tokens never change, but how many come in a step depends on measured times.
 
@@ -136,7 +142,7 @@ class DraftBudget:
         self._drafts = []
         for drafter, group in groups.items():
             self._learn_rates(drafter, group)
-        self._credit += _TRIAL_SHARE * seconds
+        self._credit += (_TRIAL_SHARE if self._each else _FIRST_SHARE) * seconds
         if groups and not self._each:  # a trial
             n_tokens = len(parts) + sum(step.accepted for group in groups.values() for _, step in group)
             self._credit -= max(seconds - n_tokens * self._pace, 0.0)
@@ -215,7 +221,8 @@ class DraftBudget:
         self._each, self._pace = size / len(records), float(seconds[size] / tokens[size])
         other = self._trial(size, len(records), tokens, seconds)
         if other and not size:
-            return np.minimum(other // len(records), most)
+            chosen = (self._n_trials * _TRIAL_SESSIONS + np.arange(_TRIAL_SESSIONS)) % len(records)
+            return np.where(np.isin(np.arange(len(records)), chosen), np.minimum(other // len(records), most), 0)
         return np.bincount(owner[: size if other is None else other], minlength=len(records))
 
     def _trial(self, size: int, n: int, tokens: Floats, seconds: Floats) -> int | None:
@@ -228,7 +235,9 @@ class DraftBudget:
         if not 0 <= other < len(tokens) or other == size or never_pays:
             self._n_trials += 1
             return None
-        loss = _TRIAL_LENGTH * max(seconds[other] - tokens[other] * self._pace, 0.0)
+        share = 1.0 if size else min(_TRIAL_SESSIONS / n, 1.0)
+        expected = tokens[0] + share * (tokens[other] - tokens[0])
+        loss = _TRIAL_LENGTH * max(seconds[round(share * other)] - expected * self._pace, 0.0)
         is_paid, self._credit = self._credit >= loss, min(self._credit, loss)
         if not is_paid or self._since_trial < _TRIAL_STEPS:
             return None

@@ -1,6 +1,7 @@
 """States that the prefix cache saves inside of a chunk of a prompt, so that the chunk need not end there."""
 
-from dflash.decode.prefix_cache.cache import PrefixCache
+from collections.abc import Iterator
+
 from dflash.decode.session import Session
 from dflash.decode.step import Step
 from dflash.errors import OutOfMemory
@@ -27,13 +28,16 @@ def copies_inside(session: Session, n: int, most: int) -> tuple[int, tuple[State
     return n, tuple(copies)
 
 
-def observe_prompt(session: Session, span: Span, step: Step, out: Forward, *, first: int, cache: PrefixCache | None) -> None:
-    """Count the rows of a span, from `first` on in `out`, as prefilled; pass them to the drafter and save states inside."""
+def observe_prompt(session: Session, span: Span, step: Step, out: Forward, *, first: int) -> Iterator[StateCopy]:
+    """Count the rows of a span, from `first` on in `out`, as prefilled, and pass them to the drafter.
+
+    Yields: each copy inside of the span, once the drafter has observed the rows before it and none after it.
+    """
     assert session.drafter_state is not None, "the session runs"
     ends, begin = {copy.rows: copy for copy in span.copies}, 0
     for end in (*ends, len(span.tokens)):
         session.n_prefilled += end - begin
         session.drafter_state.observe(step._replace(prefilled=end - begin), out, slice(first + begin, first + end))
-        if end in ends and cache is not None:
-            cache.reserve(session, ends[end])
+        if end in ends:
+            yield ends[end]
         begin = end

@@ -39,7 +39,10 @@ _MOST_NEW = 64
 """New combinations of parts that are remembered."""
 
 _PASS = 64
-"""Rows of a decode pass of a GPU with drafts. One row for each sequence makes larger passes, which cost less."""
+"""Rows of a decode pass of a GPU with drafts."""
+
+_MANY = 8
+"""Sequences from which on passes of a GPU with one row for each cost less than others of as many rows, and may be larger."""
 
 _CAUTION = 0.3
 """Growth of seconds with rows beyond those measured, over that between the two largest of these. Without it, the first steps
@@ -57,7 +60,7 @@ class StepCosts:
     part that is new, the fastest of three counts: on a GPU the first one captures a graph. Seconds that were never measured
     are interpolated. Beyond the largest measured rows they grow a third as fast as between the two largest ones; beyond the
     only ones, or the largest depth, they are assumed not to grow: so larger drafts are tried. On a GPU, rows beyond a whole
-    pass cost as many more passes, and steps without drafts of more rows than a pass are measured by themselves.
+    pass cost as many more passes, and steps of many sequences without drafts are measured by themselves.
 
     is_unsure: true if the last step has a part that was not measured three times.
     """
@@ -108,7 +111,7 @@ class StepCosts:
 
     def _bucket(self, rows: int, *, single: bool) -> int:
         bucket = int(bucket_of(rows))
-        return -bucket if self._on_gpu and single and rows > _PASS else bucket
+        return -bucket if self._on_gpu and single and rows >= _MANY else bucket
 
     def _is_measured(self, bucket: int, drafted: Sequence[tuple[Hashable, int, int]]) -> bool:
         tables = (self._drafting.get(drafter, {}).get(n.bit_length(), {}) for drafter, n, _ in drafted)

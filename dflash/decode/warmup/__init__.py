@@ -15,7 +15,6 @@ from dflash.kernels import sample
 from dflash.kernels.cpu import warm_marker
 from dflash.kernels.cpu.dry_run import Job, parts_of
 from dflash.kernels.lookup import Index
-from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample import cpu as sampling
 from dflash.kernels.sample.top_k import top_k
 from dflash.kernels.sample.top_p import nucleus
@@ -38,11 +37,14 @@ _WAYS = (
 )
 
 
-_DRAFT_ROWS = 1, 8, 16, 24, 32, 48, 64
+_DRAFT_ROWS = 8, 16, 24, 32, 48, 64
 """Rows of forwards with drafts that are measured on a GPU at the start; more of them take several passes."""
 
-_SINGLE_ROWS = 96, 128
-"""Sequences of one row each that are measured there: such a pass may cost less than two."""
+_DRAFT_LENGTH = 4
+"""Rows of each sequence there: the delta rule of many sequences takes longer than that of one with as many rows."""
+
+_SINGLE_ROWS = 1, 8, 16, 24, 32, 48, 64, 96, 128
+"""Sequences of one row each that are measured there."""
 
 
 def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
@@ -123,23 +125,24 @@ def _learn_forwards(engine: Engine) -> None:
     """Measure forwards of all sizes: else the first steps of each load would be chosen without knowing what rows cost."""
     model, pools = engine.model, engine.model.pools
     n_states = min(_SINGLE_ROWS[-1], engine.max_active, pools.free_pages, pools.free_slots)
-    n_drafting = min(-(-PENDING // model.config.pending), n_states)
+    most = model.config.pending
     with ExitStack() as stack:
         states = [stack.enter_context(closing(model.state())) for _ in range(n_states)]
-        for state in states:
-            state.reserve(model.config.pending)
-        sizes = [(rows, min(rows, n_drafting)) for rows in _DRAFT_ROWS if rows <= n_drafting * model.config.pending]
+        counts = ((rows, min(-(-rows // min(most, _DRAFT_LENGTH)), n_states)) for rows in _DRAFT_ROWS)
+        sizes = [(rows, n) for rows, n in counts if rows <= n * most]
         for rows, n in (*sizes, *((rows, rows) for rows in _SINGLE_ROWS if rows <= n_states)):
             for turn in range(4):
+                for state in states[:n]:
+                    state.reserve(most)
                 began = perf_counter()
                 model.forward([Span.chain(state, [0] * (rows // n + (i < rows % n))) for i, state in enumerate(states[:n])])
                 model.finish()
                 seconds = perf_counter() - began
                 for state in states[:n]:
-                    state.commit([])
+                    state.commit([0])
                 if turn and engine.draft_budget is not None:
                     engine.draft_budget.costs.observe(rows, (), seconds, single=n == rows)
-                if turn and engine.prompt_share is not None:
+                if turn and n == rows and engine.prompt_share is not None:
                     engine.prompt_share.learn_decode(rows, seconds)
 
 

@@ -186,6 +186,14 @@ def free_memory() -> int:
     return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
 
 
+def total_memory() -> int:
+    """Return the bytes of device memory, free or not."""
+    import cupy
+
+    total: int = cupy.cuda.runtime.memGetInfo()[1]
+    return total
+
+
 def release() -> None:
     """Return unused memory of CuPy's pool to the device."""
     import cupy

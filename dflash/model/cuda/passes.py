@@ -129,14 +129,18 @@ class PassGraphKey(NamedTuple):
     """Key of a captured graph of a decode pass.
 
     alone: whether all rows belong to one sequence.
-    single: whether each of several sequences has one row.
+    longest: most rows of a sequence. With fewer of them more blocks of the delta rule run at once; bits are the same.
     """
 
     rows: int
     alone: bool
     capture: tuple[int, ...]
     logits: bool
-    single: bool = False
+    longest: int = PENDING
+
+
+_LONGEST = 1, 4, 16, PENDING
+"""Values of `PassGraphKey.longest` for several sequences: an MTP head's drafts have up to four rows, blocks 16."""
 
 
 class PromptPass(Protocol):
@@ -166,8 +170,8 @@ class StepPass(ABC):
     batch: DeviceBatch
     layers: Layers
     logits: GpuArray
-    _has_single = False
-    """True if passes in which each of several sequences has one row have graphs of their own."""
+    _has_lengths = False
+    """True if passes of several sequences have graphs of their own by the rows of the longest sequence."""
 
     def __call__(
         self,
@@ -184,13 +188,20 @@ class StepPass(ABC):
         of a pass read the batch before their predecessors have finished (dependent launch). A kernel that changes the batch
         must therefore not trigger the launch of its successor early.
         """
-        n, sequences = len(rows.sequence), len(rows.slot)
-        shape = PassGraphKey(bucket_of(n), sequences == 1, capture, logits, self._has_single and 1 < n == sequences)
+        shape = self.key_of(rows, capture, logits=logits)
         self.prepare(shape)
         self._upload(tokens, rows)
         if amend is not None:
             amend()
         self._replay(shape)
+
+    def key_of(self, rows: Ragged, capture: tuple[int, ...], *, logits: bool) -> PassGraphKey:
+        """Return the key of the graph that runs a batch."""
+        n, sequences, longest = len(rows.sequence), len(rows.slot), PENDING
+        if self._has_lengths and sequences > 1:
+            most = int(np.diff(rows.row_starts[: sequences + 1]).max())
+            longest = next(each for each in _LONGEST if each >= most)
+        return PassGraphKey(bucket_of(n), sequences == 1, capture, logits, longest)
 
     @property
     def launches(self) -> dict[int, int]:
@@ -225,7 +236,7 @@ class DecodePass(StepPass):
     The last parameter is the arena of all arrays that are valid until the next pass of any kind.
     """
 
-    _has_single = True
+    _has_lengths = True
 
     def __init__(
         self,
@@ -277,7 +288,7 @@ class DecodePass(StepPass):
 
     def _launch(self, shape: PassGraphKey) -> None:
         self._ops.sequences = 1 if shape.alone else self.batch.max_sequences
-        self._ops.longest = 1 if shape.single else PENDING
+        self._ops.longest = shape.longest
         self.layers(shape.rows, shape.capture)
         if shape.logits:
             self._project(shape.rows)

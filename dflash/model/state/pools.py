@@ -158,18 +158,20 @@ class Pools:
         return [array[:, slot] for array in self._states]
 
     def clone_slot(self, slot: int) -> list[Any]:
-        """Return copies of the arrays of `slot_views`."""
+        """Return copies of the arrays of `slot_views`; raise `OutOfMemory` if they would take what passes need."""
         copies = []
         for array in self.slot_views(slot):
             with holding(array):
+                self._backend.leave_room(array.nbytes)
                 copies.append(self._backend.clone(array))
         return copies
 
     def empty_slot_copy(self) -> list[Any]:
-        """Return arrays like those of `clone_slot`, with zeros."""
+        """Return arrays like those of `clone_slot`, with zeros; raise as it does."""
         copies = []
         for array in self.slot_views(0):
             with holding(array):
+                self._backend.leave_room(array.nbytes)
                 copies.append(self._backend.zeros(*array.shape, dtype=array.dtype))
         return copies
 
@@ -202,12 +204,19 @@ class PoolBackend(NamedTuple):
 
     release: gives the memory of an array that `zeros` allocated back to the system, if that can be. The array stays usable,
         with undefined values.
+    leave_room: called with the bytes of each copy of a state; raises `OutOfMemory` if the rest would be too little for
+        passes, which allocate outputs of layers that drafts read, and graphs.
     """
 
     zeros: Callable[..., Any]
     compact: Callable[..., None]
     clone: Callable[[Any], Any]
     release: Callable[[Any], None]
+    leave_room: Callable[[int], None]
 
 
-HOST = PoolBackend(zeros, compact, np.copy, release)
+def _any_room(_n_bytes: int) -> None:
+    """Leave it to the system whether memory is short."""
+
+
+HOST = PoolBackend(zeros, compact, np.copy, release, _any_room)

@@ -1,15 +1,15 @@
 """Sessions that begin with a snapshot of the prefix cache: they produce the tokens of a cold start, and nothing leaks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracles import naive
+from oracles import DraftingState, naive
 from toy import State, Toy
 
-from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
 from dflash.decode.engine import MAX_FAILURES, Engine
 from dflash.decode.prefix_cache import PrefixCache
@@ -147,6 +147,45 @@ def test_states_are_saved_where_chunks_may_end_also_inside_of_a_chunk(most_copie
         session = Session([*range(n - 1), 9], max_tokens=3, use_prefix_cache=True, strategy=Strategy(Follower()))
         assert run(engine, session) == [naive(toy, [*range(n - 1), 9], Sampling(), 3)]
         assert session.n_cached == (n - 1) // 4 * 4
+
+
+class NotingState(DraftingState):
+    """State of `Noting`."""
+
+    def observe(self, step, out, rows):
+        self.drafter.unread.append(self)
+
+    def snapshot(self):
+        assert self not in self.drafter.unread, "saved before the end of the step"
+
+
+@dataclass(frozen=True)
+class Noting(Drafter):
+    """Reads what sessions have noted at the end of a step; drafts nothing."""
+
+    unread: list = field(default_factory=list, compare=False)
+    reads: list = field(default_factory=list, compare=False)
+
+    def start(self, session, model, snapshot=None):
+        return NotingState(self, session)
+
+    def propose(self, drafter_states, max_drafts):
+        return [EMPTY] * len(drafter_states)
+
+    def end_step(self, drafter_states):
+        if self.unread:
+            self.reads.append(len(self.unread))
+        self.unread.clear()
+
+
+def test_drafters_read_the_prompts_of_all_sessions_together_before_states_inside_of_them_are_saved():
+    toy, drafter = Toy(N_VOCAB), Noting()
+    toy.chunk_alignment, toy.max_state_copies = 4, 8
+    engine, cache = engine_of(toy, chunk=64, exact=True)
+    sessions = [Session([i, *range(10)], max_tokens=1, boundaries=(5,), strategy=Strategy(drafter)) for i in range(3)]
+    run(engine, *sessions)
+    assert drafter.reads[:3] == [3, 3, 3]  # up to 4, up to 8, the rest
+    assert len(cache) == 6
 
 
 def test_a_chunk_ends_at_a_saved_length_if_there_is_no_memory_for_a_copy(monkeypatch):

@@ -124,6 +124,7 @@ def test_near_the_best_fixed_depth_and_never_slower_than_plain(drafter, acceptan
 
 @pytest.mark.parametrize("n", [1, 8])
 def test_it_follows_the_acceptance(n):
+    """Within 300 steps, about two seconds; trials lose 1 % of the time while sessions draft, and 0.3 % while none does."""
     good, bad = falling(6), SyntheticAcceptance((0.1, 0.01))
     simulated = Simulated(n)
     simulated.add(n, BLOCK, good)
@@ -131,8 +132,8 @@ def test_it_follows_the_acceptance(n):
     for acceptance in (bad, good):
         for session in simulated.sessions:
             session.verifier = AcceptanceSchedule(acceptance, session.seed)
-        simulated.rate(100 + 300 // n)
-        found, fixed = simulated.rate(60), max(fixed_rates(n, acceptance, BLOCK))
+        simulated.rate(300)
+        found, fixed = simulated.rate(120), max(fixed_rates(n, acceptance, BLOCK))
         assert found >= 0.95 * fixed
 
 
@@ -194,8 +195,10 @@ def test_on_a_gpu_draft_rows_beyond_a_pass_cost_more_passes():
     """Passes of one row for each sequence hold 128 rows and cost less; their seconds say nothing about drafts."""
     costs = StepCosts(on_gpu=True)
     for _ in range(3):
-        costs.observe(64, (), 0.0166, single=True)
+        costs.observe(64, (), 0.0166)
+        costs.observe(64, (), 0.0150, single=True)
         costs.observe(128, (), 0.030, single=True)
+    assert costs.plain(64) == pytest.approx(0.0150, rel=0.01)
     assert costs.plain(128) == pytest.approx(0.030, rel=0.01)
     assert costs.forwards(np.array([64, 128, 256])) == pytest.approx([0.0166, 2 * 0.0166, 4 * 0.0166])
     for _ in range(3):

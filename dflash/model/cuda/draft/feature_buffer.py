@@ -44,6 +44,10 @@ class FeatureBuffer:
         state.length += len(found)
         return True
 
+    def half_full(self) -> list[DraftState]:
+        """Return the sequences of which many rows are buffered."""
+        return [state for state, n in self._counts.items() if n >= ROOM // 2]
+
     def take(self, states: Sequence[DraftState]) -> tuple[list[tuple[DraftState, Rows]], dict[int, Any]]:
         """Remove the buffered rows of some sequences; return the rows of each, and the arrays that hold them."""
         items: list[tuple[DraftState, Rows]] = []

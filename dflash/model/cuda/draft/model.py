@@ -73,7 +73,7 @@ class DeviceBlockDraft:
             embedding = (weights if source.has("token_embd.weight") else theirs).matrix("token_embd.weight")
             output = "token_embd.weight" if target.config.tied else "output.weight"
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
-            self._context = Context(weights, config, rings)
+            self._context = Context(weights, config, rings, target.scratch())
             about: dict[str, Any] = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
             self._block = DraftBlock(
                 weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about
@@ -124,7 +124,7 @@ class DeviceBlockDraft:
             if self._ahead is not None and self._ahead.awaits(state, features):
                 self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
             elif not self._feature_buffer.add(state, features, rows):
-                self.catch_up([state])
+                self.catch_up([state, *self._feature_buffer.half_full()])
                 if not self._feature_buffer.add(state, features, rows):
                     unread.append((state, rows))
         if unread:

@@ -16,7 +16,7 @@ class DeviceRings(Rings):
     """Rings with extra places for rows that are written beyond the accepted text.
 
     reach: most positions of a sequence that the ring keeps.
-    laps: length of a page list: the pages of a ring and one more, since writes may wrap around.
+    laps: length of a page list for `PENDING` rows: the pages of a ring and one more, since writes may wrap around.
     """
 
     def __init__(self, config: DraftConfig, slots: int, context: int) -> None:
@@ -25,10 +25,10 @@ class DeviceRings(Rings):
         self.reach = size - PENDING
         self.laps = size // PAGE + 1
 
-    def pages_of(self, slot: int) -> Any:
-        """Return the pages of a ring, from its first place on."""
+    def pages_of(self, slot: int, length: int) -> Any:
+        """Return a page list of a ring, from its first place on."""
         n = self.size // PAGE
-        return slot * n + np.arange(self.laps, dtype=np.int32) % n
+        return slot * n + np.arange(length, dtype=np.int32) % n
 
     def pages(self) -> dict[str, Any]:
         """Return keys and values of all layers as pages (L, P, PAGE, KV, D)."""
