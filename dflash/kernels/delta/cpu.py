@@ -99,13 +99,13 @@ def _remember(s, head, n, slot, buffer, vectors, table, k, decay, run):
 
 
 @inline
-def _read_token(lanes, rows, key, decay, strength, overlap, value, out):
+def _read_token(lanes, rows, key, ahead, decay, strength, overlap, value, out):
     """Store the read-out of 16 value rows at `out`; return the update that the token makes along its key.
 
     ``u = strength * (value - decay * (rows @ key))``; the state after it, ``decay * rows + outer(u, key)``, is not
     needed for ``out = decay * (rows @ query) + (key @ query) * u``.
     """
-    predicted, found = tiles.read(lanes, rows, key, key + 64 * len(lanes))
+    predicted, found = tiles.read(lanes, rows, key, key + 64 * len(lanes), ahead)
     missing = simd.fma(simd.splat(-decay), predicted, simd.load_f32(value))
     change = simd.mul(simd.splat(strength), missing)
     simd.store_f32(out, simd.fma(change, simd.splat(overlap), simd.mul(simd.splat(decay), found)))
@@ -139,12 +139,13 @@ def advance(
                 _apply_accepted(lanes, committed, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay, run)
             for i in range(n):
                 key, channel = vectors.ctypes.data + 2 * size * i, head * n_values + v
+                ahead = committed + tile if start + i == row_starts[s] else 0
                 before, after = committed, committed
                 if not prefill[s]:
                     before = committed if source[i] < 0 else places.ctypes.data + source[i] * tile
                     after = 0 if target[i] < 0 else places.ctypes.data + target[i] * tile
                 change = _read_token(
-                    lanes, before, key, table[gates.DECAY, i], table[gates.BETA, i], overlaps[i],
+                    lanes, before, key, ahead, table[gates.DECAY, i], table[gates.BETA, i], overlaps[i],
                     y.ctypes.data + 4 * ((start + i) * y.shape[1] + 2 * n_groups * width + channel),
                     out.ctypes.data + 4 * ((start + i) * n_heads * n_values + channel),
                 )  # fmt: skip

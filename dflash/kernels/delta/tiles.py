@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, f32x16, fold, load, spread, store
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, f32x16, fold, load, prefetch, spread, store
 
 ROWS = LANES
 """Value rows of a tile; lane r of a vector belongs to row r."""
@@ -70,17 +70,23 @@ def dot(typing_context, lanes, x, y):
 
 
 @intrinsic
-def read(typing_context, lanes, rows, key, query):
-    """Return ``(rows @ key, rows @ query)`` of 16 value rows."""
+def read(typing_context, lanes, rows, key, query, ahead):
+    """Return ``(rows @ key, rows @ query)`` of 16 value rows, and prefetch the 16 rows at `ahead` if that is not 0.
+
+    These reads need no memory, while an update of rows that are not in a cache waits for it.
+    """
 
     def codegen(context, builder, signature, args):
-        n = lanes.count
-        _, rows, key, query = args
+        n, (_, rows, key, query, ahead) = lanes.count, args
         vectors = _row(builder, key, n), _row(builder, query, n)
         quarters = [cgutils.alloca_once(builder, ir.ArrayType(F32V, 4)) for _ in vectors]
         # rows i, i + 4, i + 8, i + 12 at a time: sums of more rows would spill registers
         with cgutils.for_range(builder, I64(4)) as loop:
-            first = builder.add(rows, builder.mul(loop.index, I64(_LINE * n)))
+            offset = builder.mul(loop.index, I64(_LINE * n))
+            first, quarter = builder.add(rows, offset), builder.add(ahead, builder.mul(offset, I64(4)))
+            with builder.if_then(builder.icmp_signed("!=", ahead, I64(0))):
+                for line in range(0, 4 * _LINE * n, _LINE):
+                    prefetch(builder, builder.add(quarter, I64(line)))
             group = [_row(builder, builder.add(first, I64(4 * _LINE * n * i)), n) for i in range(4)]
             for by, quarter in zip(vectors, quarters, strict=True):
                 a, b, c, d = (_products(builder, row, by) for row in group)
@@ -93,7 +99,7 @@ def read(typing_context, lanes, rows, key, query):
             sums.append(_fold(builder, _fold(builder, a, b, _PAIRS), _fold(builder, c, d, _PAIRS), _SINGLES))
         return cgutils.pack_array(builder, sums)
 
-    return types.UniTuple(f32x16, 2)(lanes, types.int64, types.int64, types.int64), codegen
+    return types.UniTuple(f32x16, 2)(lanes, *(types.int64,) * 4), codegen
 
 
 @intrinsic
