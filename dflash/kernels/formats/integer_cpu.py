@@ -8,12 +8,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
-from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, constant, load, loop, prefetch, store
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, constant, load, loop, prefetch, store
 from dflash.kernels.formats import neighbour_cpu, records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.format import NUMBERED, number_of
-from dflash.kernels.formats.integers import BLOCK, PART, WORDS
-from dflash.kernels.formats.lanes import QuantBlock, is_zen
+from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, PART, WORDS
+from dflash.kernels.formats.lanes import QuantBlock, in_order, is_zen
 
 _I16 = ir.IntType(16)
 _CACHE_LINE = 64
@@ -35,9 +35,9 @@ def _unpack(typing_context, kind, source, stride, n, out, out_stride):
                 address = builder.add(row, builder.mul(i, I64(made.block.n_bytes)))
                 block = made.integers(QuantBlock(builder, address))
                 to = builder.add(builder.add(out, builder.mul(out_stride, I64(r))), builder.mul(i, I64(records.RECORD)))
-                for first in range(0, WORDS, PART):
-                    for j, whole in enumerate(block.whole(first)):
-                        store(builder, builder.add(to, I64(2 * (WORDS * j + first))), whole.value)
+                for j, parts in enumerate(block.whole):
+                    for p, whole in enumerate(parts):
+                        store(builder, builder.add(to, I64(2 * (WORDS * j + PART * p))), whole.value)
                 store(
                     builder, builder.add(to, I64(records.SUMS)), block.minima.value if block.minima else constant(0.0, F32V)
                 )
@@ -56,7 +56,8 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
 
     def codegen(context, builder, signature, values):
         source, stride, x, x_stride, n, out, out_stride = values[2:]
-        n_bytes, firsts, lanes = made.block.n_bytes, range(0, WORDS, PART), PART // 2
+        n_bytes, lanes, n_parts = made.block.n_bytes, PART // 2, WORDS // PART
+        pairs = [(p, t) for p in range(n_parts) for t in range(count)]
         words, floats, integers = (ir.VectorType(one, many) for one, many in ((_I16, PART), (F32, lanes), (I32, lanes)))
 
         def row(r, carried):
@@ -67,29 +68,33 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
                 for at in range(0, n_bytes, _CACHE_LINE):
                     prefetch(builder, builder.add(address, I64(records.AHEAD + at)), once=is_zen())
                 block = made.integers(QuantBlock(builder, address))
-                of_tokens, after = builder.add(x, builder.mul(i, x_stride)), []
-                for first in firsts:
-                    places = [builder.add(of_tokens, I64(records.RECORD * t + 2 * first)) for t in range(count)]
-                    totals = [ir.Constant(integers, [0] * lanes)] * count
-                    for j, whole in enumerate(block.whole(first)):
-                        for t, record in enumerate(places):
-                            token = load(builder, builder.add(record, I64(2 * WORDS * j)), words)
-                            totals[t] = builder.add(totals[t], records.multiply_pairs(builder, whole.value, token))
-                    own = range(first // 2, first // 2 + lanes)
+                of_tokens = builder.add(x, builder.mul(i, x_stride))
+                places = [builder.add(of_tokens, I64(records.RECORD * t + 2 * PART * p)) for p, t in pairs]
+                totals = [ir.Constant(integers, [0] * lanes)] * len(pairs)
+                for j, parts in enumerate(block.whole):
+                    for number, (p, _) in enumerate(pairs):
+                        token = load(builder, builder.add(places[number], I64(2 * WORDS * j)), words)
+                        product = records.multiply_pairs(builder, parts[p].value, token)
+                        totals[number] = builder.add(totals[number], product)
+                    if n_parts > 1:
+                        totals = in_order(builder, totals)
+                after = []
+                for (p, _), total, record, so_far in zip(pairs, totals, places, sums, strict=True):
+                    own = range(lanes * p, lanes * (p + 1))
                     scale, minima = (part and records.lanes_of(builder, part.value, own) for part in block[:2])
-                    for total, record in zip(totals, places, strict=True):
-                        products = builder.sitofp(total, floats)
-                        after.append(records.add_record(builder, scale, products, minima, record, sums[len(after)]))
+                    products = builder.sitofp(total, floats)
+                    after.append(records.add_record(builder, scale, products, minima, record, so_far))
                 return after
 
             if made.block.elements < BLOCK:
                 totals = neighbour_cpu.RowProduct(builder, (made.integers, n_bytes), start, (x, x_stride, count)).sums(n)
             else:
-                totals = loop(builder, n, [ir.Constant(floats, [0.0] * lanes)] * (count * len(firsts)), body)
-            for number, total in enumerate(totals):
-                part, t = divmod(number, count)
+                totals = loop(builder, n, [ir.Constant(floats, [0.0] * lanes)] * len(pairs), body)
+            order = LANE_ORDER if made.block.elements == BLOCK else range(LANES)
+            for t in range(count):
                 place = builder.add(builder.add(out, builder.mul(out_stride, I64(t))), builder.shl(r, I64(6)))
-                store(builder, builder.add(place, I64(4 * lanes * part)), total)
+                whole = builder.shuffle_vector(totals[t], totals[-count + t], records.constant_lanes(order))
+                store(builder, place, whole)
             return carried
 
         loop(builder, I64(records.INTEGER_ROWS), [], row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+from collections.abc import Callable
 
 import llvmlite.binding
 import numba
@@ -100,14 +101,66 @@ class Lanes:
         return Lanes(self.builder, widen(self.value, _vector(_I32, self.value.type.count)), signed=True)
 
     def words(self) -> Lanes:
-        """Convert bytes to int16; signed bytes keep their sign."""
+        """Convert bytes to int16, which stay as they are; signed bytes keep their sign."""
+        if self._element == _I16:
+            return self
         widen = self.builder.sext if self.signed else self.builder.zext
-        words = widen(self.value, _vector(_I16, self.value.type.count))
-        if has("avx2") and not self.signed:
-            # else LLVM masks and shifts the bytes first, and widens each nibble of them
-            same = ir.FunctionType(words.type, [words.type])
-            words = self.builder.asm(same, "", "=x,0", [words], side_effect=False)
-        return self._like(words)
+        words = self._like(widen(self.value, _vector(_I16, self.value.type.count)))
+        return words if self.signed else words.of_unknown_origin()
+
+    def of_unknown_origin(self) -> Lanes:
+        """Return the same words; of bytes, LLVM would mask and shift the bytes first, and widen each nibble of them."""
+        if not has("avx2"):
+            return self
+        same = ir.FunctionType(self.value.type, [self.value.type])
+        return self._like(self.builder.asm(same, "", "=x,0", [self.value], side_effect=False))
+
+    def narrow(self) -> Lanes:
+        """Convert int32 to bytes, which stay as they are."""
+        if self._element == _I8:
+            return self
+        return self._like(self.builder.trunc(self.value, _vector(_I8, self.value.type.count)))
+
+    def _with_zeros(self, order: list[builtins.int], *, upper: bool) -> Lanes:
+        """Return bytes as int16, or as the upper bytes of int16."""
+        n = self.value.type.count
+        pairs = [lane for at in order for lane in ((n, at) if upper else (at, n))]
+        chosen = self.builder.shuffle_vector(self.value, self.value.type([0] * n), _vector(_I32, len(pairs))(pairs))
+        return self._like(self.builder.bitcast(chosen, _vector(_I16, len(order))))
+
+    def widened(self, *, upper: bool = False) -> list[Lanes]:
+        """Return 32 bytes as int16, or as the upper bytes of int16: bytes 0 to 7 and 16 to 23, and the others."""
+        halves = ([*range(first, first + 8), *range(first + 16, first + 24)] for first in (0, 8))
+        return [self._with_zeros(half, upper=upper) for half in halves]
+
+    def chosen_words(self, orders: list[list[builtins.int]], *, upper: bool) -> Callable[[builtins.int], Lanes]:
+        """Return a function that returns the bytes of one of several orders, of 16 bytes, as int16 or their upper bytes.
+
+        With AVX2, an instruction reads the order from memory; from an order that it knows, LLVM makes several instructions.
+        """
+        if not has("avx2"):
+            return lambda i: self._with_zeros(orders[i], upper=upper)
+        zero, builder, kind = 128, self.builder, _vector(_I8, 2 * LANES)
+        rows = bytes(lane for order in orders for at in order for lane in ((zero, at) if upper else (at, zero)))
+        name = f"order_{rows.hex()}"
+        table = builder.module.globals.get(name) or cgutils.global_constant(
+            builder, name, ir.Constant(ir.ArrayType(_I8, len(rows)), bytearray(rows))
+        )
+        stored = QuantBlock(builder, of_unknown_origin(builder, builder.ptrtoint(table, _I64)))
+        shuffle = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 2), "llvm.x86.avx2.pshuf.b")
+        twice = self.pick(*range(LANES), *range(LANES)).value
+
+        def words(i: builtins.int) -> Lanes:
+            chosen = builder.call(shuffle, [twice, stored.load(2 * LANES * i, kind)])
+            return self._like(builder.bitcast(chosen, _vector(_I16)))
+
+        return words
+
+    def high_product(self, other: Lanes) -> Lanes:
+        """Return the upper halves of the products of signed int16."""
+        kind = _vector(_I32, self.value.type.count)
+        product = self.builder.mul(*(self.builder.sext(one.value, kind) for one in (self, other)))
+        return self._like(self.builder.trunc(self.builder.lshr(product, kind([16] * kind.count)), self.value.type))
 
     def float(self) -> Lanes:
         """Convert bytes, int16 or int32 to float32."""
@@ -125,15 +178,15 @@ class Lanes:
         """Return lanes 16 i to 16 i + 15."""
         return self.pick(*range(i * LANES, (i + 1) * LANES))
 
-    def shifted(self, *left: builtins.int) -> Lanes:
-        """Return bytes shifted left by a number of bits for each 32 of them, right if it is negative.
+    def moved(self, left: builtins.int) -> Lanes:
+        """Return values shifted left by a number of bits, right if it is negative.
 
         Bits of a byte may enter its neighbour, so the caller masks them.
         """
-        pairs = self.builder.bitcast(self.value, _vector(_I16, self.value.type.count // 2))
-        each = [abs(bits) for bits in left for _ in range(LANES)]
-        shift = self.builder.shl if max(left) > 0 else self.builder.lshr
-        return self._like(self.builder.bitcast(shift(pairs, ir.Constant(pairs.type, each)), self.value.type))
+        if self._element != _I8:
+            return self << left if left >= 0 else self >> -left
+        pairs = Lanes(self.builder, self.builder.bitcast(self.value, _vector(_I16, self.value.type.count // 2)))
+        return self._like(self.builder.bitcast(pairs.moved(left).value, self.value.type))
 
     def pick(self, *order: builtins.int) -> Lanes:
         """Return the lanes of these numbers."""
@@ -168,6 +221,14 @@ def of_unknown_origin(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Return a copy of an integer or pointer whose value LLVM can't derive. No memory access is moved across this point."""
     same = ir.FunctionType(value.type, [value.type])
     return builder.asm(same, "", "=r,0,~{memory}", [value], side_effect=True)
+
+
+def in_order(builder: ir.IRBuilder, values: list[ir.Value]) -> list[ir.Value]:
+    """Return copies of vectors; LLVM makes those of one call before those of the next, and keeps fewer values at a time."""
+    kinds, n = [value.type for value in values], len(values)
+    both = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+    copies = builder.asm(both, "", ",".join(["=x"] * n + [str(i) for i in range(n)]), values, side_effect=True)
+    return [builder.extract_value(copies, i) for i in range(n)]
 
 
 def _broadcast(builder: ir.IRBuilder, value: ir.Value) -> Lanes:

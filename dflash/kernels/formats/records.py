@@ -14,6 +14,8 @@ and 7; in them, lane i of eight has the products 2 i, 2 i + 1, 16 + 2 i and 17 +
 So the bits of a product are the same with any instructions.
 """
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 from numba.core import cgutils
 
@@ -56,12 +58,12 @@ def multiply_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.add(*products)
 
 
-def constant_lanes(lanes: range) -> ir.Constant:
+def constant_lanes(lanes: Sequence[int]) -> ir.Constant:
     """Return the numbers of lanes, for a shuffle."""
     return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
 
 
-def lanes_of(builder: ir.IRBuilder, value: ir.Value, lanes: range) -> ir.Value:
+def lanes_of(builder: ir.IRBuilder, value: ir.Value, lanes: Sequence[int]) -> ir.Value:
     """Return some lanes of a vector."""
     return builder.shuffle_vector(value, value, constant_lanes(lanes))
 

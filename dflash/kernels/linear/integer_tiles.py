@@ -10,11 +10,11 @@ from numba.extending import intrinsic
 from dflash.kernels.cpu.jit import c_function
 from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop, prefetch, store
 from dflash.kernels.formats.cpu import ROWS
-from dflash.kernels.formats.integers import BLOCK, WORDS
+from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, WORDS
 from dflash.kernels.formats.lanes import of_unknown_origin, vector_lanes
 from dflash.kernels.formats.neighbour_cpu import multiply_block, token_words
 from dflash.kernels.formats.neighbours import MANY
-from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SMALL_RECORD, SUMS, add_record, multiply_pairs
+from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SMALL_RECORD, SUMS, add_record, lanes_of, multiply_pairs
 from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile, store_sums, zeros_or_loaded
 
 Values = list[ir.Value]
@@ -60,7 +60,8 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
 
         loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [], body)
         with builder.if_then(end):
-            store_sums(builder, [load(builder, place, F32V) for place in at], out)
+            order = range(LANES) if small else LANE_ORDER
+            store_sums(builder, [lanes_of(builder, load(builder, place, F32V), order) for place in at], out)
 
     return emit
 

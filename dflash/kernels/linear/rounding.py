@@ -19,8 +19,8 @@ from dflash.kernels.cpu.simd.emit import (
     store,
     sum_lanes,
 )
-from dflash.kernels.formats.integers import BLOCK
-from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SUMS
+from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, ORDER
+from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SUMS, constant_lanes, lanes_of
 
 _LARGEST = 32767.0
 _MAGIC = 1.5 * 2**23
@@ -54,17 +54,20 @@ def _round_block(builder, x, width, kind, record):
     scale = builder.fadd(builder.select(tiny, none, scale), fold(builder, not_finite, builder.fadd))
     scales, magic, rounded = spread(builder, scale), constant(_MAGIC, F32V), []
     is_small = builder.icmp_signed("==", kind, I64(SMALL))
-    shift = builder.select(is_small, I64(2 * LANES), I64(0))
     for i, value in enumerate(values):
         moved = builder.fadd(builder.fmul(value, inverse), magic)
         rounded.append(builder.fsub(moved, magic))
         whole = builder.trunc(builder.bitcast(moved, I32V), ir.VectorType(ir.IntType(16), LANES))
-        moved_by = [I64(0), shift, builder.neg(shift), I64(0)][i % 4]
-        store(builder, builder.add(record, builder.add(moved_by, I64(2 * LANES * i))), whole)
+        for half in range(2):
+            weight = 2 * LANES * (i // 2) + ORDER.index(LANES * (i % 2) + LANES // 2 * half)
+            place = LANES * (i + [0, 1, -1, 0][i % 4]) + LANES // 2 * half
+            offset = builder.select(is_small, I64(2 * place), I64(2 * weight))
+            part = builder.shuffle_vector(whole, whole, constant_lanes(range(LANES // 2 * half, LANES // 2 * (half + 1))))
+            store(builder, builder.add(record, offset), part)
     sums = sum_lanes(builder, rounded)
     halves = ([*range(i, LANES, 2), *[LANES] * (LANES // 2)] for i in (0, 1))
     pairs = builder.fadd(*(builder.shuffle_vector(sums, zero, ir.Constant(I32V, half)) for half in halves))
-    sums = builder.select(is_small, pairs, sums)
+    sums = builder.select(is_small, pairs, lanes_of(builder, sums, LANE_ORDER))
     store(builder, builder.add(record, I64(SUMS)), builder.fmul(sums, scales))
     store(builder, builder.add(record, I64(SCALE)), scales)
 
