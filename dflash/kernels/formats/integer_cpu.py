@@ -76,8 +76,7 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
                         token = load(builder, builder.add(places[number], I64(2 * WORDS * j)), words)
                         product = records.multiply_pairs(builder, parts[p].value, token)
                         totals[number] = builder.add(totals[number], product)
-                    if n_parts > 1:
-                        totals = in_order(builder, totals)
+                    totals = totals if n_parts == 1 else in_order(builder, totals)
                 after = []
                 for (p, _), total, record, so_far in zip(pairs, totals, places, sums, strict=True):
                     own = range(lanes * p, lanes * (p + 1))

@@ -34,7 +34,7 @@ class IntegerBlock(NamedTuple):
 
     scale: d as float32, in all lanes.
     minima: float32, in `LANE_ORDER`; number i is added to each of the weights 16 i to 16 i + 15; None for zeros.
-    whole: yields each `WORDS` weights as int16. The largest sums of a lane, 16 products with int16, fit int32 in all formats.
+    whole: yields each `WORDS` weights as int16. The largest sums of a lane, 16 products with int16, fit int32 in any format.
     """
 
     scale: Lanes
@@ -75,14 +75,16 @@ class _Scales:
             pairs = self._pairs.pick(*[2 * i] * 8, *[2 * i + 1] * 8).value
         return Lanes(builder, builder.bitcast(pairs, ir.VectorType(ir.IntType(16), PART)))
 
-    def times(self, i: int, quants: Lanes | Parts) -> Parts:
-        """Return the products with the `WORDS` weights from ``WORDS * i`` on: bytes, or int16 if a register holds them, or parts."""
-        if PART == WORDS:
-            return [(quants[0] if isinstance(quants, list) else quants).words() * self._wide(i)]
-        scale = self._words(i)
-        if self._signed:
-            return [part.high_product(scale) for part in quants.widened(upper=True)]
-        return [part * scale for part in (quants if isinstance(quants, list) else quants.widened())]
+    def times(self, i: int, quants: Lanes) -> Parts:
+        """Return products with the `WORDS` weights from ``WORDS * i`` on: bytes, or int16 if a register holds them."""
+        if PART < WORDS and self._signed:
+            return [part.high_product(self._words(i)) for part in quants.widened(upper=True)]
+        return self.times_parts(i, quants.widened() if PART < WORDS else [quants.words()])
+
+    def times_parts(self, i: int, parts: Parts) -> Parts:
+        """Return products with the `WORDS` unsigned weights from ``WORDS * i`` on."""
+        scale = self._words(i) if PART < WORDS else self._wide(i)
+        return [part * scale for part in parts]
 
 
 def _quants(block: QuantBlock, offset: int) -> Lanes:
@@ -91,39 +93,38 @@ def _quants(block: QuantBlock, offset: int) -> Lanes:
     return quants.words() if PART == WORDS else quants
 
 
-def _with_minima(block: QuantBlock, quants: Iterator[Lanes]) -> IntegerBlock:
-    """Return the parts of a block of Q4_K or Q5_K; `quants` yields the q of each sub-block."""
+def _with_minima(block: QuantBlock, whole: Callable[[_Scales], Iterator[Parts]]) -> IntegerBlock:
+    """Return the parts of a block of Q4_K or Q5_K; `whole` yields the weights of each sub-block."""
     packed = scales_then_minima(block)
-    scales = _Scales(packed, WORDS)
     minima = packed.pick(*(8 + i // 2 for i in LANE_ORDER)).float()
-    whole = (scales.times(i, q) for i, q in enumerate(quants))
-    return IntegerBlock(block.each_f16(0), minima * (block.each_f16(2) * constant(block.builder, [-1] * LANES)), whole)
+    dmin = block.each_f16(2) * constant(block.builder, [-1] * LANES)
+    return IntegerBlock(block.each_f16(0), minima * dmin, whole(_Scales(packed, WORDS)))
 
 
 def q4_k(block: QuantBlock) -> IntegerBlock:
     """Decode ``d * (scale * q) - dmin * minimum``: eight sub-blocks of 32."""
 
-    def quants() -> Iterator[Lanes]:
+    def whole(scales: _Scales) -> Iterator[Parts]:
         for j in range(4):
             q = _quants(block, 16 + 32 * j)
             parts = [q] if PART == WORDS else [part.of_unknown_origin() for part in q.widened()]
-            yield [part & 15 for part in parts]
-            yield [part >> 4 for part in parts]
+            yield scales.times_parts(2 * j, [part & 15 for part in parts])
+            yield scales.times_parts(2 * j + 1, [part >> 4 for part in parts])
 
-    return _with_minima(block, quants())
+    return _with_minima(block, whole)
 
 
 def q5_k(block: QuantBlock) -> IntegerBlock:
     """Decode the formula of Q4_K with a fifth bit."""
 
-    def quants() -> Iterator[Lanes]:
+    def whole(scales: _Scales) -> Iterator[Parts]:
         fifths = _quants(block, 16)
         for j in range(4):
             q = _quants(block, 48 + 32 * j)
-            yield (q & 15) | (fifths.moved(4 - 2 * j) & 16)
-            yield (q.moved(-4) & 15) | (fifths.moved(3 - 2 * j) & 16)
+            yield scales.times(2 * j, (q & 15) | (fifths.moved(4 - 2 * j) & 16))
+            yield scales.times(2 * j + 1, (q.moved(-4) & 15) | (fifths.moved(3 - 2 * j) & 16))
 
-    return _with_minima(block, quants())
+    return _with_minima(block, whole)
 
 
 def q6_k(block: QuantBlock) -> IntegerBlock:

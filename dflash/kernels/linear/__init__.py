@@ -202,7 +202,7 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     row[cpu.MULTIPLY] = tile_function(int(row[cpu.INTEGER])).address
     unpack, dot = (integer_unpack_function, integer_dot_function) if row[cpu.INTEGER] else (unpack_function, dot_function)
     row[cpu.UNPACK] = unpack(weight.type).address
-    n_dots = cpu.DOT_TOKENS if row[cpu.INTEGER] else len(DOT_ROWS)
+    n_dots = cpu.MOST_TOKENS[row[cpu.INTEGER]]
     row[cpu.DOT : cpu.DOT + n_dots] = [dot(weight.type, n + 1).address for n in range(n_dots)]
 
 
