@@ -109,7 +109,7 @@ def q4_k(block: QuantBlock) -> IntegerBlock:
             q = _quants(block, 16 + 32 * j)
             parts = [q] if PART == WORDS else [part.of_unknown_origin() for part in q.widened()]
             yield scales.times_parts(2 * j, [part & 15 for part in parts])
-            yield scales.times_parts(2 * j + 1, [part >> 4 for part in parts])
+            yield scales.times_parts(2 * j + 1, [part.top(4) for part in parts])
 
     return _with_minima(block, whole)
 
@@ -122,7 +122,7 @@ def q5_k(block: QuantBlock) -> IntegerBlock:
         for j in range(4):
             q = _quants(block, 48 + 32 * j)
             yield scales.times(2 * j, (q & 15) | (fifths.moved(4 - 2 * j) & 16))
-            yield scales.times(2 * j + 1, (q.moved(-4) & 15) | (fifths.moved(3 - 2 * j) & 16))
+            yield scales.times(2 * j + 1, q.top(4) | (fifths.moved(3 - 2 * j) & 16))
 
     return _with_minima(block, whole)
 
@@ -135,7 +135,7 @@ def q6_k(block: QuantBlock) -> IntegerBlock:
         for n in range(2):
             lows = [block.u8(64 * n + 32 * i, 32) for i in range(2)]
             high = block.u8(128 + 32 * n, 32)
-            nibbles = *(low & 15 for low in lows), *(low.moved(-4) & 15 for low in lows)
+            nibbles = *(low & 15 for low in lows), *(low.top(4) for low in lows)
             for p, low in enumerate(nibbles):
                 yield scales.times(4 * n + p, ((low | (high.moved(4 - 2 * p) & 48)) - 32).as_signed())
 
@@ -152,7 +152,7 @@ def q2_k(block: QuantBlock) -> IntegerBlock:
         for n in range(2):
             q = _quants(block, 16 + 32 * n)
             for p in range(4):
-                yield scales.times(4 * n + p, q.moved(-2 * p) & 3)
+                yield scales.times(4 * n + p, q.top(2) if p == 3 else q.moved(-2 * p) & 3)
 
     return IntegerBlock(block.each_f16(80), minima, whole())
 

@@ -188,6 +188,11 @@ class Lanes:
         pairs = Lanes(self.builder, self.builder.bitcast(self.value, _vector(_I16, self.value.type.count // 2)))
         return self._like(self.builder.bitcast(pairs.moved(left).value, self.value.type))
 
+    def top(self, n: builtins.int) -> Lanes:
+        """Return the upper bits of bytes, or of bytes as int16."""
+        upper = self.moved(n - 8)
+        return upper & ((1 << n) - 1) if self._element == _I8 else upper
+
     def pick(self, *order: builtins.int) -> Lanes:
         """Return the lanes of these numbers."""
         return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32, len(order))(order)))

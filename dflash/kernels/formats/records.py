@@ -5,7 +5,7 @@ times their scale, and the scale as 16 float32. Unpacked rows have such records:
 of a block is ``(d * scale) * sum of whole numbers + minima * sums``.
 
 K-quants and IQ4_XS have 16 sums, each of 16 values, and a scale. Lane i of 16 of a sum of whole numbers has the products 2 i
-and 2 i + 1 of each 32.
+and 2 i + 1 of each 32. Values and sums are in the orders of `integers`, which depend on the size of a register.
 
 Formats of 32 weights a block have 8 sums, each of 32 values, and each 64 weights have 16 scales. The second and the third 16
 of each 64 values change places. Lanes 0 to 7 have the products of blocks 0, 2, 4 and 6, the others those of blocks 1, 3, 5
