@@ -11,7 +11,6 @@ import argparse
 import heapq
 import itertools
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from dflash.decode.scheduling import reread, starter
 from dflash.decode.session import Session
 from dflash.evaluation.traces import load_traces
 from dflash.evaluation.traces.filler import Filler
+from dflash.evaluation.traces.measures import hits
 from dflash.evaluation.traces.sent import SentRequest
 from dflash.evaluation.traces.session_prompts import SessionPrompts
 from dflash.kernels.delta.state_copies import StateCopy
@@ -72,7 +72,7 @@ class Clients:
                 sent = SentRequest(
                     client, f"{number}", turn, request.n_prompt, request.n_output, n_before, n_own, n_answered
                 )
-                session = Session(ids, max_tokens=request.n_output)
+                session = Session(ids, max_tokens=request.n_output, conversation=f"{number}")
                 yield request.think * self._arguments.think_scale if turn else 0.0, session, sent
                 prompts.answered(turn, session.output_ids)
                 sent.n_cached, sent.n_received = session.n_cached, session.n_tokens
@@ -93,7 +93,7 @@ def replayed(traces, arguments, memory):
         install(patch, gpu)
         for module in (reread, starter):
             patch.setattr(module, "perf_counter", lambda: gpu.now)
-        engine, clients = server(gpu, prefix_cache=cache), Clients(traces, arguments)
+        engine, clients = server(gpu, prefix_cache=cache, max_active=arguments.sequences), Clients(traces, arguments)
         clients_of = [clients.client(i) for i in range(arguments.clients)]
 
         def ask(client):
@@ -139,18 +139,20 @@ def main():
         "| KV pages | cache, MiB | for states | requests | tok/s | cached of reusable | after answer / in prompt / none |",
         end="",
     )
-    print(" first token of later turns, median / 90 %, s | evictions | reread tokens |\n|" + " ---: |" * 10)
+    print(" after a whole answer | first token of later turns, median / 90 %, s | gap, median / p99 / longest, ms |", end="")
+    print(" evictions | reread tokens |\n|" + " ---: |" * 12)
     for memory in arguments.memory or [(4096, 10_185, 10_185), (10_261, 101_755, 14_537)]:
         done, stats = replayed(traces, arguments, memory)
-        later, found = [sent for sent in done if sent.found], Counter(sent.found for sent in done)
-        reusable = sum(max(sent.n_before + sent.n_own - 1, 0) for sent in done)
+        later, cache = [sent for sent in done if sent.found], hits(done)
+        gaps = np.percentile([1e3 * gap for sent in done for gap in sent.gaps], [50, 99, 100])
         first = np.percentile([sent.first_token for sent in later], [50, 90])
         cells = [f"{each:,}" for each in (*memory, len(done))] + [
             f"{sum(s.n_output for s in done) / arguments.seconds:,.0f}"
         ]
-        cells += [f"{100 * sum(sent.n_cached for sent in done) / reusable:.1f} %"]
-        cells += [" / ".join(str(found[kind]) for kind in ("answer", "prompt", "nothing"))]
-        cells += [" / ".join(f"{each:,.1f}" for each in first), f"{stats.evictions:,}", f"{stats.reread_tokens:,}"]
+        cells += [f"{cache['cached'] / cache['reusable']:.1%}"]
+        cells += [" / ".join(str(cache[kind]) for kind in ("answer", "prompt", "nothing"))]
+        cells += [f"{cache['answer_found']} of {cache['answer_fits']}", " / ".join(f"{each:,.2f}" for each in first)]
+        cells += [" / ".join(f"{each:,.0f}" for each in gaps), f"{stats.evictions:,}", f"{stats.reread_tokens:,}"]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -216,7 +216,7 @@ def load(
         Use only states that change no bit of a later output. On a GPU False lets a prompt begin at any saved state, also
         after generated text, whose last bits differ from those of a prompt; on a CPU there is no such difference.
     prefix_cache_reread : bool
-        On a GPU with exact states: prefill answers again while no prompt waits, so that the next turn of a conversation
+        On a GPU with exact states: prefill answers again, those of conversations also beside others, so that the next turn
         begins after the last answer, not before it.
     swap_bytes : int, optional
         Bytes of the KV cache of running sequences, without the oldest one, beyond which no other sequence starts. If memory

@@ -211,7 +211,7 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-prefix-cache-reread",
         action="store_true",
-        help="do not prefill answers again on an idle GPU; later turns begin at their ends",
+        help="do not prefill answers again, from which later turns begin on a GPU",
     )
 
 

@@ -109,7 +109,7 @@ class Engine:
     @property
     def active(self) -> int:
         """Sessions of requests that hold memory."""
-        return len(self._active) - (self._reread is not None)
+        return sum(not session.is_reread for session in self._active)
 
     @property
     def waiting(self) -> int:
@@ -120,12 +120,6 @@ class Engine:
     def busy(self) -> bool:
         """True if `step` has work to do. A failed engine is always busy: its `step` raises the failure."""
         return bool(self._active or self._added or self._waiting or self.rereads.is_due or self.errands or self._failure)
-
-    @property
-    def _reread(self) -> Reread | None:
-        """The answer that is being prefilled again, alone."""
-        first = self._active[0] if self._active else None
-        return first if isinstance(first, Reread) else None
 
     def add(self, session: Session) -> Session:
         """Queue a session. May be called from any thread. Raises the errors of `add_all`."""
@@ -233,22 +227,20 @@ class Engine:
             self._end(session, "cancelled")
 
     def _admit(self) -> None:
-        if self._waiting and (reread := self._reread) is not None:
+        while self._waiting and self._active and isinstance(reread := self._active[-1], Reread):
             self.rereads.put_back(reread)
-            self._to_save += [reread] * (reread.n_prefilled > reread.n_cached)
-            self._to_end.append((reread, Step([], finish="cancelled")))
-            self._save_states()
+            self._end(reread, "cancelled")
         while self._waiting and len(self._active) < self.max_active and self._failure is None:
             tried = self.starter.first(self._waiting, self._active, self._n_ended)
             if tried is None:
-                return
+                break
             if tried.end is not None:
                 self._end(tried.session, tried.end, tried.error)
             else:
                 insort(self._active, tried.session, key=place)
                 self.rereads.drop(tried.session)
-        if not self._waiting and not self._active:
-            self.rereads.start_first(self.starter, self._active)
+        if self._failure is None and not (self._active and self._active[-1].is_reread):
+            self.rereads.start(self.starter, self._active, self._chunk, waits=bool(self._waiting))
 
     def _advance(self) -> None:
         """Advance all active sessions by one step: propose, forward, verify, commit, observe."""
@@ -286,7 +278,7 @@ class Engine:
         if parts[0].session.is_reread:
             self.model.finish()  # else more pieces would be launched before a request arrives
         seconds = perf_counter() - started
-        self.rereads.count(parts, seconds)
+        self.rereads.observe(timed, seconds)
         for learner in (self.prompt_share, self.draft_budget):
             if learner is not None:
                 learner.observe(timed, seconds)

@@ -82,6 +82,7 @@ class Session:
     recovery_states: states of the recoveries, the innermost first.
     forced_ids: tokens that a recovery injects next, whatever the model predicts.
     held_steps: steps that a recovery holds back.
+    continues: true if the prompt goes on after a whole earlier one, with whose state the session began.
     n_drafter_miss: prompt tokens of the prefix cache that were read again, since their state lacks that of the drafter.
     snapshot_at: lengths in rising order at which the prefix cache saves the state.
     prompt_snapshot: state at the end of the prompt, if a recovery may restart the session.
@@ -164,6 +165,7 @@ class Session:
         self.held_steps: list[Step] = []
         self.prompt_snapshot: SequenceSnapshot | None = None
         self.n_prefilled = self.n_cached = self.n_drafter_miss = self.n_preempted = 0
+        self.continues = False
         self.preempted_state: PreemptedState | None = None
         self.snapshot_at: list[int] = []
         self.added_at: float | None = None

@@ -90,6 +90,11 @@ class SessionSnapshot:
         state = self.state.cut(length)
         return None if state is None else self.restored(self.ids[:length], self.n_prompt, state)
 
+    def continued_by(self, prompt: NDArray[np.int32]) -> bool:
+        """Return True if a prompt, int32 (n,), goes on after the whole prompt of the session, as far as that is known."""
+        known, n = self._prompt, self.n_prompt
+        return len(prompt) > n == len(known) and np.array_equal(prompt[:n], known)
+
     def of(self, drafter: Drafter) -> DrafterSnapshot | None:
         """Return the snapshot for `Drafter.start` of `drafter`; None if there is none."""
         return self.drafter_states.get(drafter)

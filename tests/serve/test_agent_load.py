@@ -74,7 +74,7 @@ def test_the_context_of_the_server_is_a_limit(url):
     server = ServerURL(f"{url}/v1/")
     assert (server.model, server.context) == ("demo", 2048)
     with pytest.raises(DFlashError, match=r"400 .*maximum context length"):
-        server.send([300] * 2100, 5, lambda: None)
+        server.send([300] * 2100, 5, lambda: None, "a")
 
 
 def test_addresses_that_no_server_has(monkeypatch):
@@ -117,7 +117,7 @@ def test_a_server_that_sends_text_without_ids(form, serving):
     with serving(other_server(*chunks, tokens=form)) as url:
         server = ServerURL(url)
         assert (server.model, server.context) == ("other", 99)
-        assert server.send([1] * 9, 3, lambda: arrived.append(1)) == ([97, 98, 99], 7, False)
+        assert server.send([1] * 9, 3, lambda: arrived.append(1), "a") == ([97, 98, 99], 7, False)
     assert len(arrived) == 2
 
 
@@ -130,7 +130,7 @@ def test_a_server_that_sends_text_without_ids(form, serving):
 )
 def test_an_answer_that_is_not_whole_is_an_error(chunks, message, serving):
     with serving(other_server(*chunks)) as url, pytest.raises(DFlashError, match=message):
-        ServerURL(url).send([1], 3, lambda: None)
+        ServerURL(url).send([1], 3, lambda: None, "a")
 
 
 @pytest.fixture

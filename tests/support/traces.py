@@ -75,7 +75,7 @@ class Answering:
     def start(self):
         self.prompts = []
 
-    def send(self, prompt_ids, n_output, on_tokens):
+    def send(self, prompt_ids, n_output, on_tokens, conversation):
         self.prompts.append(list(prompt_ids))
         if len(self.prompts) - 2 in self.refuse:
             raise DFlashError("refused")

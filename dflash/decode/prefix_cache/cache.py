@@ -35,8 +35,9 @@ class PrefixCacheStats(NamedTuple):
     drafter_misses, drafter_miss_tokens: sessions that began with a shorter snapshot or none, since the longest one lacks the
         state of their drafter; the tokens that they read again for it.
     aborts: snapshots discarded because their session ended without visible output.
-    reread_tokens, reread_seconds: tokens of answers that were prefilled again while no prompt waited; the time of these
-        steps, shared by rows with sessions that decoded in them.
+    reread_hits: states of answers that were prefilled again with which a session began.
+    reread_tokens, reread_seconds: tokens of answers that were prefilled again; the time of these steps, as far as it is
+        theirs by the share of rows.
     """
 
     entries: int
@@ -50,6 +51,7 @@ class PrefixCacheStats(NamedTuple):
     drafter_miss_tokens: int
     evictions: int
     aborts: int
+    reread_hits: int
     reread_tokens: int
     reread_seconds: float
 
@@ -74,7 +76,7 @@ class PrefixCache:
     min_gain: fewest tokens between a boundary and the next stored one above it.
     max_copied: most bytes of recurrent states and states of drafters, which are copies beside the KV pages; by default all.
     disk: saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
-    reread: the engine prefills answers again while no prompt waits; see `dflash.decode.scheduling.reread.RereadQueue`.
+    reread: the engine prefills answers again; see `dflash.decode.scheduling.reread.RereadQueue`.
 
     The structure follows RadixAttention (Zheng et al. 2024, arXiv:2312.07104), with snapshots at few boundaries as hybrid
     models need them: a recurrent state can't be cut back to an earlier token (Marconi, Pan et al. 2024, arXiv:2411.19379).
@@ -141,6 +143,13 @@ class PrefixCache:
         if not nodes or nodes[-1].value is None:
             return None
         self._touch(nodes[-1], session.conversation)
+        if nodes[-1].value.is_tentative and not session.is_reread:
+            nodes[-1].value.is_tentative = False
+            self._counts["reread_hits"] += 1
+        session.continues = nodes[-1].value.snapshot.continued_by(session.prompt_array)
+        if session.continues and not session.is_reread:
+            for node in [node for node in nodes[-1].descendants() if node.value and node.value.is_tentative]:
+                self._remove(node)  # the answer came back changed
         return nodes[-1].value.snapshot
 
     def count(self, session: Session) -> None:
@@ -225,7 +234,7 @@ class PrefixCache:
     def confirm(self, session: Session) -> None:
         """Store the reserved snapshots of a session whose output is visible now, or that was cancelled."""
         for snapshot in self._reserved.pop(session, ()):
-            self.store(snapshot, session.conversation, session.cache_salt)
+            self.store(snapshot, session.conversation, session.cache_salt, is_tentative=session.is_reread)
 
     def abort(self, session: Session) -> None:
         """Discard the reserved snapshots of a session that ended without visible output."""
@@ -358,7 +367,9 @@ class PrefixCache:
         tree = self._trees.get(salt)
         return iter(()) if tree is None else tree.prefixes(ids)
 
-    def store(self, snapshot: SessionSnapshot, conversation: str | None = None, salt: str = "") -> bool:
+    def store(
+        self, snapshot: SessionSnapshot, conversation: str | None = None, salt: str = "", *, is_tentative: bool = False
+    ) -> bool:
         """Add a snapshot, which the cache owns from now on; return False if it is too large and was closed."""
         ids = snapshot.ids
         for node in list(self._prefixes(ids, salt)):
@@ -372,7 +383,7 @@ class PrefixCache:
                 return False
         self._n_copied += n_bytes
         self._page_users.update(pages)
-        node = self._trees[salt].add(ids, CacheEntry(snapshot, n_bytes, conversation, salt))
+        node = self._trees[salt].add(ids, CacheEntry(snapshot, n_bytes, conversation, salt, is_tentative=is_tentative))
         self._nodes.add(node)
         if conversation is not None:
             self._n_of[conversation] += 1

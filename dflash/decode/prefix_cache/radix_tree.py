@@ -28,6 +28,13 @@ class Node(Generic[V]):
             yield node
             node = node.parent
 
+    def descendants(self) -> "Iterator[Node[V]]":
+        """Yield the nodes below this one."""
+        nodes = [*self.children.values()]
+        while nodes:
+            yield (node := nodes.pop())
+            nodes += node.children.values()
+
 
 class RadixTree(Generic[V]):
     """Map from sequences of token ids to values. A lookup takes time linear in the number of ids."""

@@ -21,10 +21,6 @@ Fail = Callable[[Session, Exception], None]
 Limits = Callable[[Sequence[Session], int], Mapping[Session, int]]
 
 
-REREAD_ROWS = 512
-"""Most prompt tokens of a step that only prefills an answer again: 71 ms for a 27B on an H200, which a new request waits."""
-
-
 class BatchPart(NamedTuple):
     """Rows `start` to `stop` of a forward: a chunk of one session's prompt, or its last token and a draft."""
 
@@ -66,7 +62,8 @@ def plan(
 
     The oldest prompt gets at least half of the chunk, so that it makes progress; the rest goes to the prompts with the
     fewest unread tokens, so that a short prompt does not wait for long ones. Prompts whose tokens get log-probabilities
-    come first: rows with logits lie together. They share `max_scored_rows`.
+    come first: rows with logits lie together. They share `max_scored_rows`. Pieces of answers that are prefilled again come
+    last, whole: `RereadShare` has limited them.
 
     model: its `max_rows` bounds the forward, ``config.pending`` the drafts, `n_vocab` their tokens; chunks end at multiples
         of its `chunk_alignment`.
@@ -79,19 +76,21 @@ def plan(
     parts: list[BatchPart] = []
     start = 0
     most = chunk(len(decoding)) if prefilling else 0
-    if all(session.is_reread for session in prefilling):
-        most = min(most, REREAD_ROWS)
     for session, draft in _drafts(model, decoding, model.max_rows - most, fail, limits):
         stop = start + 1 + len(draft)
         assert session.state is not None, "the session runs"
         parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
         start = stop
     scored = [session for session in prefilling if session.unscored]
-    others = [session for session in prefilling if not session.unscored]
+    others = [session for session in prefilling if not session.unscored and not session.is_reread]
+    again = [session for session in prefilling if session.is_reread]
     room = min(most, model.max_rows - start)
+    n_again = min(room, sum(session.n_prompt - 1 - session.n_prefilled for session in again))
+    room -= n_again
     copies_left, ends = model.max_state_copies, model.max_state_copies == 0
     shares = _chunks(scored, min(room, max_scored_rows(model)), model.chunk_alignment, ends=True) if scored else []
     shares += _chunks(others, room - sum(n for _, n in shares), model.chunk_alignment, ends=ends)
+    shares += _chunks(again, n_again, model.chunk_alignment, ends=ends)
     for session, n in shares:
         n, copies = copies_inside(session, n, copies_left)
         copies_left -= len(copies)

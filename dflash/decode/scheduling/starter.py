@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.scheduling.admission import admit
+from dflash.decode.scheduling.memory import headroom_pages, n_pages
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
 from dflash.decode.session import Session
 from dflash.errors import PoolExhausted
+from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.target import TargetModel
 
 _N_TRIED = 64
@@ -33,6 +35,12 @@ class Starter:
         """Start or resume a session beside the active ones. Raises the errors of `admit`."""
         admit(self._model, session, self._cache, active=active, headroom=self.headroom, max_swap=self.max_swap)
         session.started_at = session.started_at or perf_counter()
+
+    def has_room(self, saved: int, end: int, active: Sequence[Session]) -> bool:
+        """Return True if a session of `end` tokens, of which `saved` are, can start while all snapshots stay."""
+        pools, missing = self._model.pools, n_pages(end + 1) - saved // PAGE
+        missing += sum(headroom_pages(each, self.headroom) for each in active)
+        return pools.free_slots > 0 and missing <= pools.free_pages
 
     def first(self, waiting: WaitingQueue, active: Sequence[Session], n_ended: int) -> Tried | None:
         """Start the first waiting session that can be, or return one that is to end; None if none fits memory.

@@ -39,8 +39,8 @@ class InProcess:
         if self._lm.prefix_cache is not None:
             self._lm.call(self._lm.prefix_cache.clear)
 
-    def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens) -> Answered:
-        """Have a prompt continued by exactly `n_output` tokens."""
+    def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens, conversation: str) -> Answered:  # noqa: ARG002
+        """Have a prompt continued by exactly `n_output` tokens. Requests of the library have no name."""
         settings = {"strategy": self._strategy, "recover": (), "temperature": self._temperature, "ignore_eos": True}
         with self._lm.stream(list(prompt_ids), max_tokens=n_output, **settings) as stream:
             for delta in stream:

@@ -64,8 +64,8 @@ def hits(requests: Sequence[SentRequest]) -> JsonObject | None:
     ``cached`` are prompt tokens from the cache, ``reusable`` those of an earlier turn of the session: its prompt and as much
     of its answer as the next prompt holds. ``later`` are turns that continue an earlier one; they began with a state after
     that one's prompt (``answer``), within it (``prompt``) or with ``nothing``. ``answer_fits`` counts those that hold the
-    whole answer, without which no state after it fits. ``first`` counts first turns that found something: the server has
-    seen these prompts before.
+    whole answer, without which no state after it fits, and ``answer_found`` those of them that began with one. ``first``
+    counts first turns that found something: the server has seen these prompts before.
     """
     reported = [sent for sent in requests if sent.n_cached is not None]
     if not reported:
@@ -76,6 +76,7 @@ def hits(requests: Sequence[SentRequest]) -> JsonObject | None:
         "reusable": sum(max(sent.n_before + sent.n_own - 1, 0) for sent in reported),
         "later": sum(sent.found is not None for sent in reported),
         "answer_fits": sum(sent.may_find_answer for sent in reported),
+        "answer_found": sum(sent.may_find_answer and sent.found == "answer" for sent in reported),
         **{kind: count(kind) for kind in ("answer", "prompt", "nothing")},
         "first": sum(bool(sent.n_cached) for sent in reported if not sent.turn),
     }

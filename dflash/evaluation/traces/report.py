@@ -115,6 +115,7 @@ _MAX_SHOWN = 5
 _HEAD = [
     *("clients", "requests", "tokens/s", "tokens/s of a user", "first token, median / p99, ms"),
     *("gap, median / p99 / longest, ms", "cached of reusable", "after answer / in prompt / nothing"),
+    "after a whole answer",
 ]
 _TURN_HEAD = ["clients", "turns", "requests", "prompt tokens", "read tokens", "first token, median / p99, ms"]
 
@@ -136,6 +137,7 @@ def _row(numbers: JsonObject) -> list[str]:
         _ms(numbers["gap"], "median", "p99", "longest"),
         of,
         kinds,
+        f"{cache['answer_found']} of {cache['answer_fits']}" if cache else "",
     ]
     return [*row, f"{numbers['goodput']['share']:.0%}"] if "goodput" in numbers else row
 

@@ -178,7 +178,8 @@ class _Load:
             raise RequestError(
                 f"traces: the shortest first request has {shortest} tokens, at most {self._most} fit; see scale"
             )
-        transport.send(self._filler.tokens(f"warm-up {n_clients}", _WARM_UP[0]), _WARM_UP[1], lambda: None)
+        name = f"warm-up {n_clients}"
+        transport.send(self._filler.tokens(name, _WARM_UP[0]), _WARM_UP[1], lambda: None, name)
         self.clock = clock or RunClock(inf if limits.seconds is None else limits.seconds)
 
     def client(self, client: int) -> None:
@@ -227,7 +228,8 @@ class _Load:
 
     def _send(self, sent: SentRequest, prompts: SessionPrompts, token_ids: list[int]) -> None:
         try:
-            answered = self._transport.send(token_ids, sent.n_output, lambda: sent.arrivals.append(self.clock.now()))
+            on_tokens = lambda: sent.arrivals.append(self.clock.now())  # noqa: E731
+            answered = self._transport.send(token_ids, sent.n_output, on_tokens, sent.session)
         except EngineFailed:
             raise
         except DFlashError as error:

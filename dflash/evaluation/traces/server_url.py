@@ -40,7 +40,7 @@ class ServerURL:
     def start(self) -> None:
         """Do nothing: a server keeps its cache, and every run has other prompts."""
 
-    def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens) -> Answered:
+    def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens, conversation: str) -> Answered:
         """Have a prompt continued by exactly `n_output` tokens."""
         body = {
             "model": self.model,
@@ -50,6 +50,7 @@ class ServerURL:
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
+            "user": conversation,
             **self._settings,
         }
         token_ids, texts, usage, n_cached = list[int](), list[str](), JsonObject(), None

@@ -47,8 +47,10 @@ class Transport(Protocol):
         """Forget what earlier runs have left, as far as this is possible. Called before each run."""
         ...
 
-    def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens) -> Answered:
+    def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens, conversation: str) -> Answered:
         """Have a prompt continued by exactly `n_output` tokens, and return when the last one has come.
+
+        conversation: name of the session, which the request carries as those of agents do.
 
         Raises DFlashError if the request was refused or ended early.
         """

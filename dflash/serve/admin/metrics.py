@@ -140,10 +140,9 @@ class ServerMetrics(Collector):
             "Prompt tokens whose state was found, but read again since it lacked that of the drafter.",
             stats.drafter_miss_tokens,
         )
-        yield self._counter(
-            "prefix_cache_reread_tokens", "Tokens of answers prefilled again while no prompt waited.", stats.reread_tokens
-        )
+        yield self._counter("prefix_cache_reread_tokens", "Tokens of answers prefilled again.", stats.reread_tokens)
         yield self._counter("prefix_cache_reread_seconds", "Time of these prefills.", stats.reread_seconds)
+        yield self._counter("prefix_cache_reread_hits", "Prompts that began with a state of one.", stats.reread_hits)
         yield self._counter("prefix_cache_evictions", "Snapshots removed from memory.", stats.evictions)
         yield self._gauge("prefix_cache_conversations", "Named conversations with snapshots.", cache.n_conversations)
         yield self._gauge("prefix_cache_bytes", "Bytes of the snapshots in memory.", stats.n_bytes)

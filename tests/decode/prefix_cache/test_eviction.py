@@ -6,6 +6,7 @@ from toy import Toy
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.prefix_cache.eviction import PROTECTED, RECENT
+from dflash.decode.scheduling import reread
 from dflash.decode.session import Session
 
 SNAPSHOT = 8
@@ -49,6 +50,38 @@ def test_turns_of_one_conversation_replace_their_own_states(cache_of):
         assert ask(busy) == (len(busy) - 6 if turn else 0)
         busy += [3] * 5
     assert ask([*waiting, 4, 4, 4, 4, 4]) == 9
+
+
+def test_an_answer_that_was_read_again_replaces_its_prompt_once_a_turn_has_used_it(monkeypatch):
+    """The next turn may hold another answer. So the state of the answer leaves before that of its prompt."""
+    monkeypatch.setattr(reread, "DELAY", 0.0)
+    toy = Toy(13)
+    toy.chunk_alignment = 4
+    cache = PrefixCache(SNAPSHOT * 2, 0, min_gain=1, reread=True)
+    engine = Engine(toy, prefix_cache=cache)
+
+    def ask(prompt, n=1):
+        session = Session(prompt, max_tokens=n)
+        list(engine.run([session]))
+        while engine.busy:
+            engine.step()
+        return session
+
+    first = ask([1] * 10, 9)
+    assert cache.stats.reread_tokens == 8
+    ask([2] * 10)
+    assert ask([*first.prompt_ids, 5, 5]).n_cached == 8
+    cache.clear()
+    first = ask([1] * 10, 9)
+    assert len(cache) == 2
+    assert ask([*first.prompt_ids, 5]).n_cached == 8
+    assert len(cache) == 1, "the answer came back changed"
+    cache.clear()
+    second = ask(ask([1] * 10, 9).token_ids + [5], 1)
+    assert second.n_cached == 16
+    ask([2] * 10)
+    assert ask([*second.token_ids, 5]).n_cached == 16
+    engine.close()
 
 
 def test_the_beginning_that_conversations_share_stays(cache_of):

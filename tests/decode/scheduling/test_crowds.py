@@ -1,5 +1,6 @@
 """Random crowds of sessions in a few pages: each gets the tokens that it gets alone."""
 
+import itertools
 import os
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from dflash.decode.drafting.drafter import Nothing, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.sampling.params import Sampling
+from dflash.decode.scheduling import reread
 from dflash.decode.session import Session
 from dflash.errors import PoolExhausted
 
@@ -24,8 +26,10 @@ N_CROWDS = int(os.environ.get("DFLASH_CROWDS", "120"))
 
 
 @pytest.mark.parametrize("group", range(4))
-def test_whatever_comes_in_between(group):
-    """Cancels, failures, drafters, recoveries, grammars, with and without a prefix cache."""
+def test_whatever_comes_in_between(group, monkeypatch):
+    """Cancels, failures, drafters, recoveries, grammars, with and without a prefix cache, answers that are read again."""
+    monkeypatch.setattr(reread, "DELAY", 0.0)
+    monkeypatch.setattr(reread, "perf_counter", itertools.count().__next__)
     with small_pages():
         n_preempted = sum(crowd(N_CROWDS * group + i) for i in range(N_CROWDS))
     assert n_preempted > N_CROWDS / 2

@@ -1,4 +1,4 @@
-"""Answers that are prefilled again while the device is idle, where prefilled tokens leave other bits than decoded ones."""
+"""Answers that are prefilled again, where prefilled tokens leave other bits than decoded ones."""
 
 import pytest
 from hang_guard import wait_until
@@ -178,6 +178,29 @@ def test_an_answer_waits_while_another_session_runs(toy):
     idle(engine)
     assert engine.prefix_cache.stats.reread_tokens > 8
     assert answer(engine, next_prompt(first)).n_cached == 12
+
+
+def test_beside_others_the_next_turn_has_the_bits_of_a_cold_start_and_so_have_they(toy, clock):
+    """A first answer waits for an idle device: nothing tells that it goes on. The later ones do not."""
+    engine, cold = engine_of(toy), Engine(toy)
+    other = engine.add(Session([9] * 9, max_tokens=150))
+    session, ends = engine.add(Session(PROMPT, max_tokens=11)), [4]
+    for _ in range(4):
+        while not session.finished:
+            engine.step()
+        assert session.n_cached == ends[-1] or len(ends) == 1
+        assert session.output_ids == answer(cold, session.prompt_ids, 11).output_ids
+        for _ in range(3):
+            clock[0] += 10.0  # rereads have a share of the time
+            engine.step()
+        ends.append((len(session.token_ids if len(ends) > 1 else PROMPT) - 1) // ALIGNMENT * ALIGNMENT)
+        session = engine.add(Session(next_prompt(session), max_tokens=11))
+    assert not other.finished
+    idle(engine)
+    assert other.output_ids == answer(cold, [9] * 9, 150).output_ids
+    assert engine.prefix_cache.stats.reread_hits == 3
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
 
 
 def test_nothing_is_read_again_at_once_after_a_request(toy, clock, monkeypatch):

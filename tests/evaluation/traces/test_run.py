@@ -95,10 +95,10 @@ def test_an_interrupt_is_passed_on(traces):
     before = threading.active_count()
 
     class Interrupted(Answering):
-        def send(self, prompt_ids, n_output, on_tokens):
+        def send(self, prompt_ids, n_output, on_tokens, conversation):
             if len(self.prompts) == 2:
                 raise KeyboardInterrupt
-            return super().send(prompt_ids, n_output, on_tokens)
+            return super().send(prompt_ids, n_output, on_tokens, conversation)
 
     with pytest.raises(KeyboardInterrupt):
         replay_traces(Interrupted(), traces, clock=Seconds())
@@ -140,7 +140,7 @@ def test_what_later_turns_found():
         sent(4, [5], turn=2, n_cached=30),
     ]
     cache = measured(run_of(found))["cache"]
-    assert [cache[name] for name in ("cached", "reusable", "later", "answer_fits")] == [148, 207, 3, 2]
+    assert [cache[name] for name in ("cached", "reusable", "later", "answer_fits", "answer_found")] == [148, 207, 3, 2, 1]
     assert [cache[name] for name in ("answer", "prompt", "nothing", "first")] == [1, 1, 1, 0]
     assert measured(run_of([sent(0, [1])]))["cache"] is None
 
