@@ -1,9 +1,10 @@
-"""Record what Transformers renders: ``python make.py`` rewrites the three ``*.json`` beside it.
+"""Record what Transformers renders: ``python make.py`` rewrites the three ``*.json.xz`` beside it.
 
 Needs ``transformers`` 5 (made with 5.23.0, Jinja2 3.1.6; no PyTorch), which the tests themselves do not.
 """
 
 import json
+import lzma
 from pathlib import Path
 
 from conversations import CONVERSATIONS
@@ -30,7 +31,7 @@ def main() -> None:
             except Exception as error:
                 rendered[case] = {"error": type(error).__name__, "message": str(error)}
         text = json.dumps(rendered, indent=1, ensure_ascii=True)
-        (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        (HERE / f"{name}.json.xz").write_bytes(lzma.compress((text + "\n").encode(), preset=9))
 
 
 if __name__ == "__main__":

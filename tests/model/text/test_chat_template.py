@@ -1,5 +1,6 @@
 import copy
 import json
+import lzma
 import sys
 from datetime import datetime
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ TEMPLATES = {
     name: ChatTemplate(path.read_text(encoding="utf-8"), tokens=demo_tokenizer().special_texts())
     for name, path in PATHS.items()
 }
-RECORDED = {name: json.loads((DATA / "templates" / f"{name}.json").read_text(encoding="utf-8")) for name in TEMPLATES}
+RECORDED = {name: json.loads(lzma.decompress((DATA / "templates" / f"{name}.json.xz").read_bytes())) for name in TEMPLATES}
 CASES = [(name, case) for name in TEMPLATES for case in CONVERSATIONS]
 
 
