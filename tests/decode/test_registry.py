@@ -159,7 +159,14 @@ def test_what_does_not_go_together():
         strategy("draft-model")
     with pytest.raises(RequestError, match="drafts in chains or in one shape"):
         strategy("first(dflash:3, mtp-tree:4)")
-    for parts in (("mtp:3", "mtp:2"), ("lookup", MTP(), "mtp:2")):
+    nested = FirstOf("lookup", FirstOf("suffix", "mtp:2"))
+    for parts in (
+        ("mtp:3", "mtp:2"),
+        ("lookup", MTP(), "mtp:2"),
+        (nested, "mtp:2"),
+        ("mtp", nested),
+        ("first(mtp:2)", nested),
+    ):
         with pytest.raises(RequestError, match=r"FirstOf: names MTP\(\) twice, of which the second would never draft"):
             FirstOf(*parts)
     for shape in (Chain(3), Tree(9)):

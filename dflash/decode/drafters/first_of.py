@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafters.composite import (
@@ -56,8 +57,13 @@ class FirstOf(Drafter[CompositeState]):
     Raises
     ------
     RequestError
-        If there are none, one is a strategy with a tree or recoveries, or two are the same drafter: where the first of these
-        has no draft, the second has none either.
+        If there are none, one is a strategy with a tree or recoveries, or two are the same drafter, also inside of another
+        `FirstOf`: where the first of these has no draft, the second has none either.
+
+    Attributes
+    ----------
+    asked : tuple of Drafter
+        Drafters in the order in which they are asked, with those of parts that are `FirstOf` in place of these.
     """
 
     def __init__(self, *drafters: Drafter | str | Strategy) -> None:
@@ -65,7 +71,9 @@ class FirstOf(Drafter[CompositeState]):
             raise RequestError("FirstOf: needs at least one drafter")
         self.strategies = tuple(map(_checked, drafters))
         self.drafters = self.parts = tuple(strategy.drafter for strategy in self.strategies)
-        if twice := [each for i, each in enumerate(self.drafters) if each in self.drafters[:i]]:
+        inner = (each.asked if isinstance(each, FirstOf) else (each,) for each in self.drafters)
+        self.asked: tuple[Drafter, ...] = tuple(chain.from_iterable(inner))
+        if twice := [each for i, each in enumerate(self.asked) if each in self.asked[:i]]:
             raise RequestError(f"FirstOf: names {twice[0]!r:.80} twice, of which the second would never draft")
         self.limits = tuple(getattr(strategy.shape, "depth", None) for strategy in self.strategies)
         self.instant = all(drafter.instant for drafter in self.drafters)
