@@ -1,4 +1,5 @@
 import json
+import lzma
 import subprocess
 import sys
 import time
@@ -101,7 +102,8 @@ def test_source_files_have_the_ids_of_tokenizers(reference):
     reference.encode_special_tokens = False
     for path in sorted((DATA / "templates").iterdir()):
         if path.is_file():
-            text = path.read_text(encoding="utf-8")
+            data = path.read_bytes()
+            text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode()
             assert demo_tokenizer().encode(text) == reference.encode(text, add_special_tokens=False).ids, path.name
 
 
