@@ -6,6 +6,7 @@ import pytest
 from oracles import Oracle
 from toy import Toy
 
+from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Drafter, Strategy
@@ -185,7 +186,7 @@ def test_a_strategy_that_wants_more_texts_of_a_draft_model_than_it_has_is_refuse
     drafter.prepare(toy)
     engine = Engine(toy)
     with pytest.raises(RequestError, match="names Loaded 2 times, its draft model has 1 slots"):
-        engine.add(Session(PROMPT, strategy=Strategy(FirstOf(FirstOf(PromptLookup(), drafter), drafter))))
+        engine.add(Session(PROMPT, strategy=Strategy(FirstOf(Adaptive(PromptLookup(), drafter), drafter))))
     assert not engine.busy
 
 
