@@ -31,7 +31,7 @@ _TRIAL_SHARE = 0.01
 """Share of the time that trials may lose while sessions draft."""
 
 _FIRST_SHARE = 0.003
-"""Share of the time that trials may lose while none does: at no load is a server slower than plain decoding by more."""
+"""Share of the time that trials may lose while none does."""
 
 _TRIAL_SESSIONS = 4
 """Most sessions that draft in a trial while none does: they show the acceptance, and rows of all would cost more."""

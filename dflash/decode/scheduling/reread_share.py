@@ -39,9 +39,8 @@ class RereadShare:
     On an idle device all are, since that costs nobody anything. Beside other requests an answer of n tokens saves the next
     turn n tokens and costs others time. So it must be likely that this turn comes and holds the answer unchanged. It is for
     *conversations*: answers to a prompt that continued a whole earlier one, answers with a tool call, and the first answer
-    under a name that a client gave to the conversation. Prompts that continue nothing never cause such work. Each answer
-    takes one of 16 credits, and a next turn that holds its answer earns two: where clients drop reasoning, or names mean
-    nothing, this ends soon.
+    under a name that a client gave to the conversation. Others wait for an idle device. Each takes one of 16 credits, and a
+    next turn that holds its answer earns two: where clients drop reasoning, or names mean nothing, this ends soon.
 
     Where a step prefills prompts anyway, up to an eighth of its tokens are those of answers. They cost there what they would
     cost in the next turn, and others wait an eighth longer at most. A step of its own costs more (26 ms for 64 tokens of a

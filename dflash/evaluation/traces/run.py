@@ -227,9 +227,11 @@ class _Load:
             return True
 
     def _send(self, sent: SentRequest, prompts: SessionPrompts, token_ids: list[int]) -> None:
+        def arrived() -> None:
+            sent.arrivals.append(self.clock.now())
+
         try:
-            on_tokens = lambda: sent.arrivals.append(self.clock.now())  # noqa: E731
-            answered = self._transport.send(token_ids, sent.n_output, on_tokens, sent.session)
+            answered = self._transport.send(token_ids, sent.n_output, arrived, sent.session)
         except EngineFailed:
             raise
         except DFlashError as error:

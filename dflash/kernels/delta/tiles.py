@@ -83,10 +83,10 @@ def read(typing_context, lanes, rows, key, query, ahead):
         # rows i, i + 4, i + 8, i + 12 at a time: sums of more rows would spill registers
         with cgutils.for_range(builder, I64(4)) as loop:
             offset = builder.mul(loop.index, I64(_LINE * n))
-            first, quarter = builder.add(rows, offset), builder.add(ahead, builder.mul(offset, I64(4)))
+            first, wanted = builder.add(rows, offset), builder.add(ahead, builder.mul(offset, I64(4)))
             with builder.if_then(builder.icmp_signed("!=", ahead, I64(0))):
                 for line in range(0, 4 * _LINE * n, _LINE):
-                    prefetch(builder, builder.add(quarter, I64(line)))
+                    prefetch(builder, builder.add(wanted, I64(line)))
             group = [_row(builder, builder.add(first, I64(4 * _LINE * n * i)), n) for i in range(4)]
             for by, quarter in zip(vectors, quarters, strict=True):
                 a, b, c, d = (_products(builder, row, by) for row in group)

@@ -154,12 +154,12 @@ def test_a_stream_has_short_and_few_gaps_while_an_answer_is_read_again(engine_of
     agent = load.send(Session(tokens(rng, 1000), max_tokens=2000, conversation="agent"))
     load.run(lambda: agent.finished)
     since = engine.model.now
-    stats = lambda: engine.prefix_cache.stats  # noqa: E731
-    load.run(lambda: stats().reread_tokens >= 1900)
+    cache = engine.prefix_cache
+    load.run(lambda: cache.stats.reread_tokens >= 1900)
     gaps = load.gaps(stream, since)
     assert gaps.max() <= 60
     assert 8 <= sum(gaps > 20) <= 10
-    assert stats().reread_seconds <= 1.25 * _OWN_TIME * (engine.model.now - since)
+    assert cache.stats.reread_seconds <= 1.25 * _OWN_TIME * (engine.model.now - since)
     follower = load.send(Session([*agent.token_ids, 1, 2, 3], max_tokens=1))
     load.run(lambda: follower.finished)
     assert follower.n_cached == 2944

@@ -163,15 +163,13 @@ class Context:
                 pieces.append((state, wanted[skipped:]))
         few = sum(len(rows) for _, rows in pieces) <= PENDING and len(pieces) <= SEQUENCES
         for batch in _batches(pieces):
-            launches = self._few if few else self._many
+            launches, run = (self._few, self.run) if few else (self._many, self._many)
             n = launches.fill(batch)
             size = self.prepare(n) if few else n
             launches.send([state.slot for state, _ in batch], features)
-            if few:
-                self._laid = None
-                self.run(size)
-            else:
-                launches(n)
+            run(size)
+        if few:
+            self._laid = None
 
     def lay(self, states: Sequence[DraftState], features: Mapping[int, Any]) -> None:
         """Upload the slots of the sequences and the addresses of the features; a kernel selects the rows.
