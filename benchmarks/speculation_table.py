@@ -271,6 +271,10 @@ def main():
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     given = parser.parse_args()
+    if not given.table and not given.file:
+        parser.error("a model FILE or --table FILE.jsonl is wanted")
+    if missing := [path for path in given.table or () if not path.is_file()]:
+        parser.error(f"no such file: {missing[0]}")
     if given.table:
         print("\n\n".join(f"{path.stem}\n\n{table(_lines(path))}" for path in given.table))
     else:
