@@ -279,9 +279,10 @@ class Engine:
             self.model.finish()  # else more pieces would be launched before a request arrives
         seconds = perf_counter() - started
         self.rereads.observe(timed, seconds)
-        for learner in (self.prompt_share, self.draft_budget):
-            if learner is not None:
-                learner.observe(timed, seconds)
+        if self.prompt_share is not None:
+            self.prompt_share.observe(timed, seconds)
+        if self.draft_budget is not None:
+            self.draft_budget.observe(timed, seconds, launched.waited)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -307,8 +308,9 @@ class Engine:
             launched = launch(self.model, parts, out)
             in_forward = False  # a drafter that fails in `plan_next` is no failure of the model
             self._overlapped = launch_next(self.model, parts, self._active, launched.rows[0][1], self.draft_budget)
-            in_forward = True
+            in_forward, began = True, perf_counter()
             wait(launched.samples)
+            launched = launched._replace(waited=perf_counter() - began)
         except Exception as error:
             self._fail_forward([part.session for part in parts], error, counted=in_forward)
             return None

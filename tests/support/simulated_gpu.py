@@ -13,6 +13,7 @@ from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Plain
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
+from dflash.decode.verify import verify as verify_tokens
 from dflash.generation.load import MAX_STEP_MS
 from dflash.model.batch import Forward
 
@@ -42,7 +43,7 @@ ARRIVAL_MS = 1.0
 """Between two requests that were sent together: the server parses them one after another."""
 
 HOST_MS, HOST_TOKEN_MS = 0.3, 0.03
-"""Python of a step, and of each token in it."""
+"""Python of a launch, and of a session's tokens in a step."""
 
 
 class SimulatedGpu(AheadToy):
@@ -108,6 +109,7 @@ class SimulatedGpu(AheadToy):
         return done, Forward(np.zeros((n, self.n_vocab), np.float32), np.zeros((rows, 2), np.float32), {}, tuple(spans))
 
     def forward(self, spans, *, capture=()):
+        self.host(HOST_MS)
         done, self.latest = self._read(spans)
         if any(not span.prefill for span in spans):
             self.ready = done
@@ -120,6 +122,7 @@ class SimulatedGpu(AheadToy):
         return self._read(spans)[1]
 
     def forward_overlapped(self, spans, *, capture=()):
+        self.host(HOST_MS)
         for span in spans:
             span.state.next_rows = [(0, b"", -1)]
         self.next_ready = self.work(self.decode_ms(spans))
@@ -138,10 +141,14 @@ class SimulatedGpu(AheadToy):
         self.now = max(self.now, self.free)
 
     def wait(self, samples):
-        """Wait for the tokens of a step, then use them."""
+        """Wait for the tokens of a step."""
         if samples:
-            self.now = max(self.now, self.ready) + 1e-3 * (HOST_MS + HOST_TOKEN_MS * len(samples))
+            self.now = max(self.now, self.ready)
         self.ready = self.next_ready
+
+    def host(self, ms):
+        """Compute on the host."""
+        self.now += 1e-3 * ms
 
 
 @dataclass(frozen=True)
@@ -190,7 +197,13 @@ class _HeadState:
 
 
 def install(monkeypatch, gpu):
-    """Let the engine read the clock of a simulated GPU, and wait for it."""
+    """Let the engine read the clock of a simulated GPU, and wait for it; tokens take time of the host."""
+
+    def verify(*arguments):
+        gpu.host(HOST_TOKEN_MS)
+        return verify_tokens(*arguments)
+
+    monkeypatch.setattr(engine_module, "verify", verify)
     monkeypatch.setattr(engine_module, "perf_counter", lambda: gpu.now)
     monkeypatch.setattr(engine_module, "wait", gpu.wait)
 

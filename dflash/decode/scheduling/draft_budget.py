@@ -31,7 +31,7 @@ _TRIAL_SHARE = 0.01
 """Share of the time that trials may lose while sessions draft."""
 
 _FIRST_SHARE = 0.003
-"""Share of the time that trials may lose while none does."""
+"""Share of the time that trials may lose while none does and drafts may double the rate; less where they can gain less."""
 
 _TRIAL_SESSIONS = 4
 """Most sessions that draft in a trial while none does: they show the acceptance, and rows of all would cost more."""
@@ -70,8 +70,8 @@ class DraftBudget:
     Acceptance is learned for each drafter, by position, and as a factor for each session; `StepCosts` learns seconds. The
     first steps are plain, then larger ones are tried. Later other choices are tried: while sessions draft, no drafts, one
     draft token less for each session, and one more, as often as they lose a hundredth of the time; while none does, drafts
-    of a few sessions in turn, as often as they lose 0.3 % of it; none that would gain next to nothing if every draft token
-    were accepted. Drafters that choose their own size are left alone.
+    of a few sessions in turn, as often as they lose 0.3 % of it, or less where drafts would gain little if every token were
+    accepted; none that would gain next to nothing. Drafters that choose their own size are left alone.
 
     The tokens never change, but how many come in a step depends on measured times.
 
@@ -89,6 +89,7 @@ class DraftBudget:
         self._each = 0.0  # draft tokens of the step for each session that drafts
         self._period = 1
         self._pace = 0.0  # expected seconds of a token
+        self._hope = 1.0  # what drafts would gain if all were accepted, over the present rate; at most 1
         self._credit, self._age, self._since_trial, self._n_trials = 0.0, 0, 0, 0
         self._drafts: list[tuple[Session, Step]] = []  # of the present step
 
@@ -129,8 +130,8 @@ class DraftBudget:
         if step.drafted:
             self._drafts.append((session, step))
 
-    def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
-        """Learn from a step that took `seconds`, after the results of its drafts.
+    def observe(self, parts: Sequence[BatchPart], seconds: float, waited: float) -> None:
+        """Learn from a step that took `seconds`, after the results of its drafts; `waited` are those for the device.
 
         Its time does not count if it has prompts, or if the step before it had drafts and it has none, or the reverse: then
         drafters read what they have missed, and a GPU has launched nothing ahead.
@@ -142,7 +143,7 @@ class DraftBudget:
         self._drafts = []
         for drafter, group in groups.items():
             self._learn_rates(drafter, group)
-        self._credit += (_TRIAL_SHARE if self._each else _FIRST_SHARE) * seconds
+        self._credit += (_TRIAL_SHARE if self._each else _FIRST_SHARE * self._hope) * seconds
         if groups and not self._each:  # a trial
             n_tokens = len(parts) + sum(step.accepted for group in groups.values() for _, step in group)
             self._credit -= max(seconds - n_tokens * self._pace, 0.0)
@@ -153,6 +154,8 @@ class DraftBudget:
                 for drafter, group in groups.items()
             ]
             self.costs.observe(parts[-1].stop, drafted, seconds, single=not drafted)
+            if self._on_gpu and not drafted:
+                self.costs.learn_host(len(parts), seconds - waited)
 
     def _made(self, drafter: _DrafterRecord, depth: int) -> int:
         """Return the depth that a drafter drafts if `depth` is used."""
@@ -231,6 +234,8 @@ class DraftBudget:
         if not size:
             whole = np.arange(n, len(tokens), n)
             other = int(whole[(tokens[whole] / seconds[whole]).argmax()]) if len(whole) else 0
+            hopes = (tokens[0] + whole) * self._pace / seconds[whole]
+            self._hope = min(max(float(hopes.max(initial=0.0)) - 1.0, 0.0), 1.0)
         never_pays = 0 < other < len(tokens) and (tokens[0] + other) * self._pace < _HOPE * seconds[other]
         if not 0 <= other < len(tokens) or other == size or never_pays:
             self._n_trials += 1

@@ -66,12 +66,14 @@ class Launched(NamedTuple):
 
     rows: each part, by its rows in the forward beside it, and its samples if it decodes.
     behind: prompts that the device reads after these, while their tokens are used.
+    waited: seconds for which the host waited for the samples.
     """
 
     rows: list[tuple[BatchPart, Forward, Samples | None]]
     samples: list[Samples | None]
     now: list[BatchPart]
     behind: list[BatchPart]
+    waited: float = 0.0
 
 
 def launch(model: TargetModel, parts: list[BatchPart], out: Forward | None) -> Launched:

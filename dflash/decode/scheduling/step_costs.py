@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import sqrt
 
 import numpy as np
@@ -48,6 +48,9 @@ _CAUTION = 0.3
 """Growth of seconds with rows beyond those measured, over that between the two largest of these. Without it, the first steps
 of a batch of drafts cost far more than was expected; with all of it, larger drafts are tried too seldom."""
 
+_KEPT = 0.8
+"""Weight of the steps before, for each new one, in the time of the host."""
+
 _MOST_DRAFTERS = 64
 """Drafters whose seconds are remembered: requests may name many."""
 
@@ -60,7 +63,8 @@ class StepCosts:
     part that is new, the fastest of three counts: on a GPU the first one captures a graph. Seconds that were never measured
     are interpolated. Beyond the largest measured rows they grow a third as fast as between the two largest ones; beyond the
     only ones, or the largest depth, they are assumed not to grow: so larger drafts are tried. On a GPU, rows beyond a whole
-    pass cost as many more passes, and steps of many sequences without drafts are measured by themselves.
+    pass cost as many more passes, and steps of many sequences without drafts are measured by themselves. There a step with
+    drafts can't be launched before its tokens are known: the device waits for the host, which drafts hide only in part.
 
     is_unsure: true if the last step has a part that was not measured three times.
     """
@@ -70,6 +74,7 @@ class StepCosts:
         self._forwards: dict[int, _Estimate] = {}  # by bucket of rows, negative for large passes of single rows
         self._drafting = Recent[Hashable, dict[int, dict[int, _Estimate]]](_MOST_DRAFTERS)  # by bits of sessions, depth
         self._new = Recent[Hashable, list[float]](_MOST_NEW)
+        self._hosts: dict[int, float] = {}  # by bits of sessions
         self._n_steps, self.most_rows, self.is_unsure = 0, 0, True
 
     def observe(
@@ -134,17 +139,26 @@ class StepCosts:
         found = self._forwards.get(self._bucket(sessions, single=True))
         return float(self.forwards(np.array([sessions]))[0]) if found is None else found.mean
 
+    def learn_host(self, sessions: int, seconds: float) -> None:
+        """Learn from a step without drafts for how long the host did not wait for the device."""
+        bits = sessions.bit_length()
+        self._hosts[bits] = _KEPT * self._hosts.get(bits, seconds) + (1 - _KEPT) * seconds
+
     def drafting(self, drafter: Hashable, sessions: int, depths: Ints) -> Floats:
         """Return the seconds in which a drafter drafts for some sessions, by depth; 0 at depth 0.
 
         Those of one depth alone say little, since part of them may be counted as the forward's; differences are right.
+        Until they were measured with about as many sessions, they are at least those of the host in a step.
         """
-        tables = self._drafting.recall(drafter)
-        if tables is None:
-            return np.zeros(len(depths))
-        table = tables[min(tables, key=lambda bits: abs(bits - sessions.bit_length()))]
-        known = sorted(table)
-        return np.interp(depths, [0, *known], [0.0, *(table[depth].mean for depth in known)])
+        bits, tables = sessions.bit_length(), self._drafting.recall(drafter) or {}
+        found = np.zeros(len(depths))
+        if tables:
+            table = tables[_nearest(tables, bits)]
+            known = sorted(table)
+            found = np.interp(depths, [0, *known], [0.0, *(table[depth].mean for depth in known)])
+        if bits in tables or not self._hosts:
+            return found
+        return np.where(depths > 0, np.maximum(found, self._hosts[_nearest(self._hosts, bits)]), 0.0)
 
     def _forward(self, bucket: int, first: float) -> _Estimate:
         if bucket not in self._forwards:
@@ -161,6 +175,10 @@ class StepCosts:
             table[depth] = _Estimate(found, (_NEW_DRAFT * scale) ** 2, self._n_steps)
             self._drafting.keep(drafter, tables)
         return table[depth]
+
+
+def _nearest(table: Iterable[int], bits: int) -> int:
+    return min(table, key=lambda each: abs(each - bits))
 
 
 class _Estimate:

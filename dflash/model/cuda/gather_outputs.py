@@ -1,6 +1,6 @@
 """Gather the output rows of several passes in the order of their spans."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dflash.kernels.gpu import device
@@ -33,15 +33,17 @@ class Gather:
             **{layer: layers.captured[layer] for layer in capture},
         }
         at = 0
-        for i in group:
-            size = len(spans[i].tokens)
+        for i, stop in _runs(group, spans):
+            size = rows[stop] - rows[i]
             for name, source in sources.items():
                 target = self._room(name, n, self._config.width)
                 device.copy(target[rows[i] : rows[i] + size], source[at : at + size])
             if spans[i].logits:
-                self._take_logits(
-                    spans[i], layers, at, self._room("logits", n_logits, self._config.n_vocab)[logit_rows[i] :]
-                )
+                target = self._room("logits", n_logits, self._config.n_vocab)[logit_rows[i] : logit_rows[stop]]
+                if spans[i].prefill:
+                    self._take_logits(spans[i:stop], layers, at, target)
+                else:
+                    device.copy(target, self._decode.logits[at : at + size])
             at += size
 
     def forward(self, spans: Sequence[Span], capture: Sequence[int]) -> Forward:
@@ -54,15 +56,17 @@ class Gather:
         captured = {layer: self._rows[layer][:n] for layer in capture}
         return Forward(self._sampler.rows(n_logits), self._rows["hidden"][:n], captured, tuple(spans))
 
-    def _take_logits(self, span: Span, layers: Layers, at: int, target: Any) -> None:
-        n = len(span.tokens)
-        if not span.prefill:
-            device.copy(target[:n], self._decode.logits[at : at + n])
-            return
-        for start in range(0, n, PENDING):
-            size = min(PENDING, n - start)
-            wanted = layers.space.wanted[at + start : at + start + size]
-            device.copy(target[start : start + size], self._decode.project(wanted, size))
+    def _take_logits(self, spans: Sequence[Span], layers: Layers, at: int, target: Any) -> None:
+        """Compute the logits of prefill spans, whose rows begin at `at`, from the pass's hidden states."""
+        first = 0
+        for span in spans:
+            n = len(span.tokens)
+            for start in range(0, n, PENDING):
+                size = min(PENDING, n - start)
+                wanted = layers.space.wanted[at + start : at + start + size]
+                device.copy(target[first : first + size], self._decode.project(wanted, size))
+                first += size
+            at += n
 
     def _room(self, name: str | int, n: int, width: int) -> Any:
         array = self._rows.get(name)
@@ -72,3 +76,14 @@ class Gather:
             array = None
             array = self._rows[name] = device.empty(n, width)
         return array
+
+
+def _runs(group: Sequence[int], spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Yield first and end of each run of spans that follow each other, all with logits or none."""
+    first = last = group[0]
+    for i in group[1:]:
+        if i != last + 1 or spans[i].logits != spans[first].logits:
+            yield first, last + 1
+            first = i
+        last = i
+    yield first, last + 1

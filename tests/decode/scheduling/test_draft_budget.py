@@ -205,3 +205,15 @@ def test_on_a_gpu_draft_rows_beyond_a_pass_cost_more_passes():
         costs.observe(128, (("head", 64, 1),), 0.036)
     assert costs.forwards(np.array([128]))[0] > 0.032
     assert costs.plain(128) == pytest.approx(0.030, rel=0.01)
+
+
+def test_on_a_gpu_unknown_drafts_cost_at_least_the_time_of_the_host():
+    """A step with drafts is not launched ahead, so the device waits for what the host does in a step."""
+    costs, depths = StepCosts(on_gpu=True), np.array([0, 1, 3])
+    for seconds in (0.010, 0.012):
+        costs.observe(32, (), seconds, single=True)
+        costs.learn_host(32, 0.0015)
+    assert costs.drafting("head", 32, depths) == pytest.approx([0, 0.0015, 0.0015])
+    for _ in range(3):
+        costs.observe(64, (("head", 32, 1),), 0.011)
+    assert costs.drafting("head", 32, depths)[1] < 0.0015

@@ -33,15 +33,16 @@ def started(monkeypatch):
 
 
 def rate(engine, n, depth):
-    """Return tokens a second of `n` requests that arrive together, on a fresh server."""
+    """Return tokens a second of `n` requests that arrive together."""
     strategy = Strategy(Head(engine.model), Chain(depth), verifier=GOLDEN) if depth else Plain()
     return together(engine, n, 200, 200, strategy)[0]
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32, 64, 128])
 def test_drafts_are_hardly_ever_slower_than_plain_decoding(started, n):
-    plain, found = rate(started(), n, 0), rate(started(draft_budget=True), n, 3)
-    assert found >= 0.975 * plain
+    plain, engine = rate(started(), n, 0), started(draft_budget=True)
+    found, again = rate(engine, n, 3), rate(engine, n, 3)
+    assert min(found, again) >= 0.985 * plain
     if n <= 16:
         assert found >= 0.96 * max(plain, *(rate(started(), n, depth) for depth in (1, 2, 3)))
 

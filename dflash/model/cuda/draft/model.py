@@ -16,7 +16,7 @@ from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
-from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
+from dflash.model.cuda.draft.feature_buffer import ROOM, FeatureBuffer, RowNumbers
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.draft.target_copy import TargetCopy
@@ -119,16 +119,21 @@ class DeviceBlockDraft:
 
         Rows that `launch_ahead` has read are not read again. A few rows are buffered until the next proposal.
         """
-        unread: list[tuple[DraftState, Rows]] = []
+        few, many = list[tuple[DraftState, RowNumbers]](), list[tuple[DraftState, Rows]]()
+        n_rows = range(len(features[self.config.target_layer_ids[0]]))
         for state, rows in items:
+            numbers = n_rows[rows] if isinstance(rows, slice) else rows
             if self._ahead is not None and self._ahead.awaits(state, features):
-                self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
-            elif not self._feature_buffer.add(state, features, rows):
-                self.catch_up([state, *self._feature_buffer.half_full()])
-                if not self._feature_buffer.add(state, features, rows):
-                    unread.append((state, rows))
-        if unread:
-            self._context.read(unread, features)
+                self._ahead.record_accepted(state, len(numbers))
+            elif 0 < len(numbers) <= ROOM:
+                few.append((state, numbers))
+            else:
+                many.append((state, numbers))
+        self.catch_up([*self._feature_buffer.behind(few), *(state for state, _ in many)])
+        if few:
+            self._feature_buffer.add(few, features)
+        if many:
+            self._context.read(many, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:
         """Read the buffered rows of some sequences."""
