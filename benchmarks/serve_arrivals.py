@@ -85,6 +85,9 @@ class SleepingGpu(SimulatedGpu):
     def capture_graph(self, key):
         pass
 
+    def host(self, ms):
+        pass
+
     def _read(self, spans):
         _launch(LAUNCHES[spans[0].prefill])
         done, out = super()._read(spans)
