@@ -18,7 +18,7 @@ from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.gpu.launch import Bound
+from dflash.kernels.gpu.launch import Bound, RowLaunch
 from dflash.kernels.kv_types import head_elements, head_size, is_quantized, value_bits
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import HALVES, check_cache
@@ -262,7 +262,7 @@ class Unpack:
         self._launch(stream)
 
 
-class Compact:
+class Compact(RowLaunch):
     """Moves the keys and values of accepted paths of several sequences to their final positions, in all layers.
 
     k, v: float16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D); caches, changed in place; or int8, which
@@ -271,7 +271,7 @@ class Compact:
     length: int32 (S,); committed tokens before the paths.
     accepted: int32 (S, PENDING); accepted rows, root first; row i is stored at ``length + i``.
 
-    One launch. A chain moves nothing.
+    One launch, for the first sequences. A chain moves nothing.
     """
 
     def __init__(
@@ -279,14 +279,10 @@ class Compact:
     ) -> None:
         layers = k.shape[0] if k.ndim == 5 else 1
         lines = [cache.shape[-2] * cache.shape[-1] * cache.itemsize // 16 for cache in (k, v)]
-        self._across = -(-max(lines) // _COMPACT), 2 * layers
+        across = -(-max(lines) // _COMPACT), 2 * layers
         places = k.shape[-4] * k.shape[-3]
         args = k.view(cupy.uint8), v.view(cupy.uint8), *lines, places, pages, pages.shape[-1], length, accepted, n_accepted
-        self._launch = kernel(_HERE / "compact.cu", "compact").bind((*self._across, 1), _COMPACT, args)
-
-    def __call__(self, n_sequences: int, stream: Stream = None) -> None:
-        """Run for the first `n_sequences` sequences."""
-        self._launch(stream, grid=(*self._across, n_sequences))
+        super().__init__(kernel(_HERE / "compact.cu", "compact").bind((*across, 1), _COMPACT, args), *across)
 
 
 def compact(k: GpuArray, v: GpuArray, *, pages: GpuArray, length: int, path: Sequence[int], stream: Stream = None) -> None:

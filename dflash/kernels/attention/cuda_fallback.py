@@ -5,9 +5,10 @@ from pathlib import Path
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray, Stream, check
+from dflash.kernels.arrays import GpuArray, check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.kernels.kv_types import value_bits
 from dflash.kernels.rope.cuda import HALVES, check_cache
 
@@ -16,7 +17,7 @@ LARGEST_HEAD = 512
 """Largest head of `AttendRows`; a quantized cache stores heads of up to 256."""
 
 
-class AttendRows:
+class AttendRows(RowLaunch):
     """`dflash.kernels.attention.attend` of pending rows or of prefill, on fixed arrays.
 
     q: float16 (T, H, D), or float32 for a float32 cache; queries from `Rotate`; D is at most `LARGEST_HEAD`. Float16 arrays
@@ -44,19 +45,16 @@ class AttendRows:
         window: int = 0,
     ) -> None:
         check_cache("attend rows", k, v, q, most=LARGEST_HEAD)
-        rows, self._heads, width = q.shape
-        check("attend rows: out", out, (rows, self._heads * width), HALVES)
+        rows, heads, width = q.shape
+        check("attend rows: out", out, (rows, heads * width), HALVES)
         if gate is not None:
-            check("attend rows: gate", gate, (rows, self._heads * 2 * width))
+            check("attend rows: gate", gate, (rows, heads * 2 * width))
         if window < 0:
             raise KernelError(f"attend rows: window is {window}, must be at least 0")
         kv = k.shape[2]
-        constants = {"HEAD_DIM": width, "GROUP_SIZE": self._heads // kv, "KV_HEADS": kv, "WINDOW": window}
+        constants = {"HEAD_DIM": width, "GROUP_SIZE": heads // kv, "KV_HEADS": kv, "WINDOW": window}
         constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v), "GATED": int(gate is not None)}
         b, made = batch, kernel(_HERE / "attend_rows.cu", "attend_rows", dependent=True, **constants)
         of_rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
-        self._launch = made.bind((self._heads, 1), 256, (*(a.view(cupy.uint8) for a in (q, k, v)), *of_rows, gate, out))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
-        self._launch(stream, grid=(self._heads, n_rows))
+        args = *(array.view(cupy.uint8) for array in (q, k, v)), *of_rows, gate, out
+        super().__init__(made.bind((heads, 1), 256, args), heads)

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray, Stream, check
+from dflash.kernels.arrays import GpuArray, check
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.kernels.rope.cuda import HALVES
 
 _SOURCE = Path(__file__).with_name("head_gate.cu")
 
 
-class HeadGate:
+class HeadGate(RowLaunch):
     """Multiplies the output of attention by the softplus of a gate, in place, on fixed arrays.
 
     gate: float32 (T, G); gates before the softplus: one for each head or for each element.
@@ -26,8 +27,4 @@ class HeadGate:
         check("head gate: gate", gate, (n, gate.shape[1]))
         check("head gate: out", out, (n, width), HALVES)
         made = kernel(_SOURCE, "head_gate", dependent=True, ROW_DIM=width, GATES=gate.shape[1])
-        self._launch = made.bind(1, 256, (gate, out))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Gate the first `n_rows` rows."""
-        self._launch(stream, grid=n_rows)
+        super().__init__(made.bind(1, 256, (gate, out)))

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 _SOURCE = Path(__file__).with_name("block_conv.cu")
 
 
-class BlockConv:
+class BlockConv(RowLaunch):
     """A `block_conv` on fixed arrays, for blocks of equal size.
 
     x: float32 (T, D); rows of the blocks; all arrays are on the device, D is a multiple of 4.
@@ -27,12 +28,6 @@ class BlockConv:
         groups = change.shape[1] // (2 * taps)
         if width % 4 or not groups or width % groups or base.shape != (2, taps, width) or out.shape != x.shape:
             raise KernelError(f"block_conv: {x.shape} with taps {base.shape} and changes {change.shape} to {out.shape}")
-        self._rows, self._across = n, -(-width // 1024)
         constants = {"MODEL_DIM": width, "GROUP_SIZE": width // groups, "TAPS": taps, "BLOCK_ROWS": each}
         made = kernel(_SOURCE, "block_conv", dependent=True, **constants, SIDE=side, ADD=int(out.itemsize == 4))
-        self._run = made.bind(1, 256, (x, change, base, out.view(np.uint8)))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Run the first `n_rows` rows."""
-        assert 0 < n_rows <= self._rows
-        self._run(stream, grid=(self._across, n_rows))
+        super().__init__(made.bind(1, 256, (x, change, base, out.view(np.uint8))), -(-width // 1024), most=n)

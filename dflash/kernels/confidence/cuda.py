@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 _SOURCE = Path(__file__).with_name("confidence.cu")
 
 
-class Reach:
+class Reach(RowLaunch):
     """Computes the draft length of each block of a batch from its confidences.
 
     stream: float32 (R, D); hidden states of the blocks before the last norm, on the device.
@@ -23,7 +24,7 @@ class Reach:
     least: smallest allowed product of confidences.
     reach: int32 (S,); number of draft positions of each sequence, on the device.
 
-    One launch. The bits of a sequence do not depend on other sequences.
+    One launch, for the first sequences. The bits of a sequence do not depend on other sequences.
     """
 
     def __init__(
@@ -43,8 +44,5 @@ class Reach:
         constants = {"MODEL_DIM": width, "RANK": rank, "BLOCK_ROWS": each, "FIRST_DRAFT_ROW": lead}
         gained = device.array(np.concatenate([weight[:width] * gain, weight[width:]]))
         made = kernel(_SOURCE, "confidence", dependent=True, **constants)
-        self._run = made.bind(1, 32 * (each - lead), (stream, codes, gained, bias, eps, least, texts, self.reach))
-
-    def __call__(self, n_texts: int, stream: Stream = None) -> None:
-        """Run for the first `n_texts` sequences."""
-        self._run(stream, grid=n_texts)
+        args = stream, codes, gained, bias, eps, least, texts, self.reach
+        super().__init__(made.bind(1, 32 * (each - lead), args))

@@ -7,6 +7,7 @@ from dflash.kernels.arrays import Stream
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 LEAST_SEQUENCES = 8
 """Fewest sequences of one row each for which `ThroughputStep` is used: the fewest that were measured, where it is faster."""
@@ -55,7 +56,7 @@ def shared_bytes(memory: DeltaMemory) -> int:
 _PARENT, _FIRST = 11, 10  # arguments of step.cu that one row does not need
 
 
-class LatencyStep:
+class LatencyStep(RowLaunch):
     """Convolution, delta rule and gated norm for one pending row of each sequence, with the bits of `DeltaStep`.
 
     In use for fewer than `LEAST_SEQUENCES` sequences; `ThroughputStep` is for more.
@@ -75,12 +76,7 @@ class LatencyStep:
         macros = constants | {"SPLIT": split, "NORM_PARTS": parts, "SEPARATE_NORM": int(not fused)}
         run = kernel(Path(__file__).parent / "step_latency.cu", "step_latency", dependent=True, **macros)
         given = [argument for i, argument in enumerate(arguments[:-1]) if i not in (_PARENT, _FIRST)]
-        self._grid = split, n_heads
-        self._run = run.bind((*self._grid, 1), threads_of(own, width), given)
-
-    def __call__(self, sequences: int, stream: Stream = None) -> None:
-        """Run for up to `sequences` sequences."""
-        self._run(stream, grid=(*self._grid, sequences))
+        super().__init__(run.bind((split, n_heads, 1), threads_of(own, width), given), split, n_heads)
 
 
 def threads_of(own: int, width: int) -> int:

@@ -80,13 +80,11 @@ class Prompt:
 
     batch: batch; its sequences must fit `scratch`.
     memory: convolution inputs and recurrent state, updated as on the CPU.
-    value_slice: value rows of a block; the result does not depend on it.
     copies: copies of states of the next pass; `layer` is the index of this layer in their arrays.
     Raises KernelError if an array is strided or of another shape or type.
 
     Chunks begin at multiples of 64 positions. Splitting a prompt there changes no bit, nor do other sequences of the batch.
     Queries, keys and values are rounded to float16, as is the state when it is read; the stored state stays float32.
-
 
     References
     ----------
@@ -102,7 +100,6 @@ class Prompt:
         memory: DeltaMemory,
         scratch: PromptScratch,
         *,
-        value_slice: int | None = None,
         copies: StateCopies | None = None,
         layer: int = 0,
     ) -> None:
@@ -131,7 +128,7 @@ class Prompt:
              batch.length, scratch.matrices, scratch.gates),
             max(4 * _CHUNK * (width + 8), 4 * _CHUNK * (2 * _CHUNK + 4)),
         )  # fmt: skip
-        own = value_slice or slice_of(n_values)
+        own = slice_of(n_values)
         stage = stage_bytes(width, own)
         stages = 2 if 2 * stage <= most_shared() else 1
         scan = kernel(_FOLDER / "chunk_scan.cu", "chunk_scan", dependent=True, BLOCK_V=own, STAGES=stages, **names)

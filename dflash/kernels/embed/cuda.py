@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 _SOURCE = Path(__file__).with_name("embed.cu")
 _MOST_THREADS = 320  # threads of a block
 
 
-class Embed:
+class Embed(RowLaunch):
     """An `embed` on fixed arrays, for any number of tokens.
 
     tokens: int32 (T,); token ids; ids outside 0 to V - 1 give zeros. All arrays are on the device.
@@ -26,13 +27,9 @@ class Embed:
         n_known, width = table.shape
         if out.shape != (len(tokens), width):
             raise KernelError(f"{table.name}: out must be {(len(tokens), width)}, got {out.shape}")
-        self._rows, self.width = len(tokens), width
+        self.width = width
         self.macros: dict[str, Any] = {"QUANT": table.type, "MODEL_DIM": width}
         self.arguments = tokens, table.data, out, n_known, scale
         block = min(-(-width // 32) * 4, _MOST_THREADS)
-        self._run = kernel(_SOURCE, "embed", dependent=True, **self.macros).bind(1, block, self.arguments)
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Look up the first `n_rows` tokens."""
-        assert 0 < n_rows <= self._rows
-        self._run(stream, grid=n_rows)
+        run = kernel(_SOURCE, "embed", dependent=True, **self.macros)
+        super().__init__(run.bind(1, block, self.arguments), most=len(tokens))

@@ -5,14 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray, Stream, check
+from dflash.kernels.arrays import GpuArray, check
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.kernels.rope.cuda import HALVES
 
 _SOURCE = Path(__file__).with_name("gelu_gate.cu")
 
 
-class GeluGate:
+class GeluGate(RowLaunch):
     """A `gelu_gate` on fixed arrays for any number of rows, whose gate was computed from normed rows.
 
     x: float32 (T, D); rows; the gate was computed from ``x / rms(x)``, ``rms(x) = sqrt(mean(x ** 2) + eps)``.
@@ -33,8 +34,4 @@ class GeluGate:
         if not 0 <= first <= values.shape[1] - gates:
             raise KernelError(f"gelu_gate: first is {first}, must be from 0 to {values.shape[1] - gates}")
         run = kernel(_SOURCE, "gelu_gate", dependent=True, X_DIM=x.shape[1], GATES=gates)
-        self._run = run.bind(1, 256, (x, np.float32(eps), gate, values, first, values.shape[1], out))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Run for the first `n_rows` rows."""
-        self._run(stream, grid=n_rows)
+        super().__init__(run.bind(1, 256, (x, np.float32(eps), gate, values, first, values.shape[1], out)))

@@ -132,6 +132,23 @@ class Bound:
                 raise KernelError(f"{self._kernel.where}: {error}") from error
 
 
+class RowLaunch:
+    """A kernel bound to fixed arrays that runs for the first rows of them.
+
+    run: launch whose grid ends with the number of rows.
+    across: blocks of a row; none if a row has one block.
+    most: largest number of rows, if the arrays limit it.
+    """
+
+    def __init__(self, run: Bound, *across: int, most: int | None = None) -> None:
+        self._run, self._across, self._most = run, across, most
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows; rows beyond the count of a batch are not written."""
+        assert self._most is None or 0 < n_rows <= self._most
+        self._run(stream, grid=(*self._across, n_rows))
+
+
 def recorded(steps: Sequence[Callable[[int], object]], n: int) -> list[str]:
     """Return the kernels that steps would launch for `n` rows, without launching them."""
     found = list[str]()

@@ -5,14 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 _SOURCE = Path(__file__).with_name("rms_norm.cu")
 _MOST_THREADS = 320  # threads of a block
 
 
-class RmsNorm:
+class RmsNorm(RowLaunch):
     """An `rms_norm` on fixed arrays, for any number of rows.
 
     x: float32 (T, D); rows; all arrays are on the device.
@@ -31,15 +32,10 @@ class RmsNorm:
         for name, array, shape in (("weight", weight, (width,)), ("half", half, x.shape), ("full", full, x.shape)):
             if array is not None and array.shape != shape:
                 raise KernelError(f"norm: {name} must be {shape}, got {array.shape}")
-        self._rows, block = len(x), threads(width)
+        block = threads(width)
         self.arguments = x, weight, half, full, np.float32(eps)
         run = kernel(_SOURCE, "rms_norm", dependent=True, ROW_DIM=width, THREADS=block)
-        self._run = run.bind(1, block, self.arguments)
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Norm the first `n_rows` rows."""
-        assert 0 < n_rows <= self._rows
-        self._run(stream, grid=n_rows)
+        super().__init__(run.bind(1, block, self.arguments), most=len(x))
 
 
 def threads(width: int) -> int:
@@ -49,7 +45,7 @@ def threads(width: int) -> int:
     return -(-steps // (32 * each)) * 32
 
 
-class AddNorm:
+class AddNorm(RowLaunch):
     """Adds a normed row to another one, on fixed arrays, for any number of rows.
 
     x: float32 (T, D); rows to norm; all arrays are on the device.
@@ -68,12 +64,7 @@ class AddNorm:
         for name, array, shape in (("weight", weight, (width,)), ("out", out, x.shape)):
             if array.shape != shape:
                 raise KernelError(f"add_norm: {name} must be {shape}, got {array.shape}")
-        self._rows, block = len(x), threads(width)
+        block = threads(width)
         source = _SOURCE.with_name("add_norm.cu")
         run = kernel(source, "add_norm", dependent=True, ROW_DIM=width, THREADS=block, CLEAR=int(clear))
-        self._run = run.bind(1, block, (x, weight, np.float32(eps), scale, out))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Add the first `n_rows` rows."""
-        assert 0 < n_rows <= self._rows
-        self._run(stream, grid=n_rows)
+        super().__init__(run.bind(1, block, (x, weight, np.float32(eps), scale, out)), most=len(x))

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash.kernels.arrays import GpuArray, Stream, check
+from dflash.kernels.arrays import GpuArray, check
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.kernels.rope.cuda import HALVES
 
 _HERE = Path(__file__).parent
 
 
-class Halve:
+class Halve(RowLaunch):
     """Copies rows as float16, times a factor, on fixed arrays.
 
     x: float32 (T, D); d is a multiple of 4.
@@ -22,15 +23,11 @@ class Halve:
         n, width = x.shape
         check("halve: x", x, (n, width // 4 * 4))
         check("halve: out", out, (n, width), HALVES)
-        self._across = -(-width // 1024)
-        self._run = kernel(_HERE / "halve.cu", "halve", dependent=True).bind(1, 256, (x, width, scale, out))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Copy the first `n_rows` rows."""
-        self._run(stream, grid=(self._across, n_rows))
+        run = kernel(_HERE / "halve.cu", "halve", dependent=True)
+        super().__init__(run.bind(1, 256, (x, width, scale, out)), -(-width // 1024))
 
 
-class LayerEmbeddings:
+class LayerEmbeddings(RowLaunch):
     """`dflash.kernels.per_layer.reference.layer_embeddings` on fixed arrays, in place of `projected`.
 
     projected: float32 (T, L * P); projections of the tokens' embeddings; receives the embeddings for all layers.
@@ -47,9 +44,4 @@ class LayerEmbeddings:
         check("layer_embeddings: token_part", token_part, (n, every))
         constants = {"LAYERS": every // size, "LAYER_DIM": size}
         run = kernel(_HERE / "layer_embeddings.cu", "layer_embeddings", dependent=True, **constants)
-        self._run = run.bind(1, 256, (projected, token_part, weight, np.float32(eps)))
-        self._across = -(-(every // size) // 8)
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Run for the first `n_rows` rows."""
-        self._run(stream, grid=(self._across, n_rows))
+        super().__init__(run.bind(1, 256, (projected, token_part, weight, np.float32(eps))), -(-(every // size) // 8))

@@ -10,6 +10,7 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.kernels.kv_types import BLOCK, head_elements, head_size, is_quantized, value_bits
 from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import check_bias
@@ -20,7 +21,7 @@ _HERE = Path(__file__).parent
 _WARPS = 4  # heads of a block, as in rotate.cuh
 
 
-class Angles:
+class Angles(RowLaunch):
     """Cosine and sine tables of every row of a pass, for all layers.
 
     position: int32 (T,); positions of a `DeviceBatch`.
@@ -41,14 +42,10 @@ class Angles:
             raise KernelError(f"angles: tables of {len(cos)} rows for {position.size} positions")
         self.arguments = position, inv_freq, gain, pairs, cos, sin
         run = kernel(_HERE / "angles.cu", "angles", dependent=True)
-        self._launch = run.bind(1, min(128, -(-pairs // 32) * 32), self.arguments)
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Run for the first `n_rows` rows."""
-        self._launch(stream, grid=(n_rows,))
+        super().__init__(run.bind(1, min(128, -(-pairs // 32) * 32), self.arguments))
 
 
-class Rotate:
+class Rotate(RowLaunch):
     """`dflash.kernels.rope.rotate` on fixed arrays; one launch for decode and for prefill.
 
     query: float32 (T, H * D) or (T, H * 2 * D); projection; twice as wide if each head has D gates after its query.
@@ -106,7 +103,7 @@ class Rotate:
         check_bias("rotate", bias, heads, kv, width, gated=gated, dtype=cupy.float32)
         check("rotate: cos", cos, (n, pairs))
         check("rotate: sin", sin, (n, pairs))
-        self._across = -(-(heads + (0 if key is None else 2 * kv)) // _WARPS)
+        across = -(-(heads + (0 if key is None else 2 * kv)) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
         constants |= {"KEY_BITS": value_bits(k), "VALUE_BITS": value_bits(v)}
         constants |= ({"QUERIES_ONLY": 1} if key is None else {}) | ({"VALUE_NORM": 1} if value_norm else {})
@@ -117,11 +114,7 @@ class Rotate:
         written = (array.view(cupy.uint8) for array in (q, k, v))
         self.inputs, self.eps = (query, key, value, q_norm, k_norm, cos, sin), eps
         self.value_norm, self.gated, self.bias = value_norm, gated, bias
-        self._launch = made.bind(1, 32 * _WARPS, (*self.inputs, *rows, eps, *written, bias))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
-        self._launch(stream, grid=(self._across, n_rows))
+        super().__init__(made.bind(1, 32 * _WARPS, (*self.inputs, *rows, eps, *written, bias)), across)
 
 
 class Append:

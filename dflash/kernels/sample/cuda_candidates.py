@@ -10,6 +10,7 @@ from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_layout import GROUP, ROW_PARAMS, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import Proposed
@@ -50,7 +51,7 @@ class Likeliest:
         self._top(stream, grid=n_rows)
 
 
-class Largest:
+class Largest(RowLaunch):
     """The largest logit of each row, in one launch.
 
     logits: float32 (R, V)
@@ -61,18 +62,13 @@ class Largest:
 
     def __init__(self, logits: GpuArray, *, out: tuple[Any, Any] | None = None) -> None:
         n, vocab = logits.shape
-        self._chunks = -(-vocab // SURVEY["CHUNK"])
         nothing = np.zeros(n, ROW_PARAMS)
         nothing["n_top"] = -1
         self.ids, self.scores = out or (device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1))
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         made = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
         args = logits, device.array(nothing.view(np.int32)), None, None, best, arrived, self.ids, self.scores, 0, 0
-        self._run = made.bind(1, SURVEY["THREADS"], args)
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Launch for the first `n_rows` rows."""
-        self._run(stream, grid=(self._chunks, n_rows))
+        super().__init__(made.bind(1, SURVEY["THREADS"], args), -(-vocab // SURVEY["CHUNK"]))
 
 
 class FindCandidates:

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 _SOURCE = Path(__file__).with_name("soft_cap.cu")
 
 
-class SoftCap:
+class SoftCap(RowLaunch):
     """A `soft_cap` on a fixed array, for any number of rows.
 
     x: float32 (R, V); logits on the device, C-contiguous; changed in place.
@@ -16,15 +17,11 @@ class SoftCap:
     """
 
     def __init__(self, x: GpuArray, cap: float) -> None:
-        self._across = -(-x.shape[1] // 1024)
-        self._run = kernel(_SOURCE, "soft_cap", dependent=True).bind(1, 256, (x, x.shape[1], cap))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Limit the first `n_rows` rows."""
-        self._run(stream, grid=(self._across, n_rows))
+        run = kernel(_SOURCE, "soft_cap", dependent=True)
+        super().__init__(run.bind(1, 256, (x, x.shape[1], cap)), -(-x.shape[1] // 1024))
 
 
-class Suppress:
+class Suppress(RowLaunch):
     """Sets the logits of some tokens to minus infinity, on a fixed array, for any number of rows.
 
     x: float32 (R, V); logits on the device, C-contiguous; changed in place.
@@ -33,8 +30,4 @@ class Suppress:
 
     def __init__(self, x: GpuArray, ids: GpuArray) -> None:
         source = _SOURCE.with_name("suppress.cu")
-        self._run = kernel(source, "suppress", dependent=True).bind(1, 128, (x, x.shape[1], ids, len(ids)))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Change the first `n_rows` rows."""
-        self._run(stream, grid=n_rows)
+        super().__init__(kernel(source, "suppress", dependent=True).bind(1, 128, (x, x.shape[1], ids, len(ids))))

@@ -10,6 +10,7 @@ from dflash.kernels.arrays import GpuArray, Stream, check
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 
 MOST = 64
 """Capacity of a tree in nodes."""
@@ -35,8 +36,8 @@ def draft_arrays(sequences: int) -> DeviceArrays:
     return DeviceArrays(tokens=trees, parents=trees, depths=trees, grown=each, anchors=each, lengths=each)
 
 
-class BuildTree:
-    """Builds draft trees from candidates, as `reference.grow` defines them.
+class BuildTree(RowLaunch):
+    """Builds draft trees of the first sequences from candidates, as `reference.grow` defines them.
 
     ids: int32 (R, K); candidates; all arrays are on the device.
     scores: float32 (R, K), or (R, K, K) if a score depends on the candidate above
@@ -60,11 +61,7 @@ class BuildTree:
     ) -> None:
         made = kernel(_HERE / "build.cu", "build", dependent=True, POOL=ids.shape[1], EDGES=int(scores.ndim == 3))
         where = out.tokens, out.parents, out.depths, out.grown
-        self._run = made.bind(1, 32, (ids, scores, outlines, apart, targets, reach, *where))
-
-    def __call__(self, n_sequences: int, stream: Stream = None) -> None:
-        """Build one tree for each of the first `n_sequences` sequences."""
-        self._run(stream, grid=n_sequences)
+        super().__init__(made.bind(1, 32, (ids, scores, outlines, apart, targets, reach, *where)))
 
 
 class WriteDraft:
@@ -150,7 +147,7 @@ def context_shapes() -> dict[str, tuple[int, ...]]:
     return {"counts": (2,), "row_starts": (SEQUENCES + 1,), "length": (SEQUENCES,), "last": (SEQUENCES,), **each}
 
 
-class Features:
+class Features(RowLaunch):
     """Gathers rows of several arrays side by side, as float16 or float32.
 
     sources: uint64 (F,); addresses of float32 (T, D) arrays.
@@ -162,13 +159,8 @@ class Features:
     def __init__(
         self, sources: GpuArray, counts: GpuArray, row: GpuArray, width: int, out: GpuArray, *, which: int = 0
     ) -> None:
-        self._n = sources.size
         made = kernel(_HERE / "features.cu", "features", dependent=True, MODEL_DIM=width, TO_HALF=int(out.itemsize == 2))
-        self._run = made.bind(1, 256, (sources, counts, which, row, out.view(np.uint8)))
-
-    def __call__(self, n_rows: int, stream: Stream = None) -> None:
-        """Copy at most the first `n_rows` rows."""
-        self._run(stream, grid=(self._n, n_rows))
+        super().__init__(made.bind(1, 256, (sources, counts, which, row, out.view(np.uint8))), sources.size)
 
 
 class GatherRows:

@@ -3,20 +3,17 @@
 from pathlib import Path
 
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import RowLaunch
 from dflash.model.run.cuda import launch
 from squared_relu import SquaredReluOp
 
 
-class SquaredRelu:
+class SquaredRelu(RowLaunch):
     """`squared_relu` on device arrays, float32 (T, D)."""
 
     def __init__(self, x, out):
         run = kernel(Path(__file__).with_name("squared_relu.cu"), "squared_relu", dependent=True, ROW_DIM=x.shape[1])
-        self._across, self._run = -(-x.shape[1] // 256), run.bind(1, 256, (x, out))
-
-    def __call__(self, n_rows):
-        """Process the first `n_rows` rows."""
-        self._run(None, grid=(self._across, n_rows))
+        super().__init__(run.bind(1, 256, (x, out)), -(-x.shape[1] // 256))
 
 
 @launch.register
