@@ -1,5 +1,6 @@
 """Fixtures shared by several test folders."""
 
+import gc
 import zlib
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def pytest_configure(config):
 
         settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("no clock")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Find the tests without garbage collections, a quarter of the time; later ones pass over the 600,000 objects found."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
