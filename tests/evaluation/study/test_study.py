@@ -17,7 +17,7 @@ from dflash.evaluation.study import run as module
 from dflash.evaluation.study.plot import frontier
 from dflash.evaluation.study.study_file import StudyFile
 
-CASES = [case._replace(name=f"{name} {case.name}") for name in ("code", "copy") for case in dflash.load_prompts(name)[:2]]
+CASES = [case._replace(name=f"{name} {case.name}") for name in ("code", "copy") for case in dflash.load_prompts(name)[:1]]
 REJECTION = replace(dflash.Strategy.of("mtp:2"), verifier=dflash.RejectionSampling())
 SYNTHETIC = replace(dflash.Strategy.of("lookup"), verifier=dflash.SyntheticAcceptance(1.5))
 STRATEGIES = {"plain": "plain", "mtp:2": "mtp:2", "p / q": REJECTION}
@@ -106,7 +106,7 @@ def test_records_of_another_setting_are_refused(lm, folder):
     with pytest.raises(RequestError, match="was measured with another max_tokens; use another folder"):
         dflash.study(lm, STRATEGIES, CASES, **{**GRID, "max_tokens": 11}, folder=folder)
     with pytest.raises(RequestError, match="was measured with another prompts"):
-        dflash.study(lm, STRATEGIES, CASES[:3], **GRID, folder=folder)
+        dflash.study(lm, STRATEGIES, CASES[:1], **GRID, folder=folder)
     with pytest.raises(RequestError, match="was measured with another max_tokens"):
         dflash.study(lm, ["lookup"], CASES, batch=[2], max_tokens=11, folder=folder)  # no cell of the folder is its own
 

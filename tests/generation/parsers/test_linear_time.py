@@ -4,10 +4,10 @@ import pytest
 from linear_work import check_linear
 from parsing import CLOSED, JSON, LLAMA, MISTRAL, OPENED, QWEN, XML, parser
 
-N = 1 << 18
+N = 1 << 17
 """Most characters of a text."""
-SECONDS = 0.5
-"""CPU seconds; a text takes at most 0.15 s, and several where work is quadratic."""
+SECONDS = 0.25
+"""CPU seconds; a text takes at most 0.08 s, and more than one where work is quadratic."""
 XML_START = "<tool_call>\n<function=write>\n"
 JSON_START = '<tool_call>\n{"name": "write", "arguments": '
 TEXTS = {
