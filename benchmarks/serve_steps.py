@@ -11,6 +11,7 @@ device, and "CPU" is the processor time of the engine's thread.
 
 import argparse
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -37,7 +38,7 @@ class Steps:
     """Observes steps in the engine's thread: kind, period, seconds of waiting and of processor time."""
 
     def __init__(self):
-        self.rows, self._last, self._waited, self._is_ahead = [], None, 0.0, False
+        self.rows, self.last, self._waited, self._is_ahead = [], None, 0.0, False
         launch, wait = engine_module.launch, engine_module.wait
 
         def launching(model, parts, out):
@@ -50,16 +51,25 @@ class Steps:
             self._waited += time.perf_counter() - began
 
         engine_module.launch, engine_module.wait = launching, waiting
+        self.collected, self._began = 0.0, 0.0
+        gc.callbacks.append(self._collecting)
+
+    def _collecting(self, phase, _):
+        now = time.perf_counter()
+        self.collected += now - self._began if phase == "stop" else 0.0
+        self._began = now
 
     def __call__(self, events, seconds):
         now = time.perf_counter(), time.thread_time()
         steps = [event.step for event in events]
         prefilled, drafted = (sum(getattr(step, name) for step in steps) for name in ("prefilled", "drafted"))
         kind = "prompts" if prefilled else "drafts" if drafted else "ahead" if self._is_ahead else "late"
-        period, cpu = (now[i] - self._last[i] for i in range(2)) if self._last else (seconds, seconds)
+        period, cpu = (now[i] - self.last[i] for i in range(2)) if self.last else (seconds, seconds)
         n_decoding = sum(bool(step.tokens) for step in steps)
-        self.rows.append((kind, min(period, seconds + 0.05), self._waited, cpu, n_decoding, prefilled, drafted))
-        self._last, self._waited = now, 0.0
+        self.rows.append(
+            (kind, period if period < 2 * seconds + 0.5 else seconds, self._waited, cpu, n_decoding, prefilled, drafted)
+        )
+        self.last, self._waited = now, 0.0
 
 
 def clients(url, arguments):
@@ -95,6 +105,9 @@ def report(n, way, rate, rows):
             median = f", median with all streams {1e3 * np.median(full):.3f}" if len(full) else ""
             print(f"{line}{median}, {some[:, 4].sum():,.0f} prompt tokens, {some[:, 5].sum():,.0f} draft tokens")
     print(f"  steps that did not wait for the device (0.1 ms): {np.mean([row[2] < 1e-4 for row in rows]):.1%}")
+    longest = sorted(((row[1:4], i) for i, row in enumerate(rows) if row[0] == "ahead"), reverse=True)[:6]
+    shown = ", ".join(f"{i}: {1e3 * a:.0f} / {1e3 * b:.0f} / {1e3 * c:.0f}" for (a, b, c), i in longest)
+    print(f"  longest steps that were launched ahead, period / waits / CPU in ms: {shown}")
 
 
 def summary(found, ways):
@@ -120,6 +133,8 @@ def run(arguments, words):
     budget = thread.engine.draft_budget
     choose = budget._choose
     thread.observers.append(observer)
+    gc.collect()
+    gc.freeze()  # as the server does
     ready, holder = threading.Event(), SimpleNamespace(server=None)
 
     def serve(sockets):
@@ -140,12 +155,15 @@ def run(arguments, words):
                     for way in arguments.ways:
                         budget._choose = (lambda records, *_: np.zeros(len(records), int)) if way.endswith(REST) else choose
                         budget._each = 0.0
-                        observer.rows = rows = []
+                        rows = observer.rows = []
+                        observer.collected, observer.last = 0.0, None
                         print(json.dumps((n, 1000 * n + turn, way.removesuffix(REST))), file=client.stdin, flush=True)
                         rate = json.loads(client.stdout.readline())["tokens_per_second"]
                         time.sleep(0.1)
                         if turn >= 0:
                             report(n, way, rate, rows)
+                            outside = n * arguments.output / rate - sum(row[1] for row in rows)
+                            print(f"  garbage collections {observer.collected:.3f} s, outside of steps {outside:.3f} s")
                             found[n, way].append((rate, rows))
         finally:
             client.stdin.close()

@@ -189,7 +189,8 @@ class DraftBudget:
             named = shape.budget if isinstance(shape, Tree) else getattr(shape, "depth", None)
             drafter = self._drafters.recall(session.drafter)
             if drafter is None or len(drafter.rates.expected) < (named or 0):
-                drafter = _DrafterRecord(session.drafter, max(named or 0, _POSITIONS))
+                per_pass = getattr(getattr(session.drafter_state, "draft_model", None), "most_texts", inf)
+                drafter = _DrafterRecord(session.drafter, max(named or 0, _POSITIONS), per_pass)
                 self._drafters.keep(session.drafter, drafter)
             found = self._records[session] = _SessionRecord(drafter, named)
         return found
@@ -235,7 +236,7 @@ class DraftBudget:
             whole = np.arange(n, len(tokens), n)
             other = int(whole[(tokens[whole] / seconds[whole]).argmax()]) if len(whole) else 0
             hopes = (tokens[0] + whole) * self._pace / seconds[whole]
-            self._hope = min(max(float(hopes.max(initial=0.0)) - 1.0, 0.0), 1.0)
+            self._hope = float(np.clip(hopes.max(initial=0.0) - 1.0, 0.0, 1.0))
         never_pays = 0 < other < len(tokens) and (tokens[0] + other) * self._pace < _HOPE * seconds[other]
         if not 0 <= other < len(tokens) or other == size or never_pays:
             self._n_trials += 1
@@ -263,10 +264,11 @@ class DraftBudget:
 
 
 class _DrafterRecord:
-    """Acceptance rates of a drafter at `n` positions, and the most draft tokens that it makes."""
+    """Acceptance rates of a drafter at `n` positions, the most draft tokens that it makes, and the sessions of a pass."""
 
-    def __init__(self, drafter: Drafter, n: int) -> None:
-        self.drafter, self.rates, self._longest, self._is_known = drafter, AcceptanceRates(n), 0, False
+    def __init__(self, drafter: Drafter, n: int, per_pass: float) -> None:
+        self.drafter, self.per_pass, self.rates = drafter, per_pass, AcceptanceRates(n)
+        self._longest, self._is_known = 0, False
 
     @property
     def most(self) -> int:

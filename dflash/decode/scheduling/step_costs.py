@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from math import sqrt
+from collections.abc import Hashable, Sequence
+from functools import partial
+from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,17 +149,18 @@ class StepCosts:
         """Return the seconds in which a drafter drafts for some sessions, by depth; 0 at depth 0.
 
         Those of one depth alone say little, since part of them may be counted as the forward's; differences are right.
-        Until they were measured with about as many sessions, they are at least those of the host in a step.
+        Until they were measured with about as many sessions, they are proportional to the passes of the drafter, each of
+        which takes at least as long as the host needs for a step; `drafter` may say how many sessions a pass holds.
         """
         bits, tables = sessions.bit_length(), self._drafting.recall(drafter) or {}
-        found = np.zeros(len(depths))
+        nearest, per_pass = partial(min, key=lambda each: abs(each - bits)), getattr(drafter, "per_pass", inf)
+        found, n_passes = np.zeros(len(depths)), -(-sessions // per_pass)
         if tables:
-            table = tables[_nearest(tables, bits)]
-            known = sorted(table)
+            known = sorted(table := tables[near := nearest(tables)])
             found = np.interp(depths, [0, *known], [0.0, *(table[depth].mean for depth in known)])
-        if bits in tables or not self._hosts:
-            return found
-        return np.where(depths > 0, np.maximum(found, self._hosts[_nearest(self._hosts, bits)]), 0.0)
+            found *= 1.0 if near == bits else n_passes / -(-(1 << near >> 1) // per_pass)
+        least = -inf if bits in tables or not self._hosts else n_passes * self._hosts[nearest(self._hosts)]
+        return np.where(depths > 0, np.maximum(found, least), 0.0)
 
     def _forward(self, bucket: int, first: float) -> _Estimate:
         if bucket not in self._forwards:
@@ -175,10 +177,6 @@ class StepCosts:
             table[depth] = _Estimate(found, (_NEW_DRAFT * scale) ** 2, self._n_steps)
             self._drafting.keep(drafter, tables)
         return table[depth]
-
-
-def _nearest(table: Iterable[int], bits: int) -> int:
-    return min(table, key=lambda each: abs(each - bits))
 
 
 class _Estimate:

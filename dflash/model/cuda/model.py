@@ -166,11 +166,15 @@ class DeviceModel:
         finally:
             state.close()
 
-    def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = ()) -> None:
-        """Capture decode passes of `sizes` rows of one sequence; results of the last forward on the device are lost."""
+    def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = (), *, single: bool = False) -> None:
+        """Capture decode passes of `sizes` rows of one sequence; results of the last forward on the device are lost.
+
+        single: of as many sequences with one row each instead.
+        """
         self.latest, self.alone, self.device_requests = None, False, {}
+        longest = 1 if single and self._decode.has_lengths else PENDING
         for size in sizes:
-            self._decode.prepare(PassGraphKey(bucket_of(size), alone=True, capture=capture, logits=True))
+            self._decode.prepare(PassGraphKey(bucket_of(size), not single, capture, logits=True, longest=longest))
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.

@@ -165,13 +165,13 @@ class StepPass(ABC):
 
     batch, layers: on the first GPU; `layers` has the results of a pass.
     logits: float32 (rows, V); logits of the rows of the last pass.
+    has_lengths: True if passes of several sequences have graphs of their own by the rows of the longest sequence.
     """
 
     batch: DeviceBatch
     layers: Layers
     logits: GpuArray
-    _has_lengths = False
-    """True if passes of several sequences have graphs of their own by the rows of the longest sequence."""
+    has_lengths = False
 
     def __call__(
         self,
@@ -198,7 +198,7 @@ class StepPass(ABC):
     def key_of(self, rows: Ragged, capture: tuple[int, ...], *, logits: bool) -> PassGraphKey:
         """Return the key of the graph that runs a batch."""
         n, sequences, longest = len(rows.sequence), len(rows.slot), PENDING
-        if self._has_lengths and sequences > 1:
+        if self.has_lengths and sequences > 1:
             most = int(np.diff(rows.row_starts[: sequences + 1]).max())
             longest = next(each for each in _LONGEST if each >= most)
         return PassGraphKey(bucket_of(n), sequences == 1, capture, logits, longest)
@@ -236,7 +236,7 @@ class DecodePass(StepPass):
     The last parameter is the arena of all arrays that are valid until the next pass of any kind.
     """
 
-    _has_lengths = True
+    has_lengths = True
 
     def __init__(
         self,

@@ -217,3 +217,19 @@ def test_on_a_gpu_unknown_drafts_cost_at_least_the_time_of_the_host():
     for _ in range(3):
         costs.observe(64, (("head", 32, 1),), 0.011)
     assert costs.drafting("head", 32, depths)[1] < 0.0015
+
+
+def test_unknown_drafts_of_many_sessions_take_more_passes():
+    class FourAtOnce:
+        per_pass = 4
+
+    costs, drafter = StepCosts(on_gpu=True), FourAtOnce()
+    for _ in range(3):
+        costs.observe(4, (), 0.005)
+        costs.observe(8, ((drafter, 4, 1),), 0.008)
+    known = costs.drafting(drafter, 4, np.array([1]))[0]
+    assert known > 0
+    assert costs.drafting(drafter, 32, np.array([0, 1])) == pytest.approx([0, 8 * known])
+    costs.learn_host(32, 2 * known)
+    assert costs.drafting(drafter, 32, np.array([1])) == pytest.approx([16 * known])
+    assert costs.drafting("a head", 32, np.array([1])) == pytest.approx([2 * known])

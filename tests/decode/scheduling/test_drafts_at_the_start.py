@@ -42,7 +42,7 @@ def rate(engine, n, depth):
 def test_drafts_are_hardly_ever_slower_than_plain_decoding(started, n):
     plain, engine = rate(started(), n, 0), started(draft_budget=True)
     found, again = rate(engine, n, 3), rate(engine, n, 3)
-    assert min(found, again) >= 0.985 * plain
+    assert min(found, again) >= 0.98 * plain
     if n <= 16:
         assert found >= 0.96 * max(plain, *(rate(started(), n, depth) for depth in (1, 2, 3)))
 

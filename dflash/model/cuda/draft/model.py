@@ -22,6 +22,7 @@ from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.draft.target_copy import TargetCopy
 from dflash.model.cuda.launch_ahead import can_launch_ahead, most_rows
 from dflash.model.cuda.model import DeviceModel
+from dflash.model.cuda.passes import BUCKETS, WIDE_BUCKETS, bucket_of
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
@@ -94,11 +95,19 @@ class DeviceBlockDraft:
         return self._rings.free
 
     def warm(self) -> Iterator[None]:
-        """Capture passes of the target, and of a chain for one sequence; each step of the iterator captures one."""
+        """Capture passes of the target, and of a chain for one sequence; each step of the iterator captures one.
+
+        Those of the target are also captured for several sequences that do not draft, as many as there may be.
+        """
+        taps = tuple(sorted(self.config.target_layer_ids))
         for n in (1, self.config.max_draft + 1):
-            self._target.prepare([n], tuple(sorted(self.config.target_layer_ids)))
+            self._target.prepare([n], taps)
             yield
             self._context.prepare(n)
+            yield
+        most = bucket_of(min(self._rings.slots, self._target.batch.max_rows))
+        for n in (each for each in BUCKETS + WIDE_BUCKETS if 1 < each <= most):
+            self._target.prepare([n], taps, single=True)
             yield
         most = self.config.max_draft
         with closing(self.state()) as state:

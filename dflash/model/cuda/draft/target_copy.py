@@ -72,10 +72,10 @@ class TargetCopy:
         """Return an arena of new memory: the draft's GPU has no passes whose memory could be shared."""
         return ScratchArena([])
 
-    def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = ()) -> None:
+    def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = (), *, single: bool = False) -> None:
         """See `DeviceModel.prepare`."""
         with self._devices[TARGET]:
-            self.target.prepare(sizes, capture)
+            self.target.prepare(sizes, capture, single=single)
 
     def receive(self) -> None:
         """Copy batch, sampled tokens and features of the target's last forward if a draft can be launched from them."""
