@@ -57,6 +57,7 @@ class DraftBlock:
         position; ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``,
         ``tokens``, ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
     reach: int32 (S,) or None; number of draft positions of each sequence; None if there is no limit by confidence.
+    graphs: run a pass on the uploaded arrays.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class DraftBlock:
         elif isinstance(found, Markov) and targets is None:
             self._largest = found
             self._grow_largest = BuildTree(*found.largest, a.outlines, self.out, reach=self.reach)
-        self._graphs = Graphs(self._launch, self._clear)
+        self.graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
     def lay(self, requests: Sequence[DraftRequest[DraftState]], anchors: Sequence[int] | None = None) -> None:
@@ -180,14 +181,14 @@ class DraftBlock:
         self._laid = laid
 
     def prepare(self, requests: Sequence[DraftRequest[DraftState]], *, candidates: bool = False) -> BlockGraphKey:
-        """Capture a graph that answers the requests; return its key for `run`.
+        """Capture a graph that answers the requests; return its key.
 
         With `candidates`, the graph finds all candidates of each position.
         """
         greedy = all(request.is_chain and request.params.scale is None for request in requests)
         chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(requests)
         size = BlockGraphKey(len(requests), chains, pairs, shared_draft_vocab(requests))
-        self._graphs.prepare(size)
+        self.graphs.prepare(size)
         return size
 
     def width(self, wanted: int, *, pairs: bool) -> int:
@@ -200,10 +201,6 @@ class DraftBlock:
     def _wants_pairs(self, requests: Sequence[DraftRequest[DraftState]]) -> bool:
         """Return True if this is a DSpark draft and a request is for a tree, which needs scores of pairs."""
         return isinstance(self.candidates, Markov) and any(request.n_candidates > 1 for request in requests)
-
-    def run(self, size: BlockGraphKey) -> None:
-        """Run the graph of a size on the uploaded arrays."""
-        self._graphs(size)
 
     def _launch(self, size: BlockGraphKey) -> None:
         n = size.texts * self._config.block

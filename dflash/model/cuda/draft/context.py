@@ -129,6 +129,7 @@ class Context:
     arrays: inputs of a pass of few: arrays of `context_shapes`, ``pages`` (S, P) of the rings, and ``sources``, addresses of
         features.
     scratch: memory of the pass of many.
+    graphs: run a pass of few on the uploaded arrays.
     """
 
     def __init__(self, weights: DeviceWeights, config: DraftConfig, rings: DeviceRings, scratch: ScratchArena) -> None:
@@ -143,7 +144,7 @@ class Context:
         make, sources = partial(_Launches, projections, config, rings), (2 * len(self._taps),)
         self.arrays = DeviceArrays(**context_shapes(), pages=(SEQUENCES, rings.laps), sources=sources)
         self._few = make(self.arrays, rows=PENDING, multiply=DecodeLinear, empty=device.empty)
-        self._graphs = Graphs(self._few, self._clear)
+        self.graphs = Graphs(self._few, self._clear)
         self._laid: tuple[list[int], list[int]] | None = None
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("sequence", "position", "row"), (_MANY,))
         shapes |= {"counts": (2,), "row_starts": (_MANY_SEQUENCES + 1,), "length": (_MANY_SEQUENCES,)}
@@ -163,7 +164,7 @@ class Context:
                 pieces.append((state, wanted[skipped:]))
         few = sum(len(rows) for _, rows in pieces) <= PENDING and len(pieces) <= SEQUENCES
         for batch in _batches(pieces):
-            launches, run = (self._few, self.run) if few else (self._many, self._many)
+            launches, run = (self._few, self.graphs) if few else (self._many, self._many)
             n = launches.fill(batch)
             size = self.prepare(n) if few else n
             launches.send([state.slot for state, _ in batch], features)
@@ -182,14 +183,10 @@ class Context:
             self._laid = laid
 
     def prepare(self, n: int) -> int:
-        """Capture a graph that reads up to `n` rows; return its key for `run`."""
+        """Capture a graph that reads up to `n` rows; return its key."""
         size = next(bucket for bucket in BUCKETS if bucket >= n)
-        self._graphs.prepare(size)
+        self.graphs.prepare(size)
         return size
-
-    def run(self, size: int) -> None:
-        """Run the graph of a size on the uploaded arrays."""
-        self._graphs(size)
 
     def _clear(self) -> None:
         self.arrays.counts.fill(0)

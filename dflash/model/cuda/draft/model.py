@@ -211,8 +211,8 @@ class DeviceBlockDraft:
         self._context.lay([device_request.state for device_request in device_requests], features)
         self._block.lay(device_requests)
         self._walk(order, taken)
-        self._context.run(size)
-        self._block.run(block)
+        self._context.graphs(size)
+        self._block.graphs(block)
         self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).reading(features)
         return True
 
@@ -232,7 +232,7 @@ class DeviceBlockDraft:
         size = self._block.prepare(device_requests, candidates=candidates)
         self._ahead = self.latest = None
         self._block.lay(device_requests, anchors)
-        self._block.run(size)
+        self._block.graphs(size)
 
 
 class _State(DraftState):

@@ -105,6 +105,7 @@ class DraftLoop:
     out: draft trees in the layout of `dflash.kernels.tree.cuda`.
     last_hidden: float32 (S, D) or None; hidden state that the last row of each sequence has read, if it was made from the
         target's features.
+    graphs: run a pass on the uploaded arrays.
     """
 
     def __init__(self, parts: HeadContext, pages: int) -> None:
@@ -149,7 +150,7 @@ class DraftLoop:
         fixed = {"row_starts": every, "sequence": every[:s], "parent": none - 1, "depth": none}
         self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
         self._steps: list[_LoopStep] = []
-        self._graphs = Graphs(self._launch, self._clear)
+        self.graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
     def lay(
@@ -187,7 +188,7 @@ class DraftLoop:
         candidates: bool = False,
         features: bool = False,
     ) -> LoopGraphKey:
-        """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key for `run`.
+        """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key.
 
         A graph of more sequences than there are requests finds nothing in their rows, and nobody reads their trees.
         With `candidates`, the graph finds all candidates of each position; with `features`, it reads the target's features.
@@ -199,12 +200,8 @@ class DraftLoop:
         rows, texts = (next(n for n in sizes if n >= least) for sizes, least in ((BUCKETS, n_rows), (_TEXTS, len(requests))))
         projects = features and self._project is not None
         size = LoopGraphKey(rows, projects, texts, depth, greedy and not candidates, shared_draft_vocab(requests))
-        self._graphs.prepare(size)
+        self.graphs.prepare(size)
         return size
-
-    def run(self, size: LoopGraphKey) -> None:
-        """Run the graph of a size on the uploaded arrays."""
-        self._graphs(size)
 
     def _bind(self, t: int) -> None:
         s, a, source, parts = SEQUENCES, self.arrays, self._last, self._parts

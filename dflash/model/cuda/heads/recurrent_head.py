@@ -195,7 +195,7 @@ class DeviceRecurrentHead:
         size = self._chain.prepare(rows, device_requests, features=True)
         self._chain.lay(states, sources, device_requests, follows=True)
         self._walk(order, taken)
-        self._chain.run(size)
+        self._chain.graphs(size)
         self._ahead = self.latest = DeviceDrafts(self, device_requests, self._chain.out, None).reading(features)
         return True
 
@@ -224,7 +224,7 @@ class DeviceRecurrentHead:
         rows = np.cumsum([0, *(len(tokens) for tokens, _ in unread)]).tolist()
         self._lay(states, [tokens for tokens, _ in unread], rows, depth)
         self._chain.lay(states, [self._hidden], device_requests)
-        self._chain.run(size)
+        self._chain.graphs(size)
 
     def _lay(self, states: Sequence[State], tokens: Sequence[Ints], rows: Sequence[int], depth: int = 0) -> None:
         """Write tokens of some sequences to the host arrays and mark them as read; their hidden rows begin at `rows`."""
