@@ -15,7 +15,9 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 NEEDS = {"06-train-a-draft": "torch"}
 """Notebooks that need a package beyond those of the tests."""
 SMALLER = {
-    "07-agents": {"synthetic(8)": "synthetic(3)"},
+    "02-swap-strategies": {"max_tokens=64": "max_tokens=24", "max_tokens=32": "max_tokens=12", "[3:6]": "[3:4]"},
+    "03-write-a-drafter": {"max_tokens=64": "max_tokens=24", "max_tokens=48": "max_tokens=16", "[:3]": "[:1]"},
+    "07-agents": {"synthetic(8)": "synthetic(2)"},
     "08-a-study": {"seeds=2": "seeds=1", "max_tokens=32": "max_tokens=8", "[:4]": "[:1]"},
     "09-verifiers": {"seeds=2": "seeds=1", "max_tokens=32": "max_tokens=8", "400": "40", "[:4]": "[:1]"},
     "10-draft-doctor": {"max_tokens=48": "max_tokens=12", "[:3]": "[:1]", "[:2]": "[:1]"},

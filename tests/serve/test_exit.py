@@ -90,8 +90,9 @@ def test_forwards_that_fail_for_ever_end_the_process(serving):
     assert child.returncode == 1
 
 
-@BOTH_LOOPS
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("loop", "sign"), [("asyncio", signal.SIGTERM), ("uvloop", signal.SIGINT)], indirect=["loop"], scope="session"
+)
 def test_a_second_signal_ends_the_process_at_once(serving, sign):
     with serving("time.sleep(1000)") as (child, url), ThreadPoolExecutor(1) as pool:
         with opened(url, prompt="import os", max_tokens=4000, stream=True) as stream:
