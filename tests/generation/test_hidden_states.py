@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from golden import PRIMARY, allowed, load, recorded
+from golden import INTERMEDIATE, PRIMARY, allowed, load, recorded
 
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import scoring
@@ -18,10 +18,10 @@ def test_they_are_those_of_transformers(name):
     prompt, n = want["tokens"][: int(want["n_prompt"])].tolist(), model.config.n_layers
     found = scoring.hidden_states(SimpleNamespace(call=lambda run: run()), model, prompt, range(n))
     assert list(found) == list(range(n))
-    *_, bound, _ = allowed(name)
     for layer, states in found.items():
         assert states.dtype == np.float32
         assert states.shape == (len(prompt), model.config.width)
+        bound = allowed(name).largest(f"prompt.layer{layer}.out", INTERMEDIATE)
         assert np.abs(states - want[f"prompt.layer{layer}.out"]).max() < bound, layer
 
 

@@ -1,10 +1,16 @@
 """Definition of the supported models in float64 NumPy: logits of a text, row by row as the formulas read."""
 
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from dflash.kernels.delta.reference import gates, unit
+from dflash.kernels.formats import FORMATS
 from dflash.kernels.gelu.reference import gelu
 from dflash.kernels.kv_types import mixed, numbers, quantize
+from dflash.kernels.linear.reference import rounded
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.reference import experts
 from dflash.model.rope import inverse_frequencies
@@ -20,29 +26,58 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-class Unpacked:
-    """Weights of a block as float64 arrays."""
+class Rounding(np.ndarray):
+    """A matrix that rounds the tokens that it multiplies, as products of whole numbers on a CPU do."""
 
-    def __init__(self, weights, margins=()):
-        self.weights, self.margins = weights, margins
+    def __matmul__(self, tokens):
+        return self.view(np.ndarray) @ rounded(tokens)
+
+    def __rmatmul__(self, tokens):
+        return rounded(tokens) @ self.view(np.ndarray)
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """Weights of a block as float64 arrays; `record` puts values into `trace`."""
+
+    weights: Any
+    rounding: bool = False
+    margins: list = field(default_factory=list)
+    trace: dict = field(default_factory=dict)
+    prefix: str = ""
 
     def block(self, i):
-        return Unpacked(self.weights.block(i), self.margins)
+        return replace(self, weights=self.weights.block(i), prefix=f"layer{i}.")
+
+    def record(self, **values):
+        self.trace.update({self.prefix + name: value for name, value in values.items()})
 
     def __call__(self, name):
-        return self.weights.matrix(name).unpacked().astype(np.float64)
+        matrix = self.weights.matrix(name)
+        values = matrix.unpacked().astype(np.float64)
+        return values.view(Rounding) if self.rounding and matrix.native and FORMATS[matrix.type].integers else values
 
     def vector(self, name):
         return self.weights.vector(name).astype(np.float64)
 
+    def matrix(self, name):
+        return SimpleNamespace(unpacked=lambda: self(name))
 
-def logits(file, config, tokens, *, kv="f32", margins=None):
+    def rows(self, name, ids):
+        """Rows of an embedding, which no token multiplies."""
+        return self.weights.matrix(name).unpacked()[ids].astype(np.float64)
+
+
+def logits(file, config, tokens, *, kv="f32", margins=None, rounding=False, trace=None):
     """Logits (T, V) of a text from its start, with keys and values as a cache of a type stores them in layers that differ.
 
-    `margins` receives the `margin` of each layer's routers.
+    With `rounding`, products with formats of whole numbers round tokens to 16 bits, as on a CPU. `margins` receives the
+    `margin` of each layer's routers, `trace` each layer's output ``layer0.out``, its keys and values ``.k`` and ``.v``, and
+    its state after the last token, ``.ssm`` and ``.conv``.
     """
-    whole = Unpacked(Weights(file, config), [] if margins is None else margins)
-    x = whole("token_embd.weight")[tokens]
+    margins, trace = [] if margins is None else margins, {} if trace is None else trace
+    whole = Unpacked(Weights(file, config), rounding, margins, trace)
+    x = whole.rows("token_embd.weight", tokens)
     if config.layers:
         return layered_logits(whole, config, x, tokens, kv)
     table = Table(config, whole if "rope_freqs.weight" in whole.weights else None)
@@ -52,6 +87,7 @@ def logits(file, config, tokens, *, kv="f32", margins=None):
         x = x + (linear_attention(block, config, h) if recurrent else full_attention(block, config, h, table))
         h = norm(x, block.vector(config.blocks.ffn_norm), config.norm_eps)
         x = x + (routed if config.experts else dense)(block, config, h)
+        block.record(out=x)
     x = norm(x, whole.vector("output_norm.weight"), config.norm_eps)
     return x @ whole("token_embd.weight" if config.tied else "output.weight").T
 
@@ -63,7 +99,7 @@ def layered_logits(whole, config, x, tokens, kv):
     if config.per_layer:
         parts = (x @ whole("per_layer_model_proj.weight").T * config.width**-0.5).reshape(len(x), -1, config.per_layer)
         parts = norm(parts, whole.vector("per_layer_proj_norm.weight"), eps)
-        own = whole("per_layer_token_embd.weight")[tokens].reshape(parts.shape) * config.per_layer**0.5
+        own = whole.rows("per_layer_token_embd.weight", tokens).reshape(parts.shape) * config.per_layer**0.5
         parts = (parts + own) * 2**-0.5
     for i in range(config.n_layers):
         block = whole.block(i)
@@ -73,6 +109,7 @@ def layered_logits(whole, config, x, tokens, kv):
             x = x + h
             h = norm(x, block.vector("ffn_norm.weight"), eps)
             x = x + (dense if config.layers[i].ffn else routed)(block, config, h)
+            block.record(out=x)
             continue
         x = x + norm(h, block.vector("post_attention_norm.weight"), eps)
         h = norm(x, block.vector("ffn_norm.weight"), eps)
@@ -86,6 +123,7 @@ def layered_logits(whole, config, x, tokens, kv):
             x = x + norm(h, block.vector("post_norm.weight"), eps)
         if "layer_output_scale.weight" in block.weights:
             x = x * block.vector("layer_output_scale.weight")
+        block.record(out=x)
     x = norm(x, whole.vector("output_norm.weight"), eps)
     y = x @ whole("token_embd.weight" if config.tied else "output.weight").T
     return config.logit_cap * np.tanh(y / config.logit_cap) if config.logit_cap else y
@@ -96,7 +134,7 @@ def experts_beside(block, config, x):
     routed_by = norm(x, block.vector("ffn_gate_inp.scale"), config.norm_eps) * config.width**-0.5
     h = norm(x, block.vector("pre_ffw_norm_2.weight"), config.norm_eps)
     block.margins.append(margin(routed_by @ block("ffn_gate_inp.weight").T, config.experts_used))
-    out, weights = np.zeros_like(x), experts_of(block.weights, config, router=block.weights.matrix)
+    out, weights = np.zeros_like(x), experts_of(block, config, router=block.matrix)
     experts(h, weights, out, router_x=routed_by, factors=block.vector("ffn_down_exps.scale"), gelu=True)
     return out
 
@@ -129,6 +167,7 @@ def layered_attention(whole, block, config, i, x, kept):
         v = (x @ block("attn_v.weight").T).reshape(k.shape) if "attn_v.weight" in block.weights else k
         k = rotated(norm(k, block.vector("attn_k_norm.weight"), eps), table)
         kept[i] = k, norm(v, 1, eps) if config.blocks.unscaled else v
+        block.record(k=k.swapaxes(0, 1), v=kept[i][1].swapaxes(0, 1))
     k, v = (np.repeat(part, layer.heads // layer.kv_heads, axis=1) for part in kept[layer.source])
     scores = np.einsum("thd,shd->hts", q, k) * (1 if config.blocks.unscaled else layer.head_size**-0.5)
     seen = np.tri(n, dtype=bool) & ~np.tri(n, k=-(layer.window or n), dtype=bool)
@@ -168,6 +207,7 @@ def linear_attention(block, config, x):
         u = strength[t][:, None] * (v[t] - np.einsum("hvk,hk->hv", state, k[t, owner]))
         state += u[:, :, None] * k[t, owner][:, None]
         out[t] = np.einsum("hvk,hk->hv", state, q[t, owner])
+    block.record(ssm=state.swapaxes(1, 2), conv=padded[n:].T)
     read = norm(out, block.vector("ssm_norm.weight"), config.norm_eps).reshape(n, -1) * silu(z)
     return read @ block("ssm_out.weight").T
 
@@ -184,6 +224,7 @@ def full_attention(block, config, x, table):
     if "attn_q_norm.weight" in has:
         q, k = (norm(x, block.vector(f"attn_{part}_norm.weight"), config.norm_eps) for x, part in ((q, "q"), (k, "k")))
     q, k = rotated(q, table), rotated(k, table)
+    block.record(k=k.swapaxes(0, 1), v=v.swapaxes(0, 1))
     k, v = (np.repeat(part, config.heads // config.kv_heads, axis=1) for part in (k, v))
     scores = np.einsum("thd,shd->hts", q, k) * size**-0.5
     scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
@@ -203,7 +244,7 @@ def rotated(x, table):
 
 def routed(block, config, x):
     """Experts that a router selects, and the shared one."""
-    out, weights = np.zeros_like(x), Experts(*experts_of(block.weights, config, router=block.weights.matrix))
+    out, weights = np.zeros_like(x), Experts(*experts_of(block, config, router=block.matrix))
     values = x @ block("ffn_gate_inp.weight").T
     if weights.routing:
         values = 1 / (1 + np.exp(-values)) + weights.routing.bias
