@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from golden import INTERMEDIATE, PRIMARY, allowed, load, recorded
+from golden import PRIMARY, load, recorded
+from golden_bounds import INTERMEDIATE, allowed
 
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import scoring

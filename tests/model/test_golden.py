@@ -3,20 +3,8 @@
 import numpy as np
 import pytest
 from compare import assert_close
-from golden import (
-    FILES,
-    INTERMEDIATE,
-    LOGITS,
-    PRIMARY,
-    STATE,
-    allowed,
-    assert_greedy,
-    load,
-    prefill,
-    recorded,
-    short_logits,
-    tail,
-)
+from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, short_logits, tail
+from golden_bounds import INTERMEDIATE, LOGITS, STATE, allowed
 
 
 @pytest.mark.parametrize("name", FILES)
