@@ -1,8 +1,8 @@
 """The matmuls of a layer of a 27B model over a prompt, unpacking included, compared with cuBLAS on unpacked halves.
 
-``python benchmarks/gpu_prefill.py [--rows 2048] [--type Q4_K] [--json FILE]``. Weights and tokens are random and normal; the
-launches of a round are one CUDA graph; a result is the median of the rounds. If PyTorch is installed, cuBLAS is measured
-through it: the same products in float16, and a square one of 8192 as the peak rate.
+``python benchmarks/gpu_prefill.py [--rows 2048] [--type Q4_K] [--int8] [--json FILE]``. Weights and tokens are random and
+normal; the launches of a round are one CUDA graph; a result is the median of the rounds. If PyTorch is installed, cuBLAS is
+measured through it: the same products in float16, and a square one of 8192 as the peak rate.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from timing import ROUNDS, microseconds
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
-from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, PrefillLinear, UnpackScratch
+from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, SCRATCH_BYTES, PrefillLinear, UnpackScratch, quantized_bytes
 
 DELTA = {
     "qkv, gate, alpha, beta": ((10240, 6144, 48, 48), 5120, {}),
@@ -61,18 +61,18 @@ def cublas(rows, columns, width):
     return statistics.median(times[2:])
 
 
-def measure(kind, n_rows, shape, scratch):
+def measure(kind, n_rows, shape, scratch, int8):
     """Microseconds of a launch, of its unpacking alone, and of cuBLAS; and the operations."""
     rows, width, options = shape
     x = cupy.random.standard_normal((n_rows, width), cupy.float32).astype(cupy.float16)
     weights = [random_tiles(kind, r, width) for r in rows]
     dtype = cupy.float16 if "gated" in options else cupy.float32
     outs = [cupy.zeros((n_rows, r), dtype) for r in rows[: 1 if "gated" in options else None]]
-    launch = PrefillLinear(x, weights, outs, scratch=scratch, **options)
+    launch = PrefillLinear(x, weights, outs, scratch=scratch, int8=int8, **options)
     warm()
     whole = microseconds(lambda stream: launch(n_rows, stream))
     packed = launch._packed and n_rows <= PACKED_ROWS
-    alone = 0 if packed else microseconds(lambda _: [unpack() for step in launch._steps for unpack in step[0]])
+    alone = 0 if packed else microseconds(lambda _: [unpack() for piece in launch._pieces for unpack in piece.unpacks])
     return whole, alone, cublas(n_rows, sum(rows), width), 2 * n_rows * sum(rows) * width
 
 
@@ -81,19 +81,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=[2048])
     parser.add_argument("--type", nargs="*", default=["Q4_K"])
+    parser.add_argument("--int8", action="store_true", help="round tokens and weights to int8")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     peak = cublas(8192, 8192, 8192)
     peak = peak and 2 * 8192**3 / peak / 1e6
     print(f"square product by cuBLAS: {peak or 0:.0f} TFLOP/s")
     print(f"{'':38}{'whole us':>9}{'unpack':>9}{'cuBLAS':>9}{'TFLOP/s':>9}{'multiply':>9}{'of peak':>9}")
-    scratch, table = UnpackScratch(), []
+    tokens = quantized_bytes(max(options.rows), 17408) if options.int8 else 0
+    scratch, table = UnpackScratch(SCRATCH_BYTES + tokens), []
     for kind in options.type:
         for n_rows in options.rows:
             totals = {"delta": np.zeros(4), "attention": np.zeros(4)}
             for layer, shapes in (("delta", DELTA), ("attention", ATTENTION)):
                 for name, shape in shapes.items():
-                    found = measure(kind, n_rows, shape, scratch)
+                    found = measure(kind, n_rows, shape, scratch, options.int8)
                     totals[layer] += [f or 0 for f in found]
                     table.append(line(f"{kind} {n_rows} {layer}: {name}", found, peak))
             table.append(line(f"{kind} {n_rows} layer with delta rule", totals["delta"], peak))

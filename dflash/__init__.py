@@ -159,6 +159,7 @@ def load(
     sequences: int = 8,
     kv: str = "f16",
     kv_bytes: int | None = None,
+    prefill: str = "f16",
     pending: int | None = None,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
@@ -198,6 +199,9 @@ def load(
     kv_bytes : int, optional
         Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
         not fit at the same time wait or are preempted.
+    prefill : str
+        Type of the products of prompts on a GPU: ``"f16"``, or ``"int8"`` on a Hopper GPU, which reads prompts faster, from
+        tokens and quantized weights rounded to 8 bits, so that their states are less exact. Decoding is the same with both.
     pending : int, optional
         Maximum rows of a sequence in a step, 1 to 64: its last token and draft tokens, so that drafts have at most one
         fewer. Every sequence has memory for that many in each gated DeltaNet layer (64 rows: three quarters of the memory

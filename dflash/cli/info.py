@@ -69,6 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
             pending = PENDING if arguments.pending is None else arguments.pending
             settings = load_settings(arguments)
             about = overview(file, kv=settings["kv"], pending=pending, threads=arguments.threads, device=device)
+            about["device"]["prefill"] = settings["prefill"]
             about |= _names(file) | _parsers(file.metadata)
             if arguments.devices:
                 about["plan"] = split_overview(file, LoadSettings(**settings))
@@ -231,6 +232,7 @@ def as_text(about: JsonObject) -> str:
         ("chat template", _template(about["template"])),
         *([("", _parsed(about["parsers"], about["template"]))] if about.get("parsers") else []),
         ("device", _device(device)),
+        *([("prompts", f"products of {device['prefill']}")] if device.get("prefill", "f16") != "f16" else []),
     ]
     if "limit" in about:
         limit = about["limit"]

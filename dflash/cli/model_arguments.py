@@ -38,6 +38,8 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     add_plugins(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
+    text = "type of the products of prompts on a GPU; int8, on Hopper, is faster and less exact (f16)"
+    parser.add_argument("--prefill-type", dest="prefill", choices=("f16", "int8"), default="f16", help=text)
     parser.add_argument(
         "--pending",
         type=int,

@@ -94,6 +94,7 @@ def _model(lm: "LM", *, fingerprint: bool) -> JsonObject:
         "architecture": about["model"]["architecture"],
         "quantization": list(about["quantization"]),
         "kv": lm.model.pools.kv,
+        "prefill": lm.model.config.prefill,
         "context": lm.model.config.context,
         "pending": lm.model.config.pending,
         "threads": lm.model.threads,

@@ -52,7 +52,8 @@ class Config:
     expert_scale: sum of the shares of a token's experts.
     suppressed: tokens of the file that the model never chooses: their logits are minus infinity.
     pending: most pending rows of a sequence, for which each slot has memory in every linear layer. Not in the file, but a
-        setting of loading.
+        setting of loading, as is the next.
+    prefill: type of the products of prompts on a GPU, one of `dflash.model.loading.settings.PREFILL_TYPES`.
     """
 
     architecture: str
@@ -87,6 +88,7 @@ class Config:
     expert_scale: float = 1.0
     suppressed: tuple[int, ...] = ()
     pending: int = PENDING
+    prefill: str = "f16"
 
     @property
     def kv_shapes(self) -> dict[int, tuple[int, int]]:

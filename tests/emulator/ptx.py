@@ -10,7 +10,8 @@ class UnknownPTX(Exception):
     """An asm statement that no pattern fits; add one here and a function to ``include/ptx.h``."""
 
 
-_WGMMA = r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 \{[^}]*\}, "
+_SHAPE = r"wgmma\.mma_async\.sync\.aligned\.m64n\d+"
+_WGMMA = _SHAPE + r"k16\.f32\.f16\.f16 \{[^}]*\}, "
 _IF = r"\{ \.reg \.pred p; setp\.ne\.b32 p, %\d+, 0; "
 _BULK = r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
 _LOAD = r"ld\.(relaxed|acquire)\.(gpu|sys)\.global\."
@@ -19,6 +20,7 @@ WGMMA = {
     _IF + _WGMMA + r"%\d+, %\d+, p, 1, 1, 0, 0; \}": "ptx_wgmma_ss",
     _IF + _WGMMA + r"\{[^}]*\}, %\d+, p, 1, 1, 0; \}": "ptx_wgmma_rs",
     _WGMMA + r"\{[^}]*\}, %\d+, 1, 1, 1, 1;": "ptx_wgmma_rs_transposed",
+    _IF + _SHAPE + r"k32\.s32\.s8\.s8 \{[^}]*\}, %\d+, %\d+, p; \}": "ptx_wgmma_ss_bytes",
 }
 
 PTX = {
@@ -45,6 +47,7 @@ PTX = {
     r"mapa\.shared::cluster\.u32 .*": "ptx_mapa",
     r"st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes\.b32 .*": "ptx_st_async",
     r"bar\.sync %0, %1;": "ptx_bar_sync",
+    r"bar\.arrive %0, %1;": "ptx_bar_arrive",
     r"\{ \.reg \.pred p, q; setp\.ne\.u32 q, %1, 0; bar\.red\.and\.pred p, %2, %3, q; .*": "ptx_bar_red_and",
     r"\{ \.reg \.pred p; elect\.sync .*": "ptx_elect",
     r"barrier\.cluster\.arrive\.release\.aligned; barrier\.cluster\.wait\.acquire\.aligned;": "ptx_cluster_sync",
@@ -77,6 +80,7 @@ PTX = {
     r"st\.relaxed\.(gpu|sys)\.global\.v2\.u32 .*": "ptx_st_u32x2",
     r"st\.relaxed\.(gpu|sys)\.global\.f32 .*": "ptx_st_f32",
     r"red\.relaxed\.(gpu|sys)\.global\.add\.u64 .*": "ptx_red_add_u64",
+    r"red\.relaxed\.gpu\.global\.add\.v4\.f32 .*": "ptx_red_add_f32x4",
     r"mov\.u64 %0, %%globaltimer;": "ptx_globaltimer",
     r"trap;": "ptx_trap",
 }
@@ -96,7 +100,8 @@ def call(text, operands):
         if re.fullmatch(pattern, text):
             n = text.partition("{%")[2].partition("}")[0].count("%") + 1
             sums = ", ".join(f"&{operand}" for operand in operands[:n])
-            return f"{{ float* emu_sums[] = {{{sums}}}; emu::{name}(emu_sums, {', '.join([str(n), *operands[n:]])}); }}"
+            kind = "int" if name.endswith("bytes") else "float"
+            return f"{{ {kind}* emu_sums[] = {{{sums}}}; emu::{name}(emu_sums, {', '.join([str(n), *operands[n:]])}); }}"
     for pattern, name in PTX.items():
         if re.fullmatch(pattern, text):
             return f"emu::{name}({', '.join(operands)});"

@@ -68,17 +68,29 @@ void Barrier::complete() {
     count(generation);
 }
 
-extern "C" bool emu_barrier(int id, int n, bool predicate) {
-    if (id < 0 || id > 15) emu_fail("a barrier's number is 0 to 15");
-    Barrier& barrier = me().of->barriers[id];
+// Count as arrived; true if all threads are there.
+static bool arrive(Barrier& barrier, int n, bool predicate) {
     if (!barrier.arrived) barrier.all = true, barrier.n = n;
     if (barrier.n != n) emu_fail("threads expect different numbers of threads at a barrier");
     barrier.all &= predicate;
     ++progress;
-    if (++barrier.arrived >= (n ? n : me().of->alive)) barrier.complete();
-    else wait("a barrier", &barrier.generation, ~0ull, barrier.generation);
+    const bool last = ++barrier.arrived >= (n ? n : me().of->alive);
+    if (last) barrier.complete();
+    return last;
+}
+
+static Barrier& barrier_of(int id) {
+    if (id < 0 || id > 15) emu_fail("a barrier's number is 0 to 15");
+    return me().of->barriers[id];
+}
+
+extern "C" bool emu_barrier(int id, int n, bool predicate) {
+    Barrier& barrier = barrier_of(id);
+    if (!arrive(barrier, n, predicate)) wait("a barrier", &barrier.generation, ~0ull, barrier.generation);
     return barrier.result;
 }
+
+extern "C" void emu_barrier_arrive(int id, int n) { arrive(barrier_of(id), n, true); }
 
 extern "C" void emu_cluster_arrive() {
     Cluster& cluster = *me().of->cluster;

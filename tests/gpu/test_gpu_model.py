@@ -10,12 +10,17 @@ from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, re
 
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
+from dflash.kernels.formats import BLOCKS
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.model.batch import Span
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
 
 LOGITS = 4e-3
 """RMS error over RMS; what a multiply reads is float16. Weights of type F32 and BF16 are float16 here, too."""
+
+INT8 = 0.1
+"""RMS error over RMS of logits after prompts with int8 products."""
 
 LAYERS, STATE = 4e-3, 4e-3
 MARGIN = 0.05
@@ -111,3 +116,10 @@ def test_demo_writes_the_recorded_text(prompt):
             print(f"{prompt['name']}: token {i} is {got}, recorded {want} with a margin of {margin:.3g}")
             assert margin < MARGIN
             break
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if BLOCKS[name.rpartition("-")[2]].elements > 1])
+def test_logits_of_int8_prompts(name):
+    if not capabilities().has_wgmma:
+        pytest.skip("neither a Hopper GPU nor its target")
+    assert_close(name, *tail(load(name, device="cuda", prompts="int8"), recorded(name)), INT8)

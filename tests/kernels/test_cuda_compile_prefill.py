@@ -29,7 +29,8 @@ def test_the_packed_prefill_compiles(mode):
     assert nvrtc.compiled("linear/prefill.cu", 86, MODE=mode, TILE_K=32) == 0
     if mode:
         assert nvrtc.compiled("linear/prefill.cu", 80, MODE=mode, TILE_K=64) == 0
-    assert nvrtc.compiled("linear/prefill_hopper.cu", "90a", MODE=mode) == 0
+    for int8 in (0, 1):
+        assert nvrtc.compiled("linear/prefill_hopper.cu", "90a", MODE=mode, INT8=int8) == 0
     assert packed("Q4_K", mode)
 
 
@@ -57,8 +58,13 @@ def test_the_packed_prefill_compiles_for_every_format(kind):
 
 
 @pytest.mark.parametrize("part", [1, 2])
-def test_unpack_a_pair(part):
-    assert nvrtc.compiled("formats/unpack.cu", QUANT="Q4_K", PART=part) == 0
+@pytest.mark.parametrize("written", range(3))
+def test_unpack_a_pair(part, written):
+    assert nvrtc.compiled("formats/unpack.cu", QUANT="Q4_K", PART=part, AS=written) == 0
+
+
+def test_tokens_are_rounded():
+    assert nvrtc.compiled("linear/quantize_tokens.cu", 90) == 0
 
 
 def test_a_constant_that_is_missing_is_named():

@@ -1,6 +1,7 @@
 """Small random models with recorded results, as the tests load them."""
 
 import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -47,9 +48,9 @@ def truth_of(want):
 
 
 @cache
-def load(name, kv="f32", threads=1, device="cpu", pending=64):
+def load(name, kv="f32", threads=1, device="cpu", pending=64, prompts="f16"):
     file = GGUFFile.open(path_of(name))
-    config = Config.from_gguf(file.metadata, file.tensors, pending=pending)
+    config = replace(Config.from_gguf(file.metadata, file.tensors, pending=pending), prefill=prompts)
     if device == "cuda":
         from dflash.model.cuda.model import DeviceModel
 

@@ -103,10 +103,10 @@ def is_no_context(code: int) -> bool:
 
 
 def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
-    """Return the tensor map that copies boxes of a matrix to shared memory, of float16 with a 128-byte swizzle.
+    """Return the tensor map that copies boxes of a matrix to shared memory, of float16 and int8 with a 128-byte swizzle.
 
-    array: float16 or uint32 (R, K); device array; rows contiguous, the row stride a multiple of 16 bytes.
-    box: rows and columns of a copy; at most 64 columns of float16, or a multiple of 4 up to 256 of uint32. Rows beyond R and
+    array: float16, int8 or uint32 (R, K); device array; rows contiguous, the row stride a multiple of 16 bytes.
+    box: rows and columns of a copy; at most 128 bytes of a row, or a multiple of 4 up to 256 of uint32. Rows beyond R and
         columns beyond K are filled with zeros.
     """
     room = (ctypes.c_char * (2 * ctypes.sizeof(TensorMap)))()
@@ -114,7 +114,7 @@ def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
     words = array.dtype == "uint32"
     code = library().cuTensorMapEncodeTiled(
         ctypes.byref(made),
-        2 if words else 6,  # uint32 or float16
+        {"uint32": 2, "int8": 0}.get(array.dtype.name, 6),  # uint8 in place of int8; float16
         2,
         ctypes.c_void_p(array.data.ptr),
         (ctypes.c_uint64 * 2)(array.shape[1], array.shape[0]),

@@ -1,7 +1,7 @@
 """The matrix multiply of a prefill: weights are unpacked to float16, some rows at a time, for the tensor cores."""
 
 from collections.abc import Callable, Sequence
-from math import gcd
+from math import frexp, gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import GpuArray, Stream
+from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
@@ -34,14 +35,15 @@ SCRATCH_BYTES = 1 << 28
 _HERE = Path(__file__).parent
 _UNPACK = _HERE.parent / "formats" / "unpack.cu"
 _PORTABLE_TILE, _STAGES = (128, 128), {32: 3, 64: 2}  # tile of prefill.cu; its stages by columns of a step
-_HOPPER_TILE, _HOPPER_SHARED = (128, 256), 4 * (128 + 256) * 64 * 2 + 1024  # tile of prefill_hopper.cu; shared memory
-_BOX = 128, 64  # rows and columns of its TMA copies
+_HOPPER_TILES, _STAGES_HOPPER = ((128, 256), (128, 192)), (4, 5)  # tile of prefill_hopper.cu, of float16 and of int8; stages
+_LINE, _BLOCK = 128, 256  # bytes of a row in a stage; columns of a token that have a scale as int8
 _PACKED_BOX, _PACKED_TOKENS, _STRIP = (64, 64), (64, 128, 192, 256), 128  # of prefill_packed.cu: TMA copies, tokens and rows
 _TYPES, _CONSUMERS, _EXCHANGES, _MOST_SHARED = 3, 8, 32 * 132 * 4, 227 * 1024 - 256
 _TILES_ON_THEIR_WAY = 48 << 10  # bytes of tiles that a block requests ahead
 _UNPACKING = 380  # time of an item besides its multiplies, in tokens
 _WARPS = 4  # tiles that a block of unpack.cu handles
 _PLACED = 32  # multiple of unpacked rows at which a weight begins
+_HALVES, _INT8, _MAXIMA = range(3)  # what unpack.cu writes
 
 
 class UnpackScratch:
@@ -65,6 +67,12 @@ class UnpackScratch:
         return self._passed
 
 
+def quantized_bytes(n_rows: int, width: int) -> int:
+    """Return the bytes of scratch that `n_rows` tokens of `width` values take as int8, with their scales."""
+    rows, blocks = -(-n_rows // _HOPPER_TILES[1][0]) * _HOPPER_TILES[1][0], -(-width // _BLOCK)
+    return (n_rows * _BLOCK + 4 * rows) * blocks
+
+
 class _WeightRows(NamedTuple):
     """The rows of a weight, their first unpacked row, and the weight's place in a gated pair: 1, 2, or 0 for none."""
 
@@ -83,12 +91,17 @@ class PrefillLinear:
     add: compute ``out += scale * (x @ W.T)`` instead of ``out = scale * (x @ W.T)``.
     gated: compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
     gelu: with `gated`, GELU in its tanh form in place of SiLU.
-    scratch: scratch of the stream.
+    int8: round tokens and quantised weights to int8 (Hopper only); weights of floats are multiplied as without it.
+    scratch: scratch of the stream; with `int8` it holds `quantized_bytes` more.
 
     Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
     A token has the same bits in every batch and at every place in it. Bits differ between Hopper, which has its own kernel,
     and other GPUs. Each call reads the packed weights, and writes and reads 2 bytes a weight. On Hopper, up to
     `PACKED_ROWS` tokens read only the packed weights.
+
+    With `int8`, tokens and rows of weights are rotated by Hadamard matrices, which changes no product but makes large values
+    small. Then each 256 values of a token and each row of a weight have a scale, a 127th of their largest value. Products of
+    256 columns are summed exactly, and these sums in float32. Each call writes and reads 1 byte a weight.
     """
 
     def __init__(
@@ -101,75 +114,164 @@ class PrefillLinear:
         gated: bool = False,
         gelu: bool = False,
         scale: float = 1.0,
+        int8: bool = False,
         scratch: UnpackScratch,
     ) -> None:
         _check(x, weights, outs, gated)
         self._mode: dict[str, int] = {"MODE": GATED if gated else ADD if add else STORE} | ({"GELU": 1} if gelu else {})
-        self._x, self._weights, self._outs, self._scale, self._scratch = x, weights, outs, scale, scratch
+        self._x, self._scale, self._scratch = x, scale, scratch
         self._hopper = capabilities().has_wgmma
-        at_once = _rows_at_once(scratch, x.shape[1], self._hopper, weights[0].name)
-        laid, total = _lay_out(weights, gated)
-        self._steps = [self._piece(laid, start, min(total, start + at_once)) for start in range(0, total, at_once)]
-        self._packed = self._from_tiles(weights) if self._hopper else []
+        if int8 and not self._hopper:
+            raise KernelError("prefill: int8 needs a Hopper GPU")
+        if add and frexp(scale)[0] != 0.5:
+            raise KernelError(f"prefill: scale of an addition is {scale}, must be a power of two")
+        rounded = [int8 and FORMATS[weight.type].block.elements > 1 for weight in weights]
+        if gated:
+            rounded = [all(rounded)] * 2
+        self._maxima = list[Bound]()
+        self._pieces = list[_Piece]()
+        self._packed = list[_PackedLaunch]()
+        for as_int8 in dict.fromkeys(rounded):
+            some = [weight for weight, is_int8 in zip(weights, rounded, strict=True) if is_int8 == as_int8]
+            to = outs if gated else [out for out, is_int8 in zip(outs, rounded, strict=True) if is_int8 == as_int8]
+            self._add(some, to, int8=as_int8)
         cupy.cuda.get_current_stream().synchronize()  # so that launches on any stream find the tables
 
     def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; does not allocate or synchronise."""
         if not 0 < n_rows <= len(self._x):
             raise KernelError(f"prefill: rows must be 1 to {len(self._x)}, got {n_rows}")
-        if self._packed and n_rows <= PACKED_ROWS:
-            for packed in self._packed:
-                packed(n_rows, stream)
-            return
-        for unpacks, multiply, tile in self._steps:
-            for unpack in unpacks:
-                unpack(stream)
-            multiply(stream, grid=tile.grid(n_rows), n_rows=n_rows)
+        while self._maxima:  # the first call, when the weights are there
+            self._maxima.pop()(stream)
+        packed = self._packed if n_rows <= PACKED_ROWS else ()
+        for launch in packed:
+            launch(n_rows, stream)
+        for piece in self._pieces:
+            if piece.int8 or not packed:
+                piece(n_rows, stream)
 
-    def _piece(self, laid: list[_WeightRows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
-        """Bind the unpacking and the multiply of unpacked rows `start` to `end`."""
-        width = self._x.shape[1]
-        halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
-        per = 2 if self._mode["MODE"] == GATED else 1
+    def _add(self, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, int8: bool) -> None:
+        """Add the launches for some of the weights."""
+        width, gated, name = self._x.shape[1], self._mode["MODE"] == GATED, weights[0].name
+        width = -(-width // _BLOCK) * _BLOCK if int8 else width
+        memory = self._scratch.halves.view(np.int8)
+        tokens = _Tokens(self._x, memory) if int8 else None
+        element = 1 if int8 else 2
+        room = (memory.size - (tokens.n_bytes if tokens else 0)) // element
+        at_once = _rows_at_once(room, width, _HOPPER_TILES[int8] if self._hopper else None, name)
+        laid, total = _lay_out(weights, gated)
+        units = cupy.zeros((2, total + _HOPPER_TILES[1][1]), np.float32) if int8 else None  # whole tiles are read
+        for start in range(0, total, at_once):
+            end = min(total, start + at_once)
+            unpacked = memory[: (end - start) * width * element].view(np.int8 if int8 else np.float16)
+            self._pieces.append(self._piece(laid, outs, start, unpacked.reshape(end - start, width), tokens, units))
+        if self._hopper and not int8:
+            self._packed += self._from_tiles(weights, outs)
+
+    def _piece(
+        self,
+        laid: list[_WeightRows],
+        outs: Sequence[GpuArray],
+        start: int,
+        unpacked: GpuArray,
+        tokens: "_Tokens | None",
+        units: GpuArray,
+    ) -> "_Piece":
+        """Bind the unpacking and the multiply of unpacked rows from `start` on; `units` of int8 rows, and their maxima."""
+        end, per = start + len(unpacked), 2 if self._mode["MODE"] == GATED else 1
+        int8 = tokens is not None
+        written = _INT8 if int8 else _HALVES
         unpacks, parts = list[Bound](), list[int]()
         for i, rows in enumerate(laid):
             low, high = max(0, start - rows.first) // per, min(rows.n, (end - rows.first) // per)
             if low >= high:
                 continue
             first = max(0, rows.first - start)
-            unpacks.append(_unpack(rows, low, high, halves[first:], leads=not unpacks))
+            of_rows = tuple(each[start + first :] for each in units) if int8 else (None, None)
+            unpacks.append(_unpack(rows, low, high, unpacked[first:], of_rows, written, leads=not unpacks))
+            if int8:
+                self._maxima.append(_unpack(rows, low, high, unpacked[first:], of_rows, _MAXIMA, leads=False))
             if rows.pair < 2:
-                out = self._outs[i]
+                out = outs[i]
                 parts += [first, high - low, out.data.ptr + low * out.itemsize, out.strides[0] // out.itemsize]
         table = cupy.asarray(np.array(parts, np.uint64))
-        return (unpacks, *self._multiply(halves, table))
+        quantize = None if tokens is None or start else tokens.quantize
+        multiply = self._multiply(unpacked, table, tokens, units[0, start:] if int8 else None)
+        return _Piece(quantize, unpacks, *multiply, int8)
 
-    def _multiply(self, halves: GpuArray, parts: Any) -> tuple[Bound, "_Tile"]:
-        n, width = halves.shape
+    def _multiply(self, unpacked: GpuArray, parts: Any, tokens: "_Tokens | None", units: GpuArray) -> tuple[Bound, "_Tile"]:
+        n, width = unpacked.shape
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
             step = _portable_step()
             launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, **self._mode, TILE_K=step)
             shared = _STAGES[step] * 2 * 128 * step * 2
-            return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
-        launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, **self._mode)
-        maps = tensor_map(self._x, _BOX), tensor_map(halves, _BOX)
-        tile = _Tile(*_HOPPER_TILE, n, capabilities().processors)
-        return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
+            return launch.bind(1, 128, (self._x, unpacked, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
+        int8 = tokens is not None
+        constants = self._mode | ({"INT8": 1} if int8 else {})
+        launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, **constants)
+        (rows, columns), stages = _HOPPER_TILES[int8], _STAGES_HOPPER[int8]
+        line = _LINE // unpacked.itemsize
+        maps = tensor_map(tokens.values if tokens else self._x, (rows, line)), tensor_map(unpacked, (columns // 2, line))
+        scales = (tokens.scales, tokens.scales.shape[1], units) if tokens else (None, 0, None)
+        shared = stages * (rows + columns) * _LINE + 1024
+        return launch.bind(1, 384, (*maps, *scales, *numbers), shared), _Tile(rows, columns, n, capabilities().processors)
 
-    def _from_tiles(self, weights: Sequence[PackedWeight]) -> "list[_PackedLaunch]":
+    def _from_tiles(self, weights: Sequence[PackedWeight], outs: Sequence[GpuArray]) -> "list[_PackedLaunch]":
         """Return launches on packed tiles; none for a gated pair whose tiles differ in columns."""
         if self._mode["MODE"] == GATED:
             if len({tile_width(weight.type) for weight in weights}) > 1:
                 return []
-            return [_PackedLaunch(self._x, weights, self._outs, self._mode, self._scale, self._scratch)]
+            return [_PackedLaunch(self._x, weights, outs, self._mode, self._scale, self._scratch)]
         types = list(dict.fromkeys(weight.type for weight in weights))
-        made, pairs = list[_PackedLaunch](), list(zip(weights, self._outs, strict=True))
+        made, pairs = list[_PackedLaunch](), list(zip(weights, outs, strict=True))
         for start in range(0, len(types), _TYPES):
             some = [(weight, out) for weight, out in pairs if weight.type in types[start : start + _TYPES]]
-            of, outs = [weight for weight, _ in some], [out for _, out in some]
-            made.append(_PackedLaunch(self._x, of, outs, self._mode, self._scale, self._scratch))
+            of, to = [weight for weight, _ in some], [out for _, out in some]
+            made.append(_PackedLaunch(self._x, of, to, self._mode, self._scale, self._scratch))
         return made
+
+
+class _Tokens:
+    """Tokens as int8 at the end of a scratch.
+
+    values: int8 (T, K).
+    scales: float32 (blocks of 256 columns, T rounded up to whole tiles).
+    """
+
+    def __init__(self, x: GpuArray, memory: GpuArray) -> None:
+        self._launch = kernel(_HERE / "quantize_tokens.cu", "quantize_tokens", dependent=True)
+        n, width = x.shape
+        self.n_bytes = quantized_bytes(n, width)
+        if self.n_bytes >= memory.size:
+            raise KernelError(f"prefill: the scratch does not hold {n} tokens of {width} as int8")
+        own = memory[(memory.size - self.n_bytes) // 256 * 256 :]
+        blocks = -(-width // _BLOCK)
+        self.values = own[: n * _BLOCK * blocks].reshape(n, -1)
+        self.scales = own[self.values.size : self.n_bytes].view(np.float32).reshape(blocks, -1)
+        self._bound = self._launch.bind(1, 128, (x, self.values.view(np.uint8), self.scales, self.scales.shape[1], width))
+
+    def quantize(self, n_rows: int, stream: Stream) -> None:
+        """Round the first `n_rows` rows."""
+        self._bound(stream, grid=n_rows)
+
+
+class _Piece(NamedTuple):
+    """Launches for some rows of the weights: of the tokens, if they are to be rounded; of the unpacking; of the multiply."""
+
+    quantize: Callable[[int, Stream], None] | None
+    unpacks: list[Bound]
+    multiply: Bound
+    tile: "_Tile"
+    int8: bool
+
+    def __call__(self, n_rows: int, stream: Stream) -> None:
+        """Run for the first `n_rows` rows."""
+        if self.quantize:
+            self.quantize(n_rows, stream)
+        for unpack in self.unpacks:
+            unpack(stream)
+        self.multiply(stream, grid=self.tile.grid(n_rows), n_rows=n_rows)
 
 
 class _PackedLaunch:
@@ -238,15 +340,15 @@ def _portable_step() -> int:
     return 64 if capabilities().processor_shared >= 132 * 1024 else 32
 
 
-def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -> int:
+def _rows_at_once(room: int, width: int, tile: tuple[int, int] | None, name: str) -> int:
     """Return the unpacked rows of a launch: as many as fit, rounded down to full waves of tiles on Hopper."""
-    rows, columns = _HOPPER_TILE
-    fit = scratch.halves.size // width // columns * columns
+    rows, columns = tile or _HOPPER_TILES[0]
+    fit = room // width // columns * columns
     if not fit:
         raise KernelError(f"{name}: the scratch holds less than {columns} rows of {width}")
     blocks = capabilities().processors
     full = columns * blocks // gcd(blocks, TYPICAL_ROWS // rows)
-    return fit // full * full if hopper and fit >= full else fit
+    return fit // full * full if tile and fit >= full else fit
 
 
 def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_WeightRows], int]:
@@ -261,15 +363,20 @@ def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Weight
     return laid, first
 
 
-def _unpack(rows: _WeightRows, low: int, high: int, halves: GpuArray, *, leads: bool) -> Bound:
-    """Bind the unpacking of rows `low` to `high` of a weight; `low` begins a tile, `leads` marks the first of several."""
+def _unpack(
+    rows: _WeightRows, low: int, high: int, unpacked: GpuArray, units: tuple[GpuArray, ...], written: int, *, leads: bool
+) -> Bound:
+    """Bind the unpacking of rows `low` to `high` of a weight; `low` begins a tile, `leads` marks the first of several.
+
+    units: units of int8 rows, and their largest values.
+    """
     weight = rows.weight
     n = high - low
     strip = weight.tiles_of_row * tile_bytes(weight.type)
-    launch = kernel(_UNPACK, "unpack", dependent=True, QUANT=weight.type, PART=rows.pair)
+    launch = kernel(_UNPACK, "unpack", dependent=True, QUANT=weight.type, PART=rows.pair, AS=written)
     grid = -(-weight.tiles_of_row // _WARPS), -(-n // TILE_ROWS)
-    data = weight.data[low // TILE_ROWS * strip :]
-    return launch.bind(grid, 32 * _WARPS, (data, halves, n, weight.shape[1], weight.tiles_of_row, leads))
+    data, out = weight.data[low // TILE_ROWS * strip :], unpacked.view(np.uint8)
+    return launch.bind(grid, 32 * _WARPS, (data, out, *units, n, unpacked.shape[1], weight.tiles_of_row, leads))
 
 
 def _check(x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], gated: bool) -> None:

@@ -2,6 +2,7 @@
 // formats/fragment_rows.cuh, so a thread holds four consecutive outputs.
 #pragma once
 #include "../gpu/include/activation.cuh"
+#include "../gpu/include/add.cuh"
 #include "../gpu/include/half.cuh"
 
 #define STORE 0
@@ -33,17 +34,20 @@ struct OutputCursor {
     }
 };
 
-// Store four outputs of one token from column `column` of `out` on.
+// Store four outputs of one token from column `column` of `out` on, or add them to it; `scale` is a power of two then.
 template <int MODE_>
 __device__ __forceinline__ void store_4(const Output& part, int row, int column, const float (&v)[4], float scale) {
     const size_t at = row * part.stride + column;
     const int n = (int)part.columns - column;
     float* out = (float*)part.out + at;
     if (n >= 4 && ((size_t)out & 15) == 0) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (MODE_ == ADD) sum = *(const float4*)out;
-        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y),
-                                    __fmaf_rn(v[2], scale, sum.z), __fmaf_rn(v[3], scale, sum.w));
+        const float4 value = make_float4(__fmaf_rn(v[0], scale, 0.0f), __fmaf_rn(v[1], scale, 0.0f),
+                                         __fmaf_rn(v[2], scale, 0.0f), __fmaf_rn(v[3], scale, 0.0f));
+        if (MODE_ == ADD) {
+            add_4(out, value);
+        } else {
+            *(float4*)out = value;
+        }
         return;
     }
     UNROLL for (int e = 0; e < 4; ++e) {

@@ -201,15 +201,6 @@ __device__ __forceinline__ void multiply(Tokens& tokens, Tiles& tiles, const u8*
     if (STEPS > 1) by.release_tokens(read);
 }
 
-// Ask for the outputs of a part that sums are added to, 128 bytes each, so that they are in the L2 cache at the end.
-__device__ __forceinline__ void prefetch_outputs(const Part& part, int n_rows) {
-    UNROLL for (int i = threadIdx.x; i < 4 * TOKENS; i += 32 * WARPS) {
-        const int token = part.token + i / 4, row = part.strip * STRIP_ROWS + i % 4 * 32;
-        const float* at = part.weight->out + token * part.weight->stride + row;
-        if (token < n_rows && row < (int)part.weight->rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
-    }
-}
-
 // Four consecutive outputs of a token, or two of a gate and its up projection.
 struct Outputs {
     const Part& part;
@@ -223,26 +214,10 @@ struct Outputs {
     __device__ __forceinline__ T* at(int token) const {
         return (T*)part.weight->out + token * part.weight->stride + row;
     }
-    __device__ __forceinline__ float4 load(int token) const {
-        const int exist = existing(token);
-        const float* from = at<float>(token);
-        if (exist == 4 && (u64)from % 16 == 0) return *(const float4*)from;
-        return make_float4(exist > 0 ? from[0] : 0.0f, exist > 1 ? from[1] : 0.0f, exist > 2 ? from[2] : 0.0f,
-                           exist > 3 ? from[3] : 0.0f);
-    }
     // `sums`: of the token's rows of the strip, lane after lane.
-    __device__ __forceinline__ void store(int token, float4 s, float4 before) const {
-        const float v[4] = {__fmaf_rn(s.x, scale, before.x), __fmaf_rn(s.y, scale, before.y),
-                            __fmaf_rn(s.z, scale, before.z), __fmaf_rn(s.w, scale, before.w)};
-        const int exist = existing(token);
-        float* to = at<float>(token);
-        if (exist == 4 && (u64)to % 16 == 0) {
-            *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
-        } else {
-            UNROLL for (int e = 0; e < 4; ++e) {
-                if (e < exist) to[e] = v[e];
-            }
-        }
+    __device__ __forceinline__ void store(int token, float4 s) const {
+        const Output out = {0, part.weight->rows, (u64)part.weight->out, (u64)part.weight->stride};
+        if (token < n_rows) store_4<MODE>(out, token, row, {s.x, s.y, s.z, s.w}, scale);
     }
     // Activated gates times the up projection, for four tokens whose sums lie SUM_STRIDE apart.
     __device__ __forceinline__ void store_gated(int token, const float* sums, int lane) const {
@@ -271,15 +246,11 @@ struct Outputs {
 };
 
 // Write a block's sums, 32 tokens at a time: all consumer warps store them in `memory`, then each writes whole rows of four tokens.
-// Values to add to are loaded before, as each load takes almost a microsecond.
 __device__ __forceinline__ void write(const Part& part, int n_rows, float scale, const Consumer& by, float* memory,
                                       const float (&d)[NT][4]) {
     const Outputs to = {part, part.strip * STRIP_ROWS + (MODE == GATED ? 2 : 4) * by.lane, n_rows, scale};
     UNROLL for (int first = 0; first < NT; first += 4) {
         const int token = part.token + 8 * first + 4 * by.warp;
-        float4 before[4];
-        UNROLL for (int k = 0; k < 4; ++k)
-            before[k] = MODE == ADD ? to.load(token + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         named_barrier_sync<1, 32 * WARPS>();  // what was there before was read
         UNROLL for (int i = 0; i < 4; ++i) {
             UNROLL for (int e = 0; e < 4; ++e)
@@ -291,7 +262,7 @@ __device__ __forceinline__ void write(const Part& part, int n_rows, float scale,
             to.store_gated(token, sums, by.lane);
         } else {
             UNROLL for (int k = 0; k < 4; ++k)
-                to.store(token + k, *(const float4*)(sums + k * SUM_STRIDE + 4 * by.lane), before[k]);
+                to.store(token + k, *(const float4*)(sums + k * SUM_STRIDE + 4 * by.lane));
         }
     }
     named_barrier_sync<1, 32 * WARPS>();  // the sums were read
@@ -308,7 +279,6 @@ __device__ __forceinline__ void consume(int type, const Part& part, const Launch
             return;
         }
     }
-    if (MODE == ADD && !part.goes_on) prefetch_outputs(part, of.n_rows);
     float d[NT][4];
     if (part.continues) {
         between.take(d, by.warp, by.lane);

@@ -4,8 +4,9 @@ from bisect import bisect
 from collections.abc import Callable
 from dataclasses import replace
 
-from dflash.errors import OutOfMemory
+from dflash.errors import OutOfMemory, Unsupported
 from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.moe import cuda_prefill
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
@@ -45,6 +46,8 @@ def load_on_gpu(
         tokens at least, so that these take no more than a quarter of the memory beside the weights.
     """
     tell("memory")
+    if config.prefill != "f16" and not capabilities().has_wgmma:
+        raise Unsupported(f"prefill {config.prefill!r}: needs a Hopper GPU, such as an H100")
     free = device.free_memory()
     weights = weight_bytes(file, config)
     kv, sequences = settings.kv, settings.sequences

@@ -79,7 +79,7 @@ class Ops:
             assert config is not None, "a target model"
             n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
             scratch = cuda_prefill.UnpackScratch(n_scratch, empty)
-            self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
+            self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch, int8=config.prefill == "int8")
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
         self._unpacked: tuple[Any, Any] | None = None
@@ -211,18 +211,21 @@ class PendingAttention:
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:
     """Return the bytes of scratch memory that the layers of a prefill pass of `rows` rows and `sequences` sequences need.
 
-    Matrix multiplies unpack their weights there: all weights of the largest launch, up to `cuda_prefill.SCRATCH_BYTES`. The
-    delta rule uses the same memory between them.
+    Matrix multiplies unpack their weights there: all weights of the largest launch, up to `cuda_prefill.SCRATCH_BYTES`; and
+    with int8 tokens. The delta rule uses the same memory between them.
     """
     values = config.delta_value_heads * config.delta_size
     linear = 2 * config.delta_key_heads * config.delta_size + 2 * values + 2 * config.delta_value_heads
     head = config.heads * config.head_size
     full = 2 * (head + config.kv_heads * config.head_size)
+    step = 256 if config.prefill == "int8" else 1  # rows of int8 weights have whole blocks
     tall = max(linear, full, 2 * max(config.ffn, config.shared_ffn), 256) + 4 * _ROWS
     narrow = max(values, head, config.ffn, config.shared_ffn)
-    largest = 2 * max(tall * config.width, max(config.width + 4 * _ROWS, 256) * narrow)
+    width, narrow = (-(-n // step) * step for n in (config.width, narrow))
+    largest = 2 * max(tall * width, max(width + 4 * _ROWS, 256) * narrow)
     of_delta = delta.scratch_bytes(rows, *_delta_sizes(config), sequences=sequences) if any(config.recurrent) else 0
-    return max(min(cuda_prefill.SCRATCH_BYTES, largest), of_delta)
+    tokens = cuda_prefill.quantized_bytes(rows, max(width, narrow)) if config.prefill == "int8" else 0
+    return max(min(cuda_prefill.SCRATCH_BYTES, largest) + tokens, of_delta)
 
 
 def _delta_sizes(config: Config) -> tuple[int, int, int, int]:

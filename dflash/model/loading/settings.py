@@ -12,6 +12,9 @@ from dflash.model.split.names import SPLITS, device_number, device_numbers
 
 DEVICES = ("auto", "cpu", "cuda")
 
+PREFILL_TYPES = ("f16", "int8")
+"""Types to which the multiplies of prompts on a GPU round tokens and weights; see `dflash.load`."""
+
 MAX_SEQUENCES = 1024
 """Most sequences at a time, which bounds the memory of slots."""
 
@@ -34,6 +37,7 @@ class LoadSettings:
     sequences: int = 8
     kv: str = "f16"
     kv_bytes: int | None = None
+    prefill: str = "f16"
     pending: int | None = None
     prefix_cache: bool | int = False
     prefix_cache_folder: str | os.PathLike[str] | None = None
@@ -58,6 +62,8 @@ class LoadSettings:
         if self.device not in DEVICES and device_number(self.device) is None:
             raise Unsupported(f"device {self.device!r}: must be one of {', '.join(DEVICES)}, or a GPU as cuda:1")
         kv_types(self.kv)
+        if self.prefill not in PREFILL_TYPES:
+            raise Unsupported(f"prefill {self.prefill!r}: must be one of {', '.join(PREFILL_TYPES)}")
         for name in ("threads", "context", "sequences"):
             value = getattr(self, name)
             if value is not None and value < 1:

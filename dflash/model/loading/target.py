@@ -103,7 +103,11 @@ def load_model(
         file = GGUFFile.open(path)
         try:
             config = Config.from_gguf(file.metadata, file.tensors, pending=settings.max_pending)
+            config = replace(config, prefill=settings.prefill)
             refuse_sizes(config, "cpu" if on_host else "cuda")
+            if config.prefill != "f16" and (on_host or len(settings.gpus) > 1):
+                place = "the CPU" if on_host else "several GPUs"
+                raise Unsupported(f"prefill {config.prefill!r}: needs one Hopper GPU, the model is loaded on {place}")
             for size in {config.head_size, *(size for _, size in config.kv_shapes.values())}:
                 check_kv(settings.kv, size, "cpu" if on_host else "cuda")
             tell("tokenizer")

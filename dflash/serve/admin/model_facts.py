@@ -31,6 +31,7 @@ class ModelFacts:
     width: int
     device: str
     kv: str
+    prefill: str
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModelFacts":
@@ -48,4 +49,5 @@ class ModelFacts:
             width=model.config.width,
             device=model.device,
             kv=model.pools.kv,
+            prefill=model.config.prefill,
         )

@@ -181,8 +181,9 @@ def test_states_of_others_are_ignored(loaded, tmp_path, ids, caplog):
     """Another model, KV type, device or version has another identity; a file under a wrong name stays where it is."""
     file, cold = one_file(loaded, tmp_path, ids)
     identity = identity_of(loaded)
-    assert "kv f16" in identity
-    for other in (identity.replace("kv f16", "kv f32"), identity[:-1] + "x", "another model"):
+    assert "kv f16, prefill f16" in identity
+    others = identity.replace("kv f16", "kv f32"), identity.replace("prefill f16", "prefill int8"), identity[:-1] + "x"
+    for other in (*others, "another model"):
         engine = engine_of(loaded, tmp_path, identity=other)
         assert (run(engine, ids, max_tokens=4, use_prefix_cache=True).n_cached, caplog.records) == (0, [])
         ours = engine.prefix_cache.disk.folder.name_of(np.array(ids[:299], np.int32), in_prompt=True)

@@ -259,6 +259,7 @@ inline float rsqrtf(float x) { return __frsqrt_rn(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __uint2float_rn(unsigned x) { return (float)x; }
 inline float __int2float_rn(int x) { return (float)x; }
+inline int __float2int_rn(float x) { return (int)lrintf(x); }
 inline unsigned long long __double2ull_rn(double x) {
     return x <= 0 ? 0 : x < 0x1p62 ? (unsigned long long)llrint(x) : (unsigned long long)x;
 }

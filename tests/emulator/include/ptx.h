@@ -80,6 +80,7 @@ inline void ptx_st_async(u32 to, u32 value, u32 barrier) {
 
 // Barriers
 inline void ptx_bar_sync(int id, int n) { emu_barrier(id, n, true); }
+inline void ptx_bar_arrive(int id, int n) { emu_barrier_arrive(id, n); }
 inline void ptx_bar_red_and(u32& d, u32 predicate, int id, int n) { d = emu_barrier(id, n, predicate != 0); }
 inline void ptx_elect(u32& d) { d = emu_thread->lane == 0; }
 inline void ptx_cluster_arrive() { emu_cluster_arrive(); }
@@ -149,6 +150,11 @@ inline void ptx_st_u32(void* to, u32 value) { *(volatile u32*)to = value; }
 inline void ptx_st_u32x2(void* to, u32 x, u32 y) { ptx_st_u32(to, x), ptx_st_u32((u32*)to + 1, y); }
 inline void ptx_st_f32(void* to, float value) { *(volatile float*)to = value; }
 inline void ptx_red_add_u64(u64 to, u64 n) { *(volatile u64*)to += n; }
+inline void ptx_red_add_f32x4(float* to, float x, float y, float z, float w) {
+    check_aligned((u64)to, 16, "red: misaligned");
+    const float values[4] = {x, y, z, w};
+    for (int i = 0; i < 4; ++i) to[i] = rounded(to[i] + values[i]);
+}
 inline void ptx_globaltimer(u64& d) { d = 0; }  // so that no wait is too long
 inline void ptx_trap() { emu_fail("trap"); }
 }  // namespace emu

@@ -143,21 +143,47 @@ inline void multiply_warpgroup(const void* const* in, void* const*, unsigned) {
     }
 }
 
-inline void wgmma(float* const* sums, int n, WarpgroupOperands mine) {
+// The same for int8 and int32: both operands in shared memory, 32 of K.
+inline void multiply_bytes(const void* const* in, void* const*, unsigned) {
+    static signed char a[64][32], b[256][32];
+    const WarpgroupOperands& first = *(const WarpgroupOperands*)in[0];
+    const auto load = [](u64 descriptor, int rows, signed char (*to)[32]) {
+        const u32 start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+        if (descriptor >> 62 != 1) emu_fail("wgmma: a swizzle other than that of 128 bytes");
+        for (int row = 0; row < rows; ++row)
+            for (int k = 0; k < 32; ++k) to[row][k] = *(const signed char*)emu_at(swizzle(start + row / 8 * stride + row % 8 * 128 + k));
+    };
+    load(first.a_descriptor, 64, a), load(first.b_descriptor, first.columns, b);
+    for (int row = 0; row < 64; ++row) {
+        for (int column = 0; column < first.columns; ++column) {
+            const int thread = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
+            float& place = ((const WarpgroupOperands*)in[thread])->sums[column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
+            int sum = first.accumulate ? bits_as<int>(place) : 0;
+            for (int k = 0; k < 32; ++k) sum += a[row][k] * b[column][k];
+            place = bits_as<float>(sum);
+        }
+    }
+}
+
+template <class Sum>
+inline void wgmma(Sum* const* sums, int n, WarpgroupOperands mine, Together multiply) {
     float values[128];
-    for (int i = 0; i < n; ++i) values[i] = *sums[i];
+    for (int i = 0; i < n; ++i) values[i] = bits_as<float>(*sums[i]);
     mine.sums = values, mine.columns = 2 * n;
-    emu_warpgroup(&mine, multiply_warpgroup);
-    for (int i = 0; i < n; ++i) *sums[i] = values[i];
+    emu_warpgroup(&mine, multiply);
+    for (int i = 0; i < n; ++i) *sums[i] = bits_as<Sum>(values[i]);
+}
+inline void ptx_wgmma_ss_bytes(int* const* sums, int n, u64 a, u64 b, int accumulate) {
+    wgmma(sums, n, {nullptr, {}, a, b, 0, accumulate != 0, false, false}, multiply_bytes);
 }
 inline void ptx_wgmma_ss(float* const* sums, int n, u64 a, u64 b, int accumulate) {
-    wgmma(sums, n, {nullptr, {}, a, b, 0, accumulate != 0, false, false});
+    wgmma(sums, n, {nullptr, {}, a, b, 0, accumulate != 0, false, false}, multiply_warpgroup);
 }
 inline void ptx_wgmma_rs(float* const* sums, int n, u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int accumulate) {
-    wgmma(sums, n, {nullptr, {a0, a1, a2, a3}, 0, b, 0, accumulate != 0, true, false});
+    wgmma(sums, n, {nullptr, {a0, a1, a2, a3}, 0, b, 0, accumulate != 0, true, false}, multiply_warpgroup);
 }
 inline void ptx_wgmma_rs_transposed(float* const* sums, int n, u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
-    wgmma(sums, n, {nullptr, {a0, a1, a2, a3}, 0, b, 0, true, true, true});
+    wgmma(sums, n, {nullptr, {a0, a1, a2, a3}, 0, b, 0, true, true, true}, multiply_warpgroup);
 }
 #undef FOR_FRAGMENT
 }  // namespace emu

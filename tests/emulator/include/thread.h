@@ -27,6 +27,7 @@ unsigned char* emu_at(unsigned address);  // of a shared address, in this block 
 
 void emu_warp(unsigned mask, const char* what, const void* in, void* out, Together apply);
 void emu_warpgroup(const void* in, Together apply);
+void emu_barrier_arrive(int id, int n);
 bool emu_barrier(int id, int n, bool predicate);  // n 0: all threads of the block; true if all predicates are
 void emu_cluster_arrive();
 void emu_cluster_wait();

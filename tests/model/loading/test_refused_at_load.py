@@ -120,3 +120,10 @@ def test_memory_that_the_system_refuses():
 
     with pytest.raises(OutOfMemory, match=r"'x': out of memory .*: less"), memory_errors("x", "less"):
         zeros(1 << 46)
+
+
+def test_int8_prompts_need_a_gpu():
+    with pytest.raises(Unsupported, match="prefill 'int8': needs one Hopper GPU, the model is loaded on the CPU"):
+        load_model("demo", LoadSettings(device="cpu", prefill="int8"))
+    with pytest.raises(Unsupported, match="prefill 'fp4': must be one of f16, int8"):
+        LoadSettings(prefill="fp4")

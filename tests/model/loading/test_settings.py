@@ -16,6 +16,7 @@ GIVEN = {
     "devices": ["cuda:0", "cuda:1"],
     "split": "layer",
     "kv": "q8_0/q4_0",
+    "prefill": "int8",
     "prefix_cache_folder": "f",
     "chat_template": "t",
 }
@@ -56,7 +57,7 @@ def test_load_passes_every_setting_on(started):
 def test_server_options_become_settings(started):
     words = "--devices 0,1 --split layer -t 7 -c 7 -np 7 --kv q8_0 -ctv q4_0 --kv-bytes 7 --pending 7 --swap-bytes 7 "
     words += "--prefix-cache-mib 7 --prefix-cache-folder f --prefix-cache-disk-mib 7 --prefix-cache-inexact --fixed-drafts "
-    words += "--no-prefix-cache-reread --chat-template-file t --trusted-messages --max-step-ms 7"
+    words += "--no-prefix-cache-reread --chat-template-file t --trusted-messages --max-step-ms 7 --prefill-type int8"
     sizes = dict.fromkeys(("threads", "context", "sequences", "kv_bytes", "pending", "swap_bytes", "max_step_ms"), 7)
     cache = {"prefix_cache": 7 << 20, "prefix_cache_disk": 7 << 20, "prefix_cache_exact": False}
     with pytest.raises(Started):

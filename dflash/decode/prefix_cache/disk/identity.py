@@ -23,7 +23,9 @@ def sources_hash(package: Path = _PACKAGE) -> str:
 
 
 def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
-    """Return the identity of states: weights, KV type, device, compiler, alignment of chunks, version and sources of dflash.
+    """Return the identity of states: all that their bits depend on.
+
+    That is weights, KV type, products of prompts, device, compiler, alignment of chunks, version and sources of dflash.
 
     The compiler's version counts since functions such as `expf` come with it. Machine code does not: NVRTC makes other code
     now and then, but no other bits (`dflash.kernels.gpu.cubin.OPTIONS`).
@@ -38,6 +40,7 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
         "sources": sources_hash(),
         "layout": LAYOUT,
         "kv": model.pools.kv,
+        "prefill": model.config.prefill,
         "device": " ".join([place["kind"], place["processor"], *map(str, chooses)]),
         "compiler": place["compiler"],
         "alignment": model.chunk_alignment,

@@ -42,6 +42,12 @@ __device__ __forceinline__ u32 half2_lo(u32 rounded, float low, float high) {
     return pack_half2(low - to_float((u16)rounded), high - to_float((u16)(rounded >> 16)));
 }
 
+__device__ __forceinline__ u32 add_half2(u32 a, u32 b) {
+    u32 d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
 __device__ __forceinline__ u32 sub_half2(u32 a, u32 b) {
     u32 d;
     asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));

@@ -23,6 +23,12 @@ __device__ __forceinline__ void named_barrier_sync() {
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(N) : "memory");
 }
 
+// Arrive at the barrier of N threads without waiting for the others.
+template <int N>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(N) : "memory");
+}
+
 // N threads wait for each other; returns true in all if `predicate` is true in each.
 template <int N>
 __device__ __forceinline__ bool named_barrier_all(int id, bool predicate) {

@@ -1,4 +1,4 @@
-// Asynchronous tensor core multiplies of a warpgroup (wgmma, sm_90a), float16 inputs, float32 sums.
+// Asynchronous tensor core multiplies of a warpgroup (wgmma, sm_90a): float16 inputs and float32 sums, or int8 and int32.
 //
 // Sums: d[n][2 * r + e] is row lane / 4 + 8 * r of the warp's 16 of 64 rows, column 8 * n + 2 * (lane % 4) + e. Operands in
 // shared memory are rows of 128 bytes (64 float16) with the 128-byte swizzle: 16-byte chunk c of row r is stored at chunk c
@@ -33,7 +33,8 @@ __device__ __forceinline__ u64 wgmma_descriptor_of_blocks(u32 smem, u32 columns_
 #define WGMMA_REGISTERS_16 \
     WGMMA_REGISTERS_12 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define WGMMA_SUM(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define WGMMA_REGISTER "+f"
+#define WGMMA_SUM(n) WGMMA_REGISTER(d[n][0]), WGMMA_REGISTER(d[n][1]), WGMMA_REGISTER(d[n][2]), WGMMA_REGISTER(d[n][3])
 #define WGMMA_SUMS_1 WGMMA_SUM(0), WGMMA_SUM(1)
 #define WGMMA_SUMS_2 WGMMA_SUMS_1, WGMMA_SUM(2), WGMMA_SUM(3)
 #define WGMMA_SUMS_3 WGMMA_SUMS_2, WGMMA_SUM(4), WGMMA_SUM(5)
@@ -94,3 +95,20 @@ WGMMA_RS(8, 128, 64, 65, 66, 67, 68, 69)
 WGMMA_RS(12, 192, 96, 97, 98, 99, 100, 101)
 WGMMA_RS(16, 256, 128, 129, 130, 131, 132, 133)
 #undef WGMMA_RS
+
+// d = a @ b.T of whole numbers of 8 bits, plus d if `accumulate`, with both operands in shared memory, rows of 128 columns: 64
+// rows of a, 16 * N rows of b, 32 of K, which are 32 bytes, too.
+#undef WGMMA_REGISTER
+#define WGMMA_REGISTER "+r"
+#define WGMMA_SS_BYTES(N, COLS, A, B, P) \
+    __device__ __forceinline__ void wgmma_ss(int (&d)[2 * N][4], u64 a, u64 b, int accumulate) { \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #COLS \
+                     "k32.s32.s8.s8 {" WGMMA_REGISTERS_##N "}, %" #A ", %" #B ", p;\n}" \
+                     : WGMMA_SUMS_##N \
+                     : "l"(a), "l"(b), "r"(accumulate)); \
+    }
+WGMMA_SS_BYTES(4, 64, 32, 33, 34)
+WGMMA_SS_BYTES(6, 96, 48, 49, 50)
+WGMMA_SS_BYTES(8, 128, 64, 65, 66)
+WGMMA_SS_BYTES(12, 192, 96, 97, 98)
+#undef WGMMA_SS_BYTES

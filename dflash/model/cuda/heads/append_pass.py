@@ -1,6 +1,7 @@
 """The pass of a head over tokens of many sequences: only their keys and values are computed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,7 +46,7 @@ class AppendPass:
         arrays |= {name: alloc(rows, width, dtype=np.float16) for name, width in halves.items()}
         space = SimpleNamespace(n_rows=rows, **arrays)
         n_scratch = 2 * config.width * (max(config.width, 2 * n_keys) + _SPARE)
-        ops = Ops(config, self._batch, prefill=True, empty=alloc, n_scratch=n_scratch)
+        ops = Ops(replace(config, prefill="f16"), self._batch, prefill=True, empty=alloc, n_scratch=n_scratch)
         memory, shared = Memory.of(config, pools), {table: embedding}
         on = Device(ops, weights, space, memory, eps=config.norm_eps, config=config, shared=shared)
         start, (block,), _ = Launches.of(network.program, on)
