@@ -1,7 +1,6 @@
 """Recorded bodies of clients with damage: each is read, or refused with an error that names a field."""
 
 import copy
-import json
 import random
 import re
 from functools import partial
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from api_bodies import damage
+from packed import packed_lines
 
 from dflash.errors import RequestError
 from dflash.generation.messages.fields import FieldError
@@ -29,8 +29,8 @@ REQUIRED = {"messages", "max_tokens", "input", "tool_choice"}
 @pytest.mark.parametrize("api", PARSERS)
 def test_a_damaged_body_is_read_or_refused(api):
     rng, outcomes = random.Random(api), set()
-    for line in (DATA / api / "requests.jsonl").read_text(encoding="utf-8").splitlines():
-        recorded = json.loads(line)["body"]
+    for each in packed_lines(DATA / api / "requests.jsonl.xz"):
+        recorded = each["body"]
         for _ in range(20):
             body = copy.deepcopy(recorded)
             for _ in range(rng.randint(1, 3)):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from packed import packed_text
 
 from dflash.decode.drafters.adaptive.cost_model import CostModel
 from dflash.decode.drafters.adaptive.drafter import Adaptive
@@ -19,7 +20,7 @@ from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.step import Step
 
-RECORDED = Path(__file__).parents[1] / "data" / "adaptive" / "acceptances.json"
+RECORDED = Path(__file__).parents[1] / "data" / "adaptive" / "acceptances.json.xz"
 DRAFTED = {"dflash": 15, "dflash-tree": 22, "mtp": 7, "lookup": 0}
 MAX_TOKENS = 64
 REJECTED = 1 << 20
@@ -95,7 +96,8 @@ class _Part:
 
 def recorded(path=RECORDED):
     """Return the texts of each set: a length, and for each drafter and position (accepted, drafted, scores)."""
-    sets = json.loads(Path(path).read_text())
+    path = Path(path)
+    sets = json.loads(packed_text(path) if path.suffix == ".xz" else path.read_text())
     for texts in sets.values():
         for text in texts:
             text["drafts"] = {name: [_entry(name, each) for each in found] for name, found in text["drafts"].items()}

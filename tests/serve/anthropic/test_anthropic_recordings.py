@@ -1,16 +1,16 @@
 """Recorded requests of real clients: all of them can be rendered, and a session keeps its prefix."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from packed import packed_lines
 
 from dflash.serve.anthropic.request import parse_messages
 from dflash.serve.preparing.prompts import prompt_ids
 
-FILE = Path(__file__).parents[2] / "data" / "messages" / "requests.jsonl"
-RECORDED = [json.loads(line) for line in FILE.read_text().splitlines()]
+FILE = Path(__file__).parents[2] / "data" / "messages" / "requests.jsonl.xz"
+RECORDED = packed_lines(FILE)
 WITH_IMAGE = "claude/image"
 
 

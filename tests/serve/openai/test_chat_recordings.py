@@ -5,14 +5,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from packed import packed_lines
 
 from dflash.decode.drafters import Strategy
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.preparing.completions import ReadRequest
 
-FILE = Path(__file__).parents[2] / "data" / "chat" / "requests.jsonl"
-RECORDED = [json.loads(line) for line in FILE.read_text().splitlines()]
+FILE = Path(__file__).parents[2] / "data" / "chat" / "requests.jsonl.xz"
+RECORDED = packed_lines(FILE)
 CONSTRAINED = ("response_format", "tool_choice")
 
 

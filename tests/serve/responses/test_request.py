@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from packed import packed_lines
 
 from dflash.generation.messages.fields import FieldError
 from dflash.serve.http_errors import Problem
@@ -11,8 +12,8 @@ from dflash.serve.preparing.prompts import prompt_ids
 from dflash.serve.responses.request import parse_responses
 from dflash.serve.responses.store import ResponseStore, as_json
 
-DATA = Path(__file__).parents[2] / "data" / "responses" / "requests.jsonl"
-RECORDED = {each["name"]: each["body"] for each in map(json.loads, DATA.read_text(encoding="utf-8").splitlines())}
+DATA = Path(__file__).parents[2] / "data" / "responses" / "requests.jsonl.xz"
+RECORDED = {each["name"]: each["body"] for each in packed_lines(DATA)}
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
 LS = {"type": "function", "name": "ls", "parameters": {"type": "object"}}
 

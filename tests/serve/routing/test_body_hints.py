@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from packed import packed_lines
 
 from dflash.serve.routing.body_hints import hints_of
 
@@ -92,8 +93,7 @@ def test_what_would_be_refused_gives_no_blocks(path, body):
 def test_recorded_sessions_share_prefixes(folder, path):
     """Requests of one recorded session begin alike."""
     sessions = {}
-    for line in (DATA / folder / "requests.jsonl").read_text().splitlines():
-        each = json.loads(line)
+    for each in packed_lines(DATA / folder / "requests.jsonl.xz"):
         sessions.setdefault(each["session"], []).append(read(path, each["body"], 32).blocks)
     pairs = [(one, other) for found in sessions.values() for one, other in pairwise(found) if one and other]
     shares = [n_common(one, other) / len(one) for one, other in pairs]
