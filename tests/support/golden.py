@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash.kernels.formats import FORMATS
 from dflash.model.batch import Span
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -19,19 +18,6 @@ FOLDER = Path(os.environ.get("DFLASH_GOLDEN") or Path(__file__).parent.parent / 
 PATHS = {path.stem: path for path in sorted(FOLDER.glob("*/*.gguf"))}
 FILES = list(PATHS)
 PRIMARY = [name for name in FILES if "prompt.layer0.out" in np.load(PATHS[name].with_suffix(".npz")).files]
-
-LOGITS, LOGITS_RMS = 5e-4, 5e-5
-INTERMEDIATE, STATE = 2e-4, 5e-5
-ROUNDED = 20
-"""How much further values may be where products round tokens to 16 bits: 16 times in qwen3next-tiny, which enlarges any
-rounding of its first layer, at most 8 times in others; to 11 bits, as float16, it would be 100."""
-
-
-def allowed(name):
-    """Return the largest difference of a logit, the relative RMS of all, and the largest of layers and of states."""
-    kind = FORMATS.get(name.rpartition("-")[2])
-    times = ROUNDED if kind and kind.integers else 1
-    return times * LOGITS, times * LOGITS_RMS, times * INTERMEDIATE, times * STATE
 
 
 def path_of(name):
