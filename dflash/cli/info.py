@@ -69,7 +69,8 @@ def main(arguments: argparse.Namespace) -> int:
             pending = PENDING if arguments.pending is None else arguments.pending
             settings = load_settings(arguments)
             about = overview(file, kv=settings["kv"], pending=pending, threads=arguments.threads, device=device)
-            about["device"]["prefill"] = settings["prefill"]
+            if about["device"]["kind"] == "cuda":
+                about["device"]["prefill"] = settings["prefill"]
             about |= _names(file) | _parsers(file.metadata)
             if arguments.devices:
                 about["plan"] = split_overview(file, LoadSettings(**settings))
