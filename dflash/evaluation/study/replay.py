@@ -24,7 +24,8 @@ def acceptance_key(record: Record) -> str | None:
     if model["sha256"] is None:
         return None
     of_cell = [record["cell"][name] for name in _CELL]
-    return fingerprint([of_cell, [record[name] for name in _SHARED], record["prompts"], model["sha256"], model["kv"]])
+    kinds = model["sha256"], model["kv"], model.get("prefill", "f16")
+    return fingerprint([of_cell, [record[name] for name in _SHARED], record["prompts"], *kinds])
 
 
 def source_of(wanted: Record, records: Iterable[Record]) -> Record | None:

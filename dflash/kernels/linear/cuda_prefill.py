@@ -44,6 +44,7 @@ _UNPACKING = 380  # time of an item besides its multiplies, in tokens
 _WARPS = 4  # tiles that a block of unpack.cu handles
 _PLACED = 32  # multiple of unpacked rows at which a weight begins
 _HALVES, _INT8, _MAXIMA = range(3)  # what unpack.cu writes
+_MOST_PARTS = 32  # MAX_PARTS of prefill_hopper.cu
 
 
 class UnpackScratch:
@@ -382,4 +383,6 @@ def _unpack(
 def _check(x: GpuArray, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], gated: bool) -> None:
     if x.ndim != 2 or x.dtype != cupy.float16 or not x.flags.c_contiguous or x.data.ptr % 16:
         raise KernelError(f"prefill: x must be contiguous float16 (T, K), got {x.dtype} {x.shape}")
+    if len(weights) > _MOST_PARTS:
+        raise KernelError(f"prefill: at most {_MOST_PARTS} weights in a launch, got {len(weights)}")
     check_projections(x, weights, outs, gated=gated)

@@ -1,13 +1,13 @@
 // Multiply of a prefill on Hopper: out = x @ W.T for many tokens. W is unpacked to float16; sums are float32, in the order
 // of K.
 //
-// With int8 operands, both rotated, a token has a scale for each 256 columns, and a row of W one for all. The products of 256 columns are
-// summed in int32, exactly; these sums are scaled by the token's scale and added in float32, in the order of K. The warpgroups
-// take turns: one scales its sums while the tensor cores multiply for the other.
+// With int8 operands, both rotated, a token has a scale for each 256 columns, and a row of W one for all. The products of 256
+// columns are summed in int32, exactly; these sums are scaled by the token's scale and added in float32, in the order of K. The
+// warpgroups take turns: one scales its sums while the tensor cores multiply for the other.
 //
 // A block computes tiles of 128 tokens by 256 rows of W (int8: 192), one after the other (persistent). If the last tiles would
-// occupy at most half of the blocks, these tiles are halved along W. Roles: one producer thread copies steps of TILE_K columns with
-// TMA into a pipeline; two consumer warpgroups multiply 64 tokens each. Elements past the matrices are read as zero and are
+// occupy at most half of the blocks, these tiles are halved along W. Roles: one producer thread copies steps of TILE_K columns
+// with TMA into a pipeline; two consumer warpgroups multiply 64 tokens each. Elements past the matrices are read as zero and are
 // not written: a token's result depends on no other token. Tiles are rasterised along the tokens, 2048 at a time, so that
 // concurrent blocks share rows of W and tokens in the L2 cache.
 //

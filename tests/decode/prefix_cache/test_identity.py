@@ -14,7 +14,8 @@ GPU |= {"target": "sm_90", "compiler": "NVRTC 13.5", "driver": "13.0", "processo
 def identity_on(monkeypatch, place):
     """Return the identity of the states of a model on a described device."""
     monkeypatch.setattr(identity, "describe", lambda device: place)
-    model = SimpleNamespace(device=place["kind"], pools=SimpleNamespace(kv="f16", layout=""), chunk_alignment=64)
+    settings = {"config": SimpleNamespace(prefill="f16"), "pools": SimpleNamespace(kv="f16", layout="")}
+    model = SimpleNamespace(device=place["kind"], chunk_alignment=64, **settings)
     return identity.identity_of(SimpleNamespace(model=model, file=SimpleNamespace(fingerprint=lambda: "w")))
 
 

@@ -54,7 +54,7 @@ class ServerRunner:
             "model": {
                 "files": [facts["file"]],
                 "quantization": [facts["quantization"]],
-                **{name: facts[name] for name in ("architecture", "kv", "device", "fingerprint")},
+                **{name: facts[name] for name in ("architecture", "kv", "prefill", "device", "fingerprint")},
                 **dict.fromkeys(_MODEL),
                 "context": self._props["n_ctx"],
             },
