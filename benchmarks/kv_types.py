@@ -36,6 +36,13 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True, dtype=np.float64)).astype(np.float32)
 
 
+def compared(mine, truth, ids):
+    """Return loss, divergence from the truth and agreement of first choices at the positions of a text."""
+    loss = -mine[np.arange(len(ids) - 1), ids[1:]]
+    far = (np.exp(truth) * (truth - mine)).sum(axis=-1, dtype=np.float64)
+    return loss, far, mine.argmax(axis=-1) == truth.argmax(axis=-1)
+
+
 def main():
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -52,9 +59,8 @@ def main():
         for kv, lm in models.items():
             mine = log_softmax(lm.logits(ids))
             truth = mine if truth is None else truth
-            losses[kv].append(-mine[np.arange(len(ids) - 1), ids[1:]])
-            distances[kv].append((np.exp(truth) * (truth - mine)).sum(axis=-1, dtype=np.float64))
-            agree[kv].append(mine.argmax(axis=-1) == truth.argmax(axis=-1))
+            for found, each in zip((losses, distances, agree), compared(mine, truth, ids), strict=True):
+                found[kv].append(each)
     print(f"{len(ids_of)} texts of {arguments.tokens} tokens\n")
     print("| KV | bytes per token | perplexity | mean KL, nats | 99 % | same first choice |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")

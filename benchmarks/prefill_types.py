@@ -9,7 +9,7 @@ import argparse
 import re
 
 import numpy as np
-from kv_types import log_softmax, texts
+from kv_types import compared, log_softmax, texts
 
 import dflash
 from dflash.kernels.linear import cuda_prefill
@@ -55,9 +55,7 @@ def main():
             print(f"{len(ids_of)} texts of {arguments.tokens} tokens\n")
             print("| int8 products | perplexity | mean KL, nats | 99 % | same first choice |")
             print("| --- | ---: | ---: | ---: | ---: |")
-        loss = [-m[np.arange(len(ids) - 1), ids[1:]] for m, ids in zip(mine, ids_of, strict=True)]
-        far = [(np.exp(t) * (t - m)).sum(axis=-1, dtype=np.float64) for t, m in zip(truths, mine, strict=True)]
-        same = [t.argmax(axis=-1) == m.argmax(axis=-1) for t, m in zip(truths, mine, strict=True)]
+        loss, far, same = map(np.concatenate, zip(*map(compared, mine, truths, ids_of), strict=True))
         print(
             f"| {'none' if kinds is None else name} | {np.exp(np.mean(loss)):.4f} | {np.mean(far):.2e} | "
             f"{np.quantile(far, 0.99):.2e} | {np.mean(same):.2%} |",

@@ -427,8 +427,9 @@ class LM:
         model, pools = self.model, self.model.pools
         device = model.device if self._gpu is None else gpu_name(self._gpu)
         about = describe.overview(self.file, kv=pools.kv, pending=pools.pending, threads=model.threads, device=device)
-        about["device"] |= self._device | {"prefill": model.config.prefill}
+        about["device"] |= self._device
         if model.device == "cuda":
+            about["device"]["prefill"] = model.config.prefill
             about["device"]["launches"] = {str(n): launches for n, launches in model.launches.items()}
         about["pools"] = {name: getattr(pools, name) for name in ("pages", "free_pages", "slots", "free_slots")}
         if self.prefix_cache is not None:

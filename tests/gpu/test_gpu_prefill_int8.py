@@ -146,6 +146,10 @@ def test_refuses_what_does_not_fit(monkeypatch):
     x, out = cupy.zeros((200, 256), np.float16), cupy.zeros((200, 16), np.float32)
     with pytest.raises(KernelError, match="does not hold 200 tokens of 256 as int8"):
         prefill.PrefillLinear(x, [packed], [out], scratch=scratch, int8=True)
+    with pytest.raises(KernelError, match=r"scale of an addition is 3\.0, must be a power of two"):
+        prefill.PrefillLinear(x, [packed], [out], scratch=prefill.UnpackScratch(SCRATCH), add=True, scale=3.0)
+    with pytest.raises(KernelError, match="at most 32 weights in a launch, got 33"):
+        prefill.PrefillLinear(x, [packed] * 33, [out] * 33, scratch=prefill.UnpackScratch(SCRATCH), int8=True)
     monkeypatch.setattr(prefill, "capabilities", lambda: capabilities()._replace(has_wgmma=False))
     with pytest.raises(KernelError, match="int8 needs a Hopper GPU"):
         prefill.PrefillLinear(x, [packed], [out], scratch=scratch, int8=True)

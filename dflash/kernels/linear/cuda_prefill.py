@@ -102,7 +102,8 @@ class PrefillLinear:
 
     With `int8`, tokens and rows of weights are rotated by Hadamard matrices, which changes no product but makes large values
     small. Then each 256 values of a token and each row of a weight have a scale, a 127th of their largest value. Products of
-    256 columns are summed exactly, and these sums in float32. Each call writes and reads 1 byte a weight.
+    256 columns are summed exactly, and these sums in float32. Weights must be below 1,000: sums of 64 are float16. Each call
+    writes and reads 1 byte a weight.
     """
 
     def __init__(

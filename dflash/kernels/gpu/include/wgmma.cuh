@@ -107,8 +107,6 @@ WGMMA_RS(16, 256, 128, 129, 130, 131, 132, 133)
                      : WGMMA_SUMS_##N \
                      : "l"(a), "l"(b), "r"(accumulate)); \
     }
-WGMMA_SS_BYTES(4, 64, 32, 33, 34)
 WGMMA_SS_BYTES(6, 96, 48, 49, 50)
-WGMMA_SS_BYTES(8, 128, 64, 65, 66)
 WGMMA_SS_BYTES(12, 192, 96, 97, 98)
 #undef WGMMA_SS_BYTES
