@@ -4,12 +4,14 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.distribution import release
 from dflash.json_types import JsonObject
+from dflash.model.numerics import numerics_of
 
 if TYPE_CHECKING:
     from dflash.lm import LM
@@ -93,8 +95,7 @@ def _model(lm: "LM", *, fingerprint: bool) -> JsonObject:
         "bytes": sum(path.stat().st_size for path in files),
         "architecture": about["model"]["architecture"],
         "quantization": list(about["quantization"]),
-        "kv": lm.model.pools.kv,
-        "prefill": lm.model.config.prefill,
+        **asdict(numerics_of(lm.model)),
         "context": lm.model.config.context,
         "pending": lm.model.config.pending,
         "threads": lm.model.threads,

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from dflash.evaluation.study.grid import fingerprint
 from dflash.evaluation.study.record import Record
 from dflash.evaluation.study.runners.base import PARTS
 from dflash.evaluation.tables import Values
+from dflash.model.numerics import Numerics
 
 _CELL = ("expression", "shape", "verifier", "drafts", "code", "temperature", "context", "seeds")
 _SHARED = ("max_tokens", "sampling")
@@ -24,8 +26,8 @@ def acceptance_key(record: Record) -> str | None:
     if model["sha256"] is None:
         return None
     of_cell = [record["cell"][name] for name in _CELL]
-    kinds = model["sha256"], model["kv"], model.get("prefill", "f16")
-    return fingerprint([of_cell, [record[name] for name in _SHARED], record["prompts"], *kinds])
+    of_model = model["sha256"], *(model.get(field.name, field.default) for field in fields(Numerics))
+    return fingerprint([of_cell, [record[name] for name in _SHARED], record["prompts"], *of_model])
 
 
 def source_of(wanted: Record, records: Iterable[Record]) -> Record | None:

@@ -3,19 +3,20 @@
 import hashlib
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.model.loading.target import Loaded
+from dflash.model.numerics import Numerics, numerics_of
 
 
 def fingerprint(loaded: Loaded) -> str:
-    """Return a short name of all that determines the output: weights, KV type, device, compiler and version of dflash."""
+    """Return a short name of all that determines the output: weights, number types, device, compiler and version of dflash."""
     return f"fp_{hashlib.sha256(identity_of(loaded).encode()).hexdigest()[:16]}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts(Numerics):
     """Facts about a model that endpoints return. No field holds a path.
 
     quantization: type of the most bytes of weights, as ``"Q4_K"``.
@@ -30,8 +31,6 @@ class ModelFacts:
     n_bytes: int
     width: int
     device: str
-    kv: str
-    prefill: str
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModelFacts":
@@ -48,6 +47,5 @@ class ModelFacts:
             n_bytes=sizes.total(),
             width=model.config.width,
             device=model.device,
-            kv=model.pools.kv,
-            prefill=model.config.prefill,
+            **asdict(numerics_of(model)),
         )

@@ -6,6 +6,7 @@ import pytest
 
 from dflash.decode.prefix_cache.disk import identity
 from dflash.model.describe import describe
+from dflash.model.numerics import Numerics
 
 GPU = {"kind": "cuda", "processor": "NVIDIA H100", "memory": 80 << 30, "bandwidth": 3 << 40, "architecture": "sm_90"}
 GPU |= {"target": "sm_90", "compiler": "NVRTC 13.5", "driver": "13.0", "processors": 132}
@@ -14,8 +15,8 @@ GPU |= {"target": "sm_90", "compiler": "NVRTC 13.5", "driver": "13.0", "processo
 def identity_on(monkeypatch, place):
     """Return the identity of the states of a model on a described device."""
     monkeypatch.setattr(identity, "describe", lambda device: place)
-    settings = {"config": SimpleNamespace(prefill="f16"), "pools": SimpleNamespace(kv="f16", layout="")}
-    model = SimpleNamespace(device=place["kind"], chunk_alignment=64, **settings)
+    monkeypatch.setattr(identity, "numerics_of", lambda model: Numerics(kv="f16"))
+    model = SimpleNamespace(device=place["kind"], chunk_alignment=64, pools=SimpleNamespace(layout=""))
     return identity.identity_of(SimpleNamespace(model=model, file=SimpleNamespace(fingerprint=lambda: "w")))
 
 

@@ -2,12 +2,14 @@
 
 import functools
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 
 from dflash.decode.prefix_cache.disk.saved_state import LAYOUT
 from dflash.distribution import release
 from dflash.model.describe import describe
 from dflash.model.loading.target import Loaded
+from dflash.model.numerics import numerics_of
 
 _PACKAGE = Path(__file__).parents[3]
 
@@ -25,7 +27,7 @@ def sources_hash(package: Path = _PACKAGE) -> str:
 def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
     """Return the identity of states: all that their bits depend on.
 
-    That is weights, KV type, products of prompts, device, compiler, alignment of chunks, version and sources of dflash.
+    That is weights, number types, device, compiler, alignment of chunks, version and sources of dflash.
 
     The compiler's version counts since functions such as `expf` come with it. Machine code does not: NVRTC makes other code
     now and then, but no other bits (`dflash.kernels.gpu.cubin.OPTIONS`).
@@ -39,8 +41,7 @@ def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
         "dflash": release(),
         "sources": sources_hash(),
         "layout": LAYOUT,
-        "kv": model.pools.kv,
-        "prefill": model.config.prefill,
+        **asdict(numerics_of(model)),
         "device": " ".join([place["kind"], place["processor"], *map(str, chooses)]),
         "compiler": place["compiler"],
         "alignment": model.chunk_alignment,

@@ -52,10 +52,10 @@ class ServerRunner:
             "cpu": processor if on_cpu else None,
             "gpu": None if on_cpu else processor,
             "model": {
+                **dict.fromkeys(_MODEL),
+                **facts,
                 "files": [facts["file"]],
                 "quantization": [facts["quantization"]],
-                **{name: facts[name] for name in ("architecture", "kv", "prefill", "device", "fingerprint")},
-                **dict.fromkeys(_MODEL),
                 "context": self._props["n_ctx"],
             },
             "server": {"fixed_drafts": self._props["fixed_drafts"], "sequences": self.sequences},
