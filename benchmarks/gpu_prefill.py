@@ -1,8 +1,9 @@
 """The matmuls of a layer of a 27B model over a prompt, unpacking included, compared with cuBLAS on unpacked halves.
 
-``python benchmarks/gpu_prefill.py [--rows 2048] [--type Q4_K] [--int8] [--json FILE]``. Weights and tokens are random and
-normal; the launches of a round are one CUDA graph; a result is the median of the rounds. If PyTorch is installed, cuBLAS is
-measured through it: the same products in float16, and a square one of 8192 as the peak rate.
+``python benchmarks/gpu_prefill.py [--rows 2048] [--type Q4_K] [--int8] [--kept] [--json FILE]``. With ``--kept`` weights
+stay unpacked, so that unpacking takes no time. Weights and tokens are random and normal; launches of a round are one CUDA
+graph; a result is the median of the rounds. If PyTorch is installed, cuBLAS is measured through it: the same products in
+float16, and a square one of 8192 as the peak rate.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from timing import ROUNDS, microseconds
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
-from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, SCRATCH_BYTES, PrefillLinear, UnpackScratch, quantized_bytes
+from dflash.kernels.linear.cuda_prefill import SCRATCH_BYTES, PrefillLinear, UnpackScratch, quantized_bytes
 
 DELTA = {
     "qkv, gate, alpha, beta": ((10240, 6144, 48, 48), 5120, {}),
@@ -71,8 +72,8 @@ def measure(kind, n_rows, shape, scratch, int8):
     launch = PrefillLinear(x, weights, outs, scratch=scratch, int8=int8, **options)
     warm()
     whole = microseconds(lambda stream: launch(n_rows, stream))
-    packed = launch._packed and n_rows <= PACKED_ROWS
-    alone = 0 if packed else microseconds(lambda _: [unpack() for piece in launch._pieces for unpack in piece.unpacks])
+    unpacks = [unpack for piece in launch._pieces for unpack in piece.unpacks]
+    alone = microseconds(lambda _: [unpack() for unpack in unpacks]) if unpacks else 0
     return whole, alone, cublas(n_rows, sum(rows), width), 2 * n_rows * sum(rows) * width
 
 
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--rows", type=int, nargs="*", default=[2048])
     parser.add_argument("--type", nargs="*", default=["Q4_K"])
     parser.add_argument("--int8", action="store_true", help="round tokens and weights to int8")
+    parser.add_argument("--kept", action="store_true", help="weights stay unpacked")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     peak = cublas(8192, 8192, 8192)
@@ -89,12 +91,13 @@ def main():
     print(f"square product by cuBLAS: {peak or 0:.0f} TFLOP/s")
     print(f"{'':38}{'whole us':>9}{'unpack':>9}{'cuBLAS':>9}{'TFLOP/s':>9}{'multiply':>9}{'of peak':>9}")
     tokens = quantized_bytes(max(options.rows), 17408) if options.int8 else 0
-    scratch, table = UnpackScratch(SCRATCH_BYTES + tokens), []
+    kept, table = (1 << 35) * options.kept, []
     for kind in options.type:
         for n_rows in options.rows:
             totals = {"delta": np.zeros(4), "attention": np.zeros(4)}
             for layer, shapes in (("delta", DELTA), ("attention", ATTENTION)):
                 for name, shape in shapes.items():
+                    scratch = UnpackScratch(SCRATCH_BYTES + tokens, kept=kept)
                     found = measure(kind, n_rows, shape, scratch, options.int8)
                     totals[layer] += [f or 0 for f in found]
                     table.append(line(f"{kind} {n_rows} {layer}: {name}", found, peak))

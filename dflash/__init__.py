@@ -160,6 +160,7 @@ def load(
     kv: str = "f16",
     kv_bytes: int | None = None,
     prefill: str = "f16",
+    unpacked_bytes: int | None = None,
     pending: int | None = None,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
@@ -202,6 +203,10 @@ def load(
     prefill : str
         Type of the products of prompts on a GPU: ``"f16"``, or ``"int8"`` on a Hopper GPU, which reads prompts faster, from
         tokens and quantized weights rounded to 8 bits, so that their states are less exact. Decoding is the same with both.
+    unpacked_bytes : int, optional
+        Maximum bytes of GPU memory for weights that stay unpacked, in the type of `prefill`, which prompts otherwise unpack
+        each time; the bits are the same. None is half of the memory left beside weights and sequences if that holds at least
+        half of them, else 0. Not used on a CPU.
     pending : int, optional
         Maximum rows of a sequence in a step, 1 to 64: its last token and draft tokens, so that drafts have at most one
         fewer. Every sequence has memory for that many in each gated DeltaNet layer (64 rows: three quarters of the memory

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 
 from dflash.cli import arguments as common
-from dflash.cli.model_arguments import add_context, add_model
-from dflash.cli.serve_arguments import byte_size
+from dflash.cli.model_arguments import add_context, add_model, byte_size
 from dflash.cli.terminal import has_terminal, put, size
 from dflash.errors import RequestError
 

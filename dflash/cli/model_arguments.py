@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import did_you_mean
+from dflash.errors import RequestError, did_you_mean
 from dflash.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 KV_NAMES = "f32", "f16", "q8_0", "q4_0"
 """Names in `dflash.kernels.kv_types.KV_TYPES`, which is imported only once a command runs."""
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_MAX = 1 << 60
+"""Most bytes that an option accepts: more than any machine has, and exact as a float."""
 
 _DEVICES = "cpu", "cuda"
 
@@ -40,6 +44,8 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
     text = "type of the products of prompts on a GPU; int8, on Hopper, is faster and less exact (f16)"
     parser.add_argument("--prefill-type", dest="prefill", choices=("f16", "int8"), default="f16", help=text)
+    text = "most GPU memory for weights that stay unpacked for prompts, as 20G (half of the rest, if it holds half of them)"
+    parser.add_argument("--unpacked-bytes", metavar="N", help=text)
     parser.add_argument(
         "--pending",
         type=int,
@@ -109,6 +115,7 @@ def load_settings(arguments: argparse.Namespace, **more: Any) -> JsonObject:
     keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
     found = {field.name: getattr(arguments, field.name) for field in fields(LoadSettings) if field.name in arguments}
     found |= {"kv": keys if keys == values else f"{keys}/{values}"}
+    found["unpacked_bytes"] = byte_size("--unpacked-bytes", arguments.unpacked_bytes, least=0)
     return {**found, "chat_template": getattr(arguments, "chat_template_file", None), **more}
 
 
@@ -193,3 +200,17 @@ class _AsTyped(argparse.Action):
         setattr(namespace, self.dest, value)
         words = f"{option} {value.removeprefix('cuda:') if self.type is _gpu else value}"
         namespace.typed = {**getattr(namespace, "typed", {}), self.dest: words}
+
+
+def byte_size(option: str, text: str | None, *, least: int = 1) -> int | None:
+    """Return the bytes that a text names, as ``4G``, ``512MiB``, ``1.5g`` or ``1048576``; None for None.
+
+    K, M, G and T are powers of 1024.
+    """
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * (1 << _SHIFTS[match[2].lower()])) if match and len(match[1]) < 20 else -1
+    if not least <= size <= _MAX:
+        raise RequestError(f"{option}: must be a number of bytes, as 4G, 512M or 1048576, got {text[:40]!r}")
+    return size

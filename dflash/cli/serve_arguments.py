@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from dflash.cli.model_arguments import (
     add_model,
     add_template_file,
     add_verifier,
+    byte_size,
 )
 from dflash.cli.parsing.llama_options import add_llama_options
 from dflash.cli.parsing.parser import Parser, program
@@ -24,11 +24,6 @@ EXAMPLES = (
     ("demo", "http://127.0.0.1:8000 with a chat page"),
     ("model.gguf --context 32768 --strategy mtp:3 --port 8080", "with a strategy for requests that name none"),
 )
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
-_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_MAX = 1 << 60
-"""Most bytes that an option accepts: more than any machine has, and exact as a float."""
 
 DEFAULT_MODEL = "demo"
 
@@ -254,17 +249,3 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
         "--debug-log", metavar="FILE", help="append requests and responses with their content as JSON lines (mode 0600)"
     )
     group.add_argument("--debug-log-mib", type=int, default=64, metavar="N", help="maximum MiB of --debug-log (64)")
-
-
-def byte_size(option: str, text: str | None) -> int | None:
-    """Return the bytes that a text names, as ``4G``, ``512MiB``, ``1.5g`` or ``1048576``; None for None.
-
-    K, M, G and T are powers of 1024.
-    """
-    if text is None:
-        return None
-    match = _SIZE.fullmatch(text.strip())
-    size = int(float(match[1]) * (1 << _SHIFTS[match[2].lower()])) if match and len(match[1]) < 20 else 0
-    if not 1 <= size <= _MAX:
-        raise RequestError(f"{option}: must be a number of bytes, as 4G, 512M or 1048576, got {text[:40]!r}")
-    return size

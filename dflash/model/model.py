@@ -45,6 +45,7 @@ class Model:
     attachments: draft models that drafters have loaded for this model.
     prefill_chunk: prompt tokens to read in one forward.
     chunk_alignment: prompt chunks must begin at multiples of this position.
+    unpacked_bytes: memory for weights that stay unpacked for prompts.
     max_state_copies: most copies of states that a forward makes inside of prompts; see `TargetModel`.
     can_overlap: whether a forward can read tokens that the device is still sampling.
     compiled: set unless other processes still compile the kernels that run few rows in few launches; until then, each op
@@ -52,7 +53,7 @@ class Model:
     """
 
     device: Literal["cpu"] = "cpu"
-    prefill_chunk, chunk_alignment, can_overlap, max_state_copies = CHUNK, 1, False, 0
+    prefill_chunk, chunk_alignment, can_overlap, max_state_copies, unpacked_bytes = CHUNK, 1, False, 0, 0
 
     def __init__(
         self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS

@@ -6,11 +6,15 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from compare import assert_same_bits
 
 import dflash
+import dflash.model.loading.settings as load_settings
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
+from dflash.model.state.budget import unpacked_size
 
 cupy = pytest.importorskip("cupy")
 ScratchArena = pytest.importorskip("dflash.model.cuda.scratch_arena").ScratchArena
@@ -40,8 +44,30 @@ def test_what_is_beside_weights_and_texts():
         model = lm.model
         assert pool.free_bytes() < MIB, "what only loading took was handed back"
         lm.generate(list(range(100, 3500)), max_tokens=8)
-        beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
+        beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools) - model.unpacked_bytes
         assert beside < work_bytes(model.config, model.pools.kv, chunk=model.prefill_chunk) + 2 * MIB
+
+
+@pytest.mark.parametrize("prefill", load_settings.PREFILL_TYPES)
+def test_weights_that_stay_unpacked_change_memory_and_no_bit(prefill):
+    """All, some and none of them."""
+    if prefill == "int8" and not capabilities().has_wgmma:
+        pytest.skip("neither a Hopper GPU nor its target")
+    pool, ids, found = cupy.get_default_memory_pool(), list(range(100, 230)), []
+    for limit in (None, 12 * MIB, 0):
+        gc.collect()
+        pool.free_all_blocks()
+        before = pool.used_bytes()
+        with dflash.load("demo", device="cuda", context=4096, prefill=prefill, unpacked_bytes=limit) as lm:
+            logits, model = lm.logits(ids), lm.model
+            beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
+            found.append((logits, beside, model.unpacked_bytes))
+    (all_, beside_all, size), (some, beside_some, _), (none, beside_none, _) = found
+    assert_same_bits("some", some, all_)
+    assert_same_bits("none", none, all_)
+    assert found[1][2] == 12 * MIB < size == unpacked_size(model.config, model_tensors())
+    assert beside_none + 6 * MIB < beside_some <= beside_none + 12 * MIB
+    assert beside_none + size - MIB < beside_all < beside_none + size + MIB
 
 
 def test_copies_of_states_leave_memory_to_passes(monkeypatch):
@@ -55,6 +81,11 @@ def test_copies_of_states_leave_memory_to_passes(monkeypatch):
         again = lm.generate(ids, max_tokens=4, ignore_eos=True)
         assert len(lm.prefix_cache) > 0
         assert first.tokens == again.tokens
+
+
+def model_tensors():
+    with GGUFFile.open(resolve("demo")) as file:
+        return file.tensors.values()
 
 
 @pytest.fixture(scope="module")

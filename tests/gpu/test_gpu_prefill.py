@@ -1,5 +1,7 @@
 """The multiply of a prefill on a GPU: against float64, the same bits in any company, and nothing written outside."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
@@ -19,7 +21,14 @@ PLENTY = 1 << 26
 
 
 @pytest.fixture(
-    params=["hopper", "hopper, packed", "hopper, packed, few processors", "portable", "portable, little shared memory"]
+    params=[
+        "hopper",
+        "hopper, kept",
+        "hopper, few processors",
+        "portable",
+        "portable, kept",
+        "portable, little shared memory",
+    ]
 )
 def path(request, monkeypatch):
     """Every kernel that runs on this GPU."""
@@ -31,7 +40,8 @@ def path(request, monkeypatch):
         pytest.skip("neither a Hopper GPU nor its target")
     elif "few" in request.param:
         monkeypatch.setattr(prefill, "capabilities", lambda: capabilities()._replace(processors=3))
-    monkeypatch.setattr(prefill, "PACKED_ROWS", 1 << 20 if "packed" in request.param else 0)
+    if "kept" in request.param:
+        monkeypatch.setattr(prefill, "UnpackScratch", partial(prefill.UnpackScratch, kept=PLENTY))
     return request.param
 
 
@@ -169,17 +179,38 @@ def test_a_weight_has_the_same_bits_among_more(path):
     assert_same_bits("some tokens", some, whole[300:400])
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_few_tokens_have_the_bits_of_many(hopper, kind, monkeypatch):
-    weight, x = random_matrix(333, 1536, kind), normal(200, 1536)
-    pair, out = (random_matrix(77, 1536, kind), random_matrix(77, 1536, kind)), []
-    for most in (0, 256):
-        monkeypatch.setattr(prefill, "PACKED_ROWS", most)
-        inner = poisoned(200, 77, np.float16)[1]
-        run(x, pair, [inner], gated=True)
-        out.append((*product(x, weight), inner.get()))
-    assert_same_bits("linear", out[1][0], out[0][0])
-    assert_same_bits("gated", out[1][1], out[0][1])
+@pytest.mark.parametrize("gated", [False, True])
+def test_tiles_of_every_width_have_the_same_bits(hopper, monkeypatch, gated):
+    """520 rows of the weight, or of the pair, are whole tiles, parts of tiles and halved tiles."""
+    weights, x, out = [random_matrix(520 // (1 + gated), 512) for _ in range(1 + gated)], normal(200, 512), []
+    for columns in prefill._HOPPER_N[0]:
+        monkeypatch.setattr(prefill, "_HOPPER_N", ((columns,), prefill._HOPPER_N[1]))
+        for processors in (3, 132):
+            monkeypatch.setattr(prefill, "capabilities", lambda n=processors: capabilities()._replace(processors=n))
+            whole, inner = poisoned(200, 260, np.float16) if gated else poisoned(200, 520)
+            run(x, weights, [inner], **({"gated": True} if gated else {}))
+            assert np.isnan(whole[200:].get()).all()
+            out.append(inner.get())
+    for got in out[1:]:
+        assert_same_bits("another width", got, out[0])
+
+
+def test_weights_are_kept_while_there_is_room(path):
+    """Of three weights of 16 kB two are kept, and the third is unpacked each time; the packed bytes are not read again."""
+    scratch, x = prefill.UnpackScratch(PLENTY, kept=2 << 14), cupy.asarray(normal(40, 256))
+    packed = [tiles.PackedWeight(random_matrix(32, 256)) for _ in range(3)]
+    outs = [cupy.empty((40, 32), np.float32) for _ in packed]
+    launches = [prefill.PrefillLinear(x, [w], [out], scratch=scratch) for w, out in zip(packed, outs, strict=True)]
+    found = []
+    for _ in range(2):
+        for launch in launches:
+            launch(40)
+        found.append([out.get() for out in outs])
+        for weight in packed:
+            weight.data.fill(0)
+    for i in range(2):
+        assert_same_bits("kept", found[1][i], found[0][i])
+    assert not found[1][2].any()
 
 
 def test_a_launch_in_a_graph_runs_fewer_rows_than_it_may(path):
@@ -216,4 +247,4 @@ def test_refuses_what_does_not_fit(path):
     with pytest.raises(KernelError, match="rows must be 1 to 2, got 3"):
         launch(3)
     with pytest.raises(KernelError, match="holds less than 256 rows of 256"):
-        prefill.PrefillLinear(x, [packed], [out], scratch=prefill.UnpackScratch(1 << 16))
+        prefill.PrefillLinear(x, [packed], [out], scratch=prefill.UnpackScratch(1 << 16, kept=0))

@@ -14,7 +14,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
-from dflash.model.state.budget import CONVERSATIONS, Need, n_pages
+from dflash.model.state.budget import CONVERSATIONS, Need, kept_unpacked, n_pages, unpacked_size
 
 GIB = 1 << 30
 
@@ -187,6 +187,38 @@ def test_pages_of_the_default_prefix_cache_hold_conversations_that_wait(file, co
     whole, share = (context or config.context) // 256, room // 4 if context is None else room * 3 // 4
     assert pages(True) == max(min(whole, room), min(2 * whole * CONVERSATIONS, share))
     assert pages(False) == pages(1 << 30) == max(min(whole, room), min(2 * whole, share))
+
+
+@pytest.mark.parametrize("room", [1, 10, 40, 100, 400])
+@pytest.mark.parametrize("limit", [None, 0, 30, 1000])
+@pytest.mark.parametrize("asked", [{}, {"context": 2048}, {"kv_bytes": 20}])
+def test_unpacked_weights_leave_the_kv_cache_that_is_asked_for(file, room, limit, asked):
+    """All in pages; the weights take 80 of them."""
+    config, page = config_of(file), Need.of(config_of(file), "f16").page
+    asked = {name: n * page if name == "kv_bytes" else n for name, n in asked.items()}
+    settings = LoadSettings(sequences=1, unpacked_bytes=limit and limit * page, **asked)
+    kept = kept_unpacked(config, settings, 80 * page, room * page, page) // page
+    first = 20 if "kv_bytes" in asked else -(-asked.get("context", config.context) // 256)
+    assert 0 <= kept <= min(80, max(0, room - first))
+    if limit is None:
+        assert kept == 0 or 40 <= kept <= room // 2
+    else:
+        assert kept == min(80, limit, max(0, room - first))
+    if room >= first:
+        assert n_pages(config, settings, (room - kept) * page)[1] == n_pages(config, settings, room * page)[1]
+
+
+def test_weights_unpacked_for_prompts(file):
+    """All matrices of layers but stacks of experts; as int8 those of floats take two bytes, too."""
+    config, tensors = config_of(file), list(file.tensors.values())
+    size, rounded = unpacked_size(config, tensors), unpacked_size(replace(config, prefill="int8"), tensors)
+    ffn = config.n_layers * 3 * config.width * config.ffn
+    shapes = [tensor.shape for tensor in tensors if tensor.name.startswith("blk.")]
+    assert 2 * ffn < size < 2 * sum(-(-shape[0] // 32) * 32 * shape[1] for shape in shapes if len(shape) == 2)
+    assert size // 2 <= rounded < 0.6 * size
+    stack = tensors[0]._replace(name="blk.0.ffn_up_exps.weight", shape=(8, 64, 256))
+    beyond = tensors[0]._replace(name=f"blk.{config.n_layers}.ffn_up.weight", shape=(64, 256))
+    assert unpacked_size(config, [stack, beyond]) == 0
 
 
 def test_quantized_pages_of_a_gpu_have_room_to_be_unpacked(file):

@@ -33,8 +33,12 @@ class LaunchConfig(ctypes.Structure):
 
 
 class TensorMap(ctypes.Structure):
-    """``CUtensorMap``: describes a matrix and its tiles to the copy engine (TMA); passed by value."""
+    """``CUtensorMap``: describes a matrix and its tiles to the copy engine (TMA); passed by value.
 
+    array: the matrix, which lives as long as the map.
+    """
+
+    array: Any
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
 
@@ -127,4 +131,5 @@ def tensor_map(array: Any, box: tuple[int, int]) -> TensorMap:
         0,  # zeros beyond the edge
     )
     check(code, f"tensor map of {array.shape} in boxes of {box}")
+    made.array = array
     return made

@@ -11,7 +11,7 @@ import numpy as np
 from dflash.errors import KernelError
 from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats import FORMATS
-from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
@@ -23,24 +23,16 @@ INNER_SCALE = 2.0**-6
 
 TYPICAL_ROWS = 2048
 """Number of tokens that the partition of weights larger than the scratch is optimised for."""
-PACKED_ROWS = 896
-"""Largest number of tokens for which Hopper multiplies packed tiles without unpacking them first, with the same bits.
-
-A 27B reads prompts of 256 / 512 / 1,024 tokens at 7,200 / 8,450 / 8,830 tok/s with it on an H200, at 5,394 / 7,220 / 8,930
-without.
-"""
 SCRATCH_BYTES = 1 << 28
 """Default size of the scratch."""
 
 _HERE = Path(__file__).parent
 _UNPACK = _HERE.parent / "formats" / "unpack.cu"
-_PORTABLE_TILE, _STAGES = (128, 128), {32: 3, 64: 2}  # tile of prefill.cu; its stages by columns of a step
-_HOPPER_TILES, _STAGES_HOPPER = ((128, 256), (128, 192)), (4, 5)  # tile of prefill_hopper.cu, of float16 and of int8; stages
+_TILE_M, _PORTABLE_N, _STAGES = 128, 128, {32: 3, 64: 2}  # tile of prefill.cu; its stages by columns of a step
+_HOPPER_N = (256, 192, 160, 96), (192,)  # TILE_N of prefill_hopper.cu, of float16 and of int8
+_BESIDE = 128  # time of a tile besides its products, in rows of W
 _LINE, _BLOCK = 128, 256  # bytes of a row in a stage; columns of a token that have a scale as int8
-_PACKED_BOX, _PACKED_TOKENS, _STRIP = (64, 64), (64, 128, 192, 256), 128  # of prefill_packed.cu: TMA copies, tokens and rows
-_TYPES, _CONSUMERS, _EXCHANGES, _MOST_SHARED = 3, 8, 32 * 132 * 4, 227 * 1024 - 256
-_TILES_ON_THEIR_WAY = 48 << 10  # bytes of tiles that a block requests ahead
-_UNPACKING = 380  # time of an item besides its multiplies, in tokens
+_MOST_SHARED = 225 * 1024  # bytes of the stages of prefill_hopper.cu
 _WARPS = 4  # tiles that a block of unpack.cu handles
 _PLACED = 32  # multiple of unpacked rows at which a weight begins
 _HALVES, _INT8, _MAXIMA = range(3)  # what unpack.cu writes
@@ -48,29 +40,28 @@ _MOST_PARTS = 32  # MAX_PARTS of prefill_hopper.cu
 
 
 class UnpackScratch:
-    """Memory for unpacked weights, or for sums that blocks pass on, shared by all launches of a stream, and of no other.
+    """Memory for unpacked weights, shared by all launches of a stream, and of no other.
 
     n_bytes: size; larger weights are processed in parts.
     empty: allocates it.
+    kept: bytes of further memory for weights that stay unpacked.
     """
 
-    def __init__(self, n_bytes: int = SCRATCH_BYTES, empty: Callable[..., GpuArray] = cupy.empty) -> None:
+    def __init__(self, n_bytes: int = SCRATCH_BYTES, empty: Callable[..., GpuArray] = cupy.empty, *, kept: int = 0) -> None:
         self.halves = empty(n_bytes // 2, dtype=cupy.float16)
-        self._passed: tuple[GpuArray, GpuArray] | None = None
+        self._left = kept
 
-    def passed(self) -> tuple[GpuArray, GpuArray]:
-        """Return memory for the sums that blocks of prefill_packed.cu pass on, and zeros that say whether they are there."""
-        if self._passed is None:
-            warps = capabilities().processors * _CONSUMERS
-            n = warps * _PACKED_TOKENS[-1] // 8 * 128
-            sums = self.halves[: 2 * n].view(np.float32) if 2 * n <= self.halves.size else cupy.empty(n, np.float32)
-            self._passed = sums, cupy.zeros(warps, np.int32)
-        return self._passed
+    def keep(self, n_bytes: int) -> GpuArray:
+        """Return memory, int8 (n_bytes,), that no other launch uses; None if less is left."""
+        if n_bytes > self._left:
+            return None
+        self._left -= n_bytes
+        return cupy.empty(n_bytes, np.int8)
 
 
 def quantized_bytes(n_rows: int, width: int) -> int:
     """Return the bytes of scratch that `n_rows` tokens of `width` values take as int8, with their scales."""
-    rows, blocks = -(-n_rows // _HOPPER_TILES[1][0]) * _HOPPER_TILES[1][0], -(-width // _BLOCK)
+    rows, blocks = -(-n_rows // _TILE_M) * _TILE_M, -(-width // _BLOCK)
     return (n_rows * _BLOCK + 4 * rows) * blocks
 
 
@@ -97,13 +88,13 @@ class PrefillLinear:
 
     Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
     A token has the same bits in every batch and at every place in it. Bits differ between Hopper, which has its own kernel,
-    and other GPUs. Each call reads the packed weights, and writes and reads 2 bytes a weight. On Hopper, up to
-    `PACKED_ROWS` tokens read only the packed weights.
+    and other GPUs. Weights for which `scratch` has memory of their own are unpacked by the first call; later calls read 2
+    bytes a weight. For others each call reads the packed weights, and writes and reads 2 bytes a weight.
 
     With `int8`, tokens and rows of weights are rotated by Hadamard matrices, which changes no product but makes large values
     small. Then each 256 values of a token and each row of a weight have a scale, a 127th of their largest value. Products of
-    256 columns are summed exactly, and these sums in float32. Weights must be below 1,000: sums of 64 are float16. Each call
-    writes and reads 1 byte a weight.
+    256 columns are summed exactly, and these sums in float32. Weights must be below 1,000: sums of 64 are float16. A weight
+    takes 1 byte.
     """
 
     def __init__(
@@ -130,9 +121,8 @@ class PrefillLinear:
         rounded = [int8 and FORMATS[weight.type].block.elements > 1 for weight in weights]
         if gated:
             rounded = [all(rounded)] * 2
-        self._maxima = list[Bound]()
+        self._once = list[Bound]()
         self._pieces = list[_Piece]()
-        self._packed = list[_PackedLaunch]()
         for as_int8 in dict.fromkeys(rounded):
             some = [weight for weight, is_int8 in zip(weights, rounded, strict=True) if is_int8 == as_int8]
             to = outs if gated else [out for out, is_int8 in zip(outs, rounded, strict=True) if is_int8 == as_int8]
@@ -143,14 +133,11 @@ class PrefillLinear:
         """Run for the first `n_rows` rows; does not allocate or synchronise."""
         if not 0 < n_rows <= len(self._x):
             raise KernelError(f"prefill: rows must be 1 to {len(self._x)}, got {n_rows}")
-        while self._maxima:  # the first call, when the weights are there
-            self._maxima.pop()(stream)
-        packed = self._packed if n_rows <= PACKED_ROWS else ()
-        for launch in packed:
-            launch(n_rows, stream)
+        for once in self._once:  # by the first call, when the weights are there
+            once(stream)
+        self._once.clear()
         for piece in self._pieces:
-            if piece.int8 or not packed:
-                piece(n_rows, stream)
+            piece(n_rows, stream)
 
     def _add(self, weights: Sequence[PackedWeight], outs: Sequence[GpuArray], *, int8: bool) -> None:
         """Add the launches for some of the weights."""
@@ -159,16 +146,19 @@ class PrefillLinear:
         memory = self._scratch.halves.view(np.int8)
         tokens = _Tokens(self._x, memory) if int8 else None
         element = 1 if int8 else 2
-        room = (memory.size - (tokens.n_bytes if tokens else 0)) // element
-        at_once = _rows_at_once(room, width, _HOPPER_TILES[int8] if self._hopper else None, name)
         laid, total = _lay_out(weights, gated)
-        units = cupy.zeros((2, total + _HOPPER_TILES[1][1]), np.float32) if int8 else None  # whole tiles are read
+        kept = self._scratch.keep(total * width * element)
+        if kept is None:
+            room = (memory.size - (tokens.n_bytes if tokens else 0)) // element
+            at_once = _rows_at_once(room, width, _HOPPER_N[int8][0] if self._hopper else None, name)
+        else:
+            memory, at_once = kept, total
+        units = cupy.zeros((2, total + _HOPPER_N[1][0]), np.float32) if int8 else None  # whole tiles are read
         for start in range(0, total, at_once):
             end = min(total, start + at_once)
             unpacked = memory[: (end - start) * width * element].view(np.int8 if int8 else np.float16)
-            self._pieces.append(self._piece(laid, outs, start, unpacked.reshape(end - start, width), tokens, units))
-        if self._hopper and not int8:
-            self._packed += self._from_tiles(weights, outs)
+            unpacked = unpacked.reshape(end - start, width)
+            self._pieces.append(self._piece(laid, outs, start, unpacked, tokens, units, is_kept=kept is not None))
 
     def _piece(
         self,
@@ -178,6 +168,8 @@ class PrefillLinear:
         unpacked: GpuArray,
         tokens: "_Tokens | None",
         units: GpuArray,
+        *,
+        is_kept: bool,
     ) -> "_Piece":
         """Bind the unpacking and the multiply of unpacked rows from `start` on; `units` of int8 rows, and their maxima."""
         end, per = start + len(unpacked), 2 if self._mode["MODE"] == GATED else 1
@@ -192,46 +184,41 @@ class PrefillLinear:
             of_rows = tuple(each[start + first :] for each in units) if int8 else (None, None)
             unpacks.append(_unpack(rows, low, high, unpacked[first:], of_rows, written, leads=not unpacks))
             if int8:
-                self._maxima.append(_unpack(rows, low, high, unpacked[first:], of_rows, _MAXIMA, leads=False))
+                self._once.append(_unpack(rows, low, high, unpacked[first:], of_rows, _MAXIMA, leads=False))
             if rows.pair < 2:
                 out = outs[i]
                 parts += [first, high - low, out.data.ptr + low * out.itemsize, out.strides[0] // out.itemsize]
+        if is_kept:
+            self._once += unpacks
         table = cupy.asarray(np.array(parts, np.uint64))
         quantize = None if tokens is None or start else tokens.quantize
-        multiply = self._multiply(unpacked, table, tokens, units[0, start:] if int8 else None)
-        return _Piece(quantize, unpacks, *multiply, int8)
+        multiplies = self._multiplies(unpacked, table, tokens, units[0, start:] if int8 else None)
+        return _Piece(quantize, () if is_kept else unpacks, multiplies)
 
-    def _multiply(self, unpacked: GpuArray, parts: Any, tokens: "_Tokens | None", units: GpuArray) -> tuple[Bound, "_Tile"]:
+    def _multiplies(
+        self, unpacked: GpuArray, parts: Any, tokens: "_Tokens | None", units: GpuArray
+    ) -> "dict[_Tiles, Bound]":
+        """Bind the multiply for tiles of several widths."""
         n, width = unpacked.shape
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
             step = _portable_step()
             launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, **self._mode, TILE_K=step)
             shared = _STAGES[step] * 2 * 128 * step * 2
-            return launch.bind(1, 128, (self._x, unpacked, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
-        int8 = tokens is not None
+            return {_Tiles(_PORTABLE_N, n, 0): launch.bind(1, 128, (self._x, unpacked, *numbers), shared)}
+        int8, found = tokens is not None, dict["_Tiles", Bound]()
         constants = self._mode | ({"INT8": 1} if int8 else {})
-        launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, **constants)
-        (rows, columns), stages = _HOPPER_TILES[int8], _STAGES_HOPPER[int8]
         line = _LINE // unpacked.itemsize
-        maps = tensor_map(tokens.values if tokens else self._x, (rows, line)), tensor_map(unpacked, (columns // 2, line))
+        of_tokens = tensor_map(tokens.values if tokens else self._x, (_TILE_M, line))
         scales = (tokens.scales, tokens.scales.shape[1], units) if tokens else (None, 0, None)
-        shared = stages * (rows + columns) * _LINE + 1024
-        return launch.bind(1, 384, (*maps, *scales, *numbers), shared), _Tile(rows, columns, n, capabilities().processors)
-
-    def _from_tiles(self, weights: Sequence[PackedWeight], outs: Sequence[GpuArray]) -> "list[_PackedLaunch]":
-        """Return launches on packed tiles; none for a gated pair whose tiles differ in columns."""
-        if self._mode["MODE"] == GATED:
-            if len({tile_width(weight.type) for weight in weights}) > 1:
-                return []
-            return [_PackedLaunch(self._x, weights, outs, self._mode, self._scale, self._scratch)]
-        types = list(dict.fromkeys(weight.type for weight in weights))
-        made, pairs = list[_PackedLaunch](), list(zip(weights, outs, strict=True))
-        for start in range(0, len(types), _TYPES):
-            some = [(weight, out) for weight, out in pairs if weight.type in types[start : start + _TYPES]]
-            of, to = [weight for weight, _ in some], [out for _, out in some]
-            made.append(_PackedLaunch(self._x, of, to, self._mode, self._scale, self._scratch))
-        return made
+        for columns in _HOPPER_N[int8]:
+            stages = min(8, _MOST_SHARED // ((_TILE_M + columns) * _LINE))
+            sizes = {"TILE_N": columns, "STAGES": stages}
+            launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, **constants, **sizes)
+            args = of_tokens, tensor_map(unpacked, (columns // 2, line)), *scales, *numbers
+            tiles = _Tiles(columns, n, capabilities().processors)
+            found[tiles] = launch.bind(1, 384, args, stages * (_TILE_M + columns) * _LINE + 1024)
+        return found
 
 
 class _Tokens:
@@ -262,10 +249,8 @@ class _Piece(NamedTuple):
     """Launches for some rows of the weights: of the tokens, if they are to be rounded; of the unpacking; of the multiply."""
 
     quantize: Callable[[int, Stream], None] | None
-    unpacks: list[Bound]
-    multiply: Bound
-    tile: "_Tile"
-    int8: bool
+    unpacks: Sequence[Bound]
+    multiplies: "dict[_Tiles, Bound]"
 
     def __call__(self, n_rows: int, stream: Stream) -> None:
         """Run for the first `n_rows` rows."""
@@ -273,68 +258,36 @@ class _Piece(NamedTuple):
             self.quantize(n_rows, stream)
         for unpack in self.unpacks:
             unpack(stream)
-        self.multiply(stream, grid=self.tile.grid(n_rows), n_rows=n_rows)
+        tiles = min(self.multiplies, key=lambda each: each.cost(n_rows))
+        self.multiplies[tiles](stream, grid=tiles.grid(n_rows), n_rows=n_rows)
 
 
-class _PackedLaunch:
-    """A launch of prefill_packed.cu, compiled for several numbers of tokens of a block."""
+class _Tiles(NamedTuple):
+    """Columns of a tile, which has 128 tokens, columns in all, and the number of blocks that run at once, or 0."""
 
-    def __init__(
-        self,
-        x: GpuArray,
-        weights: Sequence[PackedWeight],
-        outs: Sequence[GpuArray],
-        mode: dict[str, int],
-        scale: float,
-        memory: UnpackScratch,
-    ) -> None:
-        gated = mode["MODE"] == GATED
-        types = tuple(dict.fromkeys(weight.type for weight in weights))
-        table, strips = list[int](), 0
-        pairs = list(zip(weights, outs, strict=False))  # a gated pair has one output
-        for weight, out in sorted(pairs, key=lambda pair: types.index(pair[0].type)):
-            table += [strips, weight.shape[0], weight.data.data.ptr, weights[-1].data.data.ptr]
-            table += [out.data.ptr, out.strides[0] // out.itemsize, types.index(weight.type)]
-            strips += -(-weight.shape[0] // (_STRIP // 2 if gated else _STRIP))
-        table += [strips, *[0] * 6]
-        self._strips, self._blocks = strips, capabilities().processors
-        described = cupy.asarray(np.array(table, np.uint64))
-        args = tensor_map(x, _PACKED_BOX), described, strips, 1, x.shape[1], scale, *memory.passed()
-        self._bound = {n: _bind_packed(n, types, mode, args) for n in _PACKED_TOKENS}
-
-    def __call__(self, n_rows: int, stream: Stream) -> None:
-        """Run for the first `n_rows` rows, with as many tokens of a block as are fastest."""
-
-        def cost(n: int) -> float:
-            waves = max(1.0, self._strips * -(-n_rows // n) / self._blocks)
-            return waves * (n + _UNPACKING)
-
-        n = min(_PACKED_TOKENS, key=cost)
-        self._bound[n](stream, grid=min(self._strips * -(-n_rows // n), self._blocks), n_rows=n_rows)
-
-
-def _bind_packed(n: int, types: tuple[str, ...], mode: dict[str, int], args: tuple[Any, ...]) -> Bound:
-    """Bind a launch with `n` tokens of a block."""
-    of_stage, beside = 8 * max(tile_bytes(kind) for kind in types), 1024 + _EXCHANGES
-    w_stages = max(2, min(8, -(-_TILES_ON_THEIR_WAY // of_stage)))
-    x_stages = min(8, (_MOST_SHARED - beside - w_stages * of_stage) // (128 * n))
-    stages = {"X_STAGES": x_stages, "W_STAGES": w_stages, "TOKENS": n, "QUANTS": ",".join(types)}
-    launch = kernel(_HERE / "prefill_packed.cu", "prefill_packed", dependent=True, **stages, **mode)
-    return launch.bind(1, 384, args, beside + w_stages * of_stage + x_stages * 128 * n)
-
-
-class _Tile(NamedTuple):
-    """Tile size in tokens and columns, the columns in all, and the number of blocks that run at once, or 0."""
-
-    rows: int
     columns: int
     n_columns: int
     at_once: int
 
     def grid(self, n_rows: int) -> int:
         """Return the blocks: one for each tile, or, if tiles can be halved, at most as many as run at once."""
-        tiles = -(-n_rows // self.rows) * -(-self.n_columns // self.columns)
-        return min(2 * tiles, self.at_once) if self.at_once else tiles
+        tiles = self._count(n_rows)
+        return min((1 + self._halves) * tiles, self.at_once) if self.at_once else tiles
+
+    def cost(self, n_rows: int) -> int:
+        """Return the time of a launch, in rows of W that a block multiplies."""
+        if not self.at_once:
+            return 0
+        waves, left = divmod(self._count(n_rows), self.at_once)
+        last = self.columns // 2 if self._halves and 2 * left <= self.at_once else self.columns
+        return waves * (self.columns + _BESIDE) + (last + _BESIDE if left else 0)
+
+    @property
+    def _halves(self) -> bool:
+        return self.columns % 64 == 0
+
+    def _count(self, n_rows: int) -> int:
+        return -(-n_rows // _TILE_M) * -(-self.n_columns // self.columns)
 
 
 def _portable_step() -> int:
@@ -342,15 +295,15 @@ def _portable_step() -> int:
     return 64 if capabilities().processor_shared >= 132 * 1024 else 32
 
 
-def _rows_at_once(room: int, width: int, tile: tuple[int, int] | None, name: str) -> int:
+def _rows_at_once(room: int, width: int, columns: int | None, name: str) -> int:
     """Return the unpacked rows of a launch: as many as fit, rounded down to full waves of tiles on Hopper."""
-    rows, columns = tile or _HOPPER_TILES[0]
-    fit = room // width // columns * columns
+    step = columns or _HOPPER_N[0][0]
+    fit = room // width // step * step
     if not fit:
-        raise KernelError(f"{name}: the scratch holds less than {columns} rows of {width}")
+        raise KernelError(f"{name}: the scratch holds less than {step} rows of {width}")
     blocks = capabilities().processors
-    full = columns * blocks // gcd(blocks, TYPICAL_ROWS // rows)
-    return fit // full * full if tile and fit >= full else fit
+    full = step * blocks // gcd(blocks, TYPICAL_ROWS // _TILE_M)
+    return fit // full * full if columns and fit >= full else fit
 
 
 def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_WeightRows], int]:

@@ -5,22 +5,23 @@
 // columns are summed in int32, exactly; these sums are scaled by the token's scale and added in float32, in the order of K. The
 // warpgroups take turns: one scales its sums while the tensor cores multiply for the other.
 //
-// A block computes tiles of 128 tokens by 256 rows of W (int8: 192), one after the other (persistent). If the last tiles would
-// occupy at most half of the blocks, these tiles are halved along W. Roles: one producer thread copies steps of TILE_K columns
+// A block computes tiles of 128 tokens by TILE_N rows of W, one after the other (persistent). If the last tiles would occupy at
+// most half of the blocks, these tiles are halved along W. Roles: one producer thread copies steps of TILE_K columns
 // with TMA into a pipeline; two consumer warpgroups multiply 64 tokens each. Elements past the matrices are read as zero and are
 // not written: a token's result depends on no other token. Tiles are rasterised along the tokens, 2048 at a time, so that
 // concurrent blocks share rows of W and tokens in the L2 cache.
 //
 // Grid (blocks that run at once), block 384, shared memory STAGES * STAGE_BYTES + 1024. Macros: MODE as in prefill.cu; INT8, 1
-// for int8 operands (default 0). Bytes: x once for each strip of W, W once for each 128 tokens, mostly from the L2 cache.
+// for int8 operands (default 0); TILE_N, a multiple of 32 up to 256, of 64 if tiles may be halved; STAGES of the pipeline.
+// Bytes: x once for each strip of W, W once for each 128 tokens, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "prefill_epilogue.cuh"
 
-#ifndef MODE
-#error "MODE must be defined"
+#if !defined(MODE) || !defined(TILE_N) || !defined(STAGES)
+#error "MODE, TILE_N and STAGES must be defined"
 #endif
 
 #ifndef INT8
@@ -30,9 +31,10 @@
 constexpr int MAX_PARTS = 32;
 
 // A stage holds 128 bytes of each row.
-constexpr int TILE_M = 128, TILE_N = INT8 ? 192 : 256, TILE_K = INT8 ? 128 : 64, STAGES = INT8 ? 5 : 4, RASTER_TILES_M = 16;
+constexpr int TILE_M = 128, TILE_K = INT8 ? 128 : 64, RASTER_TILES_M = 16;
 constexpr int X_BYTES = TILE_M * 128, W_BYTES = TILE_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
 constexpr int BOX = TILE_N / 2;  // rows of W that a TMA copy loads
+constexpr int LAST_N = TILE_N % 64 == 0 ? TILE_N / 2 : TILE_N;  // rows of W of the last tiles, in blocks of 32
 
 struct Tile {
     int row, column;
@@ -46,7 +48,7 @@ struct Tiles {
         across = (n_rows + TILE_M - 1) / TILE_M;
         strips = (columns + TILE_N - 1) / TILE_N;
         const int left = across * strips % blocks;
-        halves = 2 * left <= blocks ? 2 * left : 0;
+        halves = LAST_N < TILE_N && 2 * left <= blocks ? 2 * left : 0;
         whole = across * strips - halves / 2;
     }
     __device__ Tile at(int i) const {
@@ -163,7 +165,7 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
         setmaxnreg_dec<40>();
         if (threadIdx.x == 0) {
             for (int i = block; i < tiles.whole; i += blocks) copy_tile<TILE_N>(pipeline, x, w, tiles.at(i), steps);
-            if (block < tiles.halves) copy_tile<TILE_N / 2>(pipeline, x, w, tiles.half_at(block), steps);
+            if (block < tiles.halves) copy_tile<LAST_N>(pipeline, x, w, tiles.half_at(block), steps);
         }
     } else {
         setmaxnreg_inc<232>();
@@ -185,10 +187,10 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
         }
         if (block < tiles.halves) {
             const Tile tile = tiles.half_at(block);
-            float d[TILE_N / 16][4];
-            multiply_tile<TILE_N / 2>(pipeline, group - 1, steps, scales + tile.row + row, stride, d);
-            if (INT8) scale_rows<TILE_N / 2>(units + tile.column, d);
-            write(tile, TILE_N / 16, d);
+            float d[LAST_N / 8][4];
+            multiply_tile<LAST_N>(pipeline, group - 1, steps, scales + tile.row + row, stride, d);
+            if (INT8) scale_rows<LAST_N>(units + tile.column, d);
+            write(tile, LAST_N / 8, d);
         }
     }
 #endif

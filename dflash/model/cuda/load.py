@@ -15,14 +15,14 @@ from dflash.model.cuda.passes import PROMPTS, rows_of
 from dflash.model.cuda.workspace import workspace_bytes
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.settings import LoadSettings
-from dflash.model.state.budget import Need, n_pages
+from dflash.model.state.budget import Need, kept_unpacked, n_pages, unpacked_size
 from dflash.model.weights import Weights
 
 RESERVE = 3 << 28
 """Bytes of device memory left free (768 MiB): for code of kernels, their graphs, snapshots and other processes."""
 
 LARGE_CHUNK = 2 * CHUNK
-"""Prompt tokens in one prefill forward where memory is plentiful: prompts are 3 % faster on a 27B, 9 % on a 35B-A3B."""
+"""Prompt tokens in one prefill forward where memory is plentiful: prompts are 9 % faster on a 35B-A3B."""
 
 _FEWER_PENDING = 16, 8, 1
 """Pending rows that an error suggests: for a chain of 15 draft tokens, for one of 7, and for plain decoding."""
@@ -64,10 +64,13 @@ def load_on_gpu(
             f"{file.path.name}: its weights take {weights >> 20} MiB, {sequences} sequences {texts >> 20} MiB, the work on "
             f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free; {advice}"
         )
-    pages, fits = n_pages(config, settings, room)
+    size = unpacked_size(config, Weights(file, config).tensors)
+    unpacked = kept_unpacked(config, settings, size, room, need.page + need.unpacked)
+    pages, fits = n_pages(config, settings, room - unpacked)
     tell("weights")
     config = replace(config, context=fits)
-    return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, chunk=chunk)
+    memory = {"pages": pages, "slots": sequences + 1, "chunk": chunk, "unpacked_bytes": unpacked}
+    return DeviceModel(file, config, kv=kv, threads=threads, **memory)
 
 
 def _pending_for(config: Config, kv: str, sequences: int, room: int) -> int:

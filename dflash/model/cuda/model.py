@@ -42,7 +42,7 @@ from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 
 CHUNK = 2048
-"""Default number of prompt tokens in one prefill forward. Each forward unpacks all weights once."""
+"""Default number of prompt tokens in one prefill forward."""
 
 CUT = 64
 """Prompt chunks must begin at multiples of this position; results then have the same bits as without chunks."""
@@ -57,6 +57,7 @@ class DeviceModel:
     file: open; weights are read once and kept on the device, repacked.
     pages, slots: KV pages in all, and sequences that may be open at a time.
     kv: type of stored keys and values, a key of `dflash.kernels.kv_types.KV_TYPES`.
+    unpacked_bytes: memory for weights that stay unpacked for prompts.
     attachments: draft models that drafters have loaded for this model.
     device, prefill_chunk, chunk_alignment, can_overlap, max_state_copies: see `Model`.
     latest: result of the last forward; the next forward overwrites it.
@@ -78,8 +79,9 @@ class DeviceModel:
         kv: str = "f16",
         threads: int = 4,
         chunk: int = CHUNK,
+        unpacked_bytes: int = 0,
     ) -> None:
-        self.config, self.threads, self.prefill_chunk = config, threads, chunk
+        self.config, self.threads, self.prefill_chunk, self.unpacked_bytes = config, threads, chunk, unpacked_bytes
         self.metadata, self.attachments = file.metadata, Attachments()
         self.max_rows = chunk + config.pending * slots
         self._load(file, pages=pages, slots=slots, kv=kv)
@@ -96,7 +98,9 @@ class DeviceModel:
         most = min(pages, -(-self.config.context // PAGE))
         with Staging(self.threads) as staging:
             self.weights = DeviceWeights(Weights(file, self.config), staging)
-            self._prefill: PromptPass = PrefillPass(self.weights, self.config, self.pools, self.prefill_chunk, most)
+            self._prefill: PromptPass = PrefillPass(
+                self.weights, self.config, self.pools, self.prefill_chunk, most, unpacked_bytes=self.unpacked_bytes
+            )
             rows, scratch = rows_of(self.config, slots - 1), self._prefill.scratch
             self._decode: StepPass = DecodePass(self.weights, self.config, self.pools, most, scratch, rows=rows)
         self._flushes = flushes(self.pools)

@@ -47,6 +47,7 @@ class Ops:
     prefill: true if all spans are prefill spans; False if all are pending.
     empty: allocates the scratch memory of attention, whose content lasts as long as a pass, and that of a prefill.
     n_scratch: bytes of the scratch memory of a prefill; by default `scratch_bytes`.
+    unpacked_bytes: memory for weights that stay unpacked for prefill.
     parts: batches of 64 consecutive rows each, which attention reads in passes of more than 64 pending rows.
     uploaded: whether the batch is complete before the pass starts, so that `attention_of_row` may be used.
     scratch: scratch memory of prefill on the device; its content lasts no longer than a layer.
@@ -65,6 +66,7 @@ class Ops:
         prefill: bool,
         empty: Callable[[int], Any] = device.empty,
         n_scratch: int | None = None,
+        unpacked_bytes: int = 0,
         parts: Sequence[BatchArrays] = (),
         uploaded: bool = False,
     ) -> None:
@@ -78,7 +80,7 @@ class Ops:
         if prefill:
             assert config is not None, "a target model"
             n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
-            scratch = cuda_prefill.UnpackScratch(n_scratch, empty)
+            scratch = cuda_prefill.UnpackScratch(n_scratch, empty, kept=unpacked_bytes)
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch, int8=config.prefill == "int8")
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
@@ -206,6 +208,11 @@ class PendingAttention:
         for start, part in self._parts:
             if n > start:
                 part(min(n - start, PENDING))
+
+
+def spare_bytes() -> int:
+    """Return the bytes of device memory in which the weights of a draft model may stay unpacked: a 16th of what is free."""
+    return device.free_memory() // 16
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:

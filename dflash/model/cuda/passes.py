@@ -316,12 +316,15 @@ class PrefillPass:
 
     The memory of a pass, which holds nothing between passes, is available to others as a `ScratchArena`.
 
+    unpacked_bytes: memory for weights that stay unpacked.
     copies: copies of recurrent states that the next pass makes.
     """
 
-    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int) -> None:
+    def __init__(
+        self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int, *, unpacked_bytes: int
+    ) -> None:
         self.batch = DeviceBatch(rows, PROMPTS, pages)
-        ops = Ops(config, self.batch, prefill=True)
+        ops = Ops(config, self.batch, prefill=True, unpacked_bytes=unpacked_bytes)
         self.copies = ops.copies
         self.layers = Layers(weights, config, pools, ops)
         self.scratch = ScratchArena([self.layers.space.arena, *ops.scratch])

@@ -38,6 +38,7 @@ class LoadSettings:
     kv: str = "f16"
     kv_bytes: int | None = None
     prefill: str = "f16"
+    unpacked_bytes: int | None = None
     pending: int | None = None
     prefix_cache: bool | int = False
     prefix_cache_folder: str | os.PathLike[str] | None = None
@@ -57,8 +58,10 @@ class LoadSettings:
             raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")
         if self.prefix_cache_disk is not None and self.prefix_cache_folder is None:
             raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
-        if self.swap_bytes is not None and self.swap_bytes < 0:
-            raise RequestError(f"swap_bytes is {self.swap_bytes}, must be at least 0")
+        for name in ("swap_bytes", "unpacked_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise RequestError(f"{name} is {value}, must be at least 0")
         if self.device not in DEVICES and device_number(self.device) is None:
             raise Unsupported(f"device {self.device!r}: must be one of {', '.join(DEVICES)}, or a GPU as cuda:1")
         kv_types(self.kv)

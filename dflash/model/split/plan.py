@@ -10,7 +10,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.part import TensorInfo
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.split.shards import Shard, own_rows, shard_config
-from dflash.model.state.budget import Need, n_pages
+from dflash.model.state.budget import Need, kept_unpacked, n_pages, unpacked_size
 
 _STEPS = 40  # of the bisection that balances the devices; the last one changes 1e-12 of the memory
 
@@ -21,8 +21,9 @@ class DevicePlan:
 
     layers: layers whose weights it has; in a tensor split it has a part of each.
     config: sizes of its part, from which its KV pages and recurrent slots are allocated.
-    weights, states, pages, work: weights; recurrent states of all sequences; KV pages, with those that prompts unpack;
-        scratch memory and reserve.
+    weights, unpacked: weights, and those that stay unpacked for prompts.
+    states, pages, work: recurrent states of all sequences; KV pages, with those that prompts unpack; scratch memory and
+        reserve.
     free: free memory before loading.
     """
 
@@ -30,6 +31,7 @@ class DevicePlan:
     layers: range
     config: Config
     weights: int
+    unpacked: int
     states: int
     pages: int
     work: int
@@ -38,11 +40,11 @@ class DevicePlan:
     @property
     def total(self) -> int:
         """Bytes in all."""
-        return self.weights + self.states + self.pages + self.work
+        return self.weights + self.unpacked + self.states + self.pages + self.work
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan of the device as JSON values, sizes in bytes."""
-        sizes = {name: getattr(self, name) for name in ("weights", "states", "pages", "work", "total", "free")}
+        sizes = {name: getattr(self, name) for name in ("weights", "unpacked", "states", "pages", "work", "total", "free")}
         return {"device": self.name, "layers": [self.layers.start, self.layers.stop], **sizes}
 
 
@@ -85,11 +87,13 @@ def plan_split(
         part, wholes = shard_config(config, len(names)), [range(config.n_layers)] * len(names)
         configs, used = [part] * len(names), work(config)
         weights = [_shard_bytes(config, tensors, Shard(rank, len(names))) for rank in range(len(names))]
+        sizes = [-(-unpacked_size(config, tensors) // len(names))] * len(names)
     else:
         used = work(config)
         wholes = _assign(config, tensors, [n - used for n in free], names, texts=texts, kv=kv, context=settings.context)
         configs = [layers_config(config, layers) for layers in wholes]
         weights = [_layer_bytes(config, tensors, layers, home=layers.start == 0) for layers in wholes]
+        sizes = [unpacked_size(config, [each for each in tensors if _block(each.name) in layers]) for layers in wholes]
     needs = [Need.of(each, kv) for each in configs]
     states = [texts * (need.state + need.pending) for need in needs]
     rooms = [n - used - w - s for n, w, s in zip(free, weights, states, strict=True)]
@@ -101,12 +105,17 @@ def plan_split(
             )
     whole = Need.of(config, kv)
     pages_of = [need.page and need.page + need.unpacked for need in needs]
-    fit = min((room // page for room, page in zip(rooms, pages_of, strict=True) if page), default=0)
+    of_each = zip(sizes, rooms, pages_of, strict=True)
+    unpacked = [kept_unpacked(config, settings, size, room, page) for size, room, page in of_each]
+    left = (room - each for room, each in zip(rooms, unpacked, strict=True))
+    fit = min((room // page for room, page in zip(left, pages_of, strict=True) if page), default=0)
     pages, most = n_pages(config, settings, room=fit * (whole.page + whole.unpacked))
     cached = [pages * page for page in pages_of]
     devices = tuple(
-        DevicePlan(name, layers, part, w, s, p, used, n)
-        for name, layers, part, w, s, p, n in zip(names, wholes, configs, weights, states, cached, free, strict=True)
+        DevicePlan(name, layers, part, w, u, s, p, used, n)
+        for name, layers, part, w, u, s, p, n in zip(
+            names, wholes, configs, weights, unpacked, states, cached, free, strict=True
+        )
     )
     return SplitPlan(kind, devices, pages, most)
 

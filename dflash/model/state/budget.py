@@ -1,12 +1,16 @@
 """Memory that sequences of a model take, and the number of KV pages that fit."""
 
 import os
+import re
+from collections.abc import Iterable
+from math import prod
 from typing import NamedTuple
 
 from dflash.errors import RequestError
 from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
+from dflash.model.gguf.part import TensorInfo
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.settings import LoadSettings
 
@@ -86,6 +90,37 @@ def n_pages(config: Config, settings: LoadSettings, room: int | None = None) -> 
         pages *= CONVERSATIONS if settings.prefix_cache is True else 1
         pages = max(wanted, min(pages, fit // 4 if context is None else fit * 3 // 4))
     return pages, min(context or config.context, wanted * PAGE)
+
+
+def unpacked_size(config: Config, tensors: Iterable[TensorInfo]) -> int:
+    """Return the bytes that the weights of prefill multiplies take when unpacked: rows in 32s, as int8 in blocks of 256."""
+    layer_weight, total = re.compile(r"blk\.(\d+)\..*weight"), 0
+    for tensor in tensors:
+        found = layer_weight.fullmatch(tensor.name)
+        if found and len(tensor.shape) == 2 and int(found[1]) < config.n_layers:
+            rows, width = -(-tensor.shape[0] // 32) * 32, tensor.shape[1]
+            is_int8 = config.prefill == "int8" and tensor.n_bytes < 2 * prod(tensor.shape)
+            total += rows * (-(-width // 256) * 256 if is_int8 else 2 * width)
+    return total
+
+
+def kept_unpacked(config: Config, settings: LoadSettings, size: int, room: int, page: int) -> int:
+    """Return the bytes of GPU memory for weights that stay unpacked.
+
+    size: bytes that all take.
+    room: bytes available for them and for KV pages, of which each takes `page` bytes.
+
+    The KV cache that the settings ask for, or a full context, comes before them. Unless the settings limit them, they take
+    at most half of `room`, and nothing if less than half of them would fit.
+    """
+    pages, own = -(-(settings.context or config.context) // PAGE), Need.of(config, settings.kv).page
+    if settings.kv_bytes is not None and own:
+        pages = settings.kv_bytes // own
+    left = max(0, room - pages * page)
+    if settings.unpacked_bytes is not None:
+        return min(size, left, settings.unpacked_bytes)
+    most = min(left, room // 2)
+    return min(size, most) if 2 * most >= size else 0
 
 
 def _check_kv_bytes(kv_bytes: int, page: int, context: int | None, room: int) -> None:

@@ -11,7 +11,7 @@ from dflash.model.numerics import Numerics, numerics_of
 
 
 def fingerprint(loaded: Loaded) -> str:
-    """Return a short name of all that determines the output: weights, number types, device, compiler and version of dflash."""
+    """Return a short name of all that determines the output: weights, types, device, compiler and version of dflash."""
     return f"fp_{hashlib.sha256(identity_of(loaded).encode()).hexdigest()[:16]}"
 
 

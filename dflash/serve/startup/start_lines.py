@@ -36,4 +36,5 @@ def memory_line(engine: Engine) -> str:
         f"dflash: {engine.max_active} sequences at a time fit with {fits}; KV cache of {n_tokens:,} tokens in all, "
         f"{pools.pages * pools.page_bytes >> 20:,} MiB; {need.state + need.pending >> 20:,} MiB beside it for a sequence, "
         f"drafts of at most {config.pending - 1} tokens; prefix cache {cached >> 20:,} MiB, states at most {copied >> 20:,}"
+        f"; weights unpacked for prompts {model.unpacked_bytes >> 20:,} MiB"
     )

@@ -19,6 +19,7 @@ from dflash.kernels.rope.cuda import Angles, Append
 from dflash.kernels.tree.cuda import SEQUENCES, Features, context_shapes
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.ops import spare_bytes
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
@@ -149,7 +150,8 @@ class Context:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("sequence", "position", "row"), (_MANY,))
         shapes |= {"counts": (2,), "row_starts": (_MANY_SEQUENCES + 1,), "length": (_MANY_SEQUENCES,)}
         arrays = DeviceArrays(**shapes, pages=(_MANY_SEQUENCES, rings.laps + _MANY // PAGE), sources=sources)
-        unpacked = UnpackScratch(2 * _UNPACKED * len(self._taps) * config.width, scratch.alloc)
+        n_bytes = 2 * _UNPACKED * len(self._taps) * config.width
+        unpacked = UnpackScratch(n_bytes, scratch.alloc, kept=spare_bytes())
         self._many = make(arrays, rows=_MANY, multiply=partial(PrefillLinear, scratch=unpacked), empty=scratch.alloc)
 
     def read(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:

@@ -10,14 +10,14 @@ from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.model.batch import Span, ragged
 from dflash.model.cuda.heads.feature_rows import FeatureRows, Gatherer
 from dflash.model.cuda.heads.reading import BlockContext
-from dflash.model.cuda.ops import Ops
+from dflash.model.cuda.ops import Ops, spare_bytes
 from dflash.model.network.heads import HeadNetwork
 from dflash.model.recurrent_head import Unread, packed
 from dflash.model.run.cuda import Device, Launches, steps_of
 from dflash.model.run.memory import Memory
 
 ROWS = 1024
-"""Most tokens of a pass: unpacking the weights takes a third of the multiplies' time on an H200 then."""
+"""Most tokens of a pass."""
 
 _SEQUENCES = 64
 
@@ -46,7 +46,8 @@ class AppendPass:
         arrays |= {name: alloc(rows, width, dtype=np.float16) for name, width in halves.items()}
         space = SimpleNamespace(n_rows=rows, **arrays)
         n_scratch = 2 * config.width * (max(config.width, 2 * n_keys) + _SPARE)
-        ops = Ops(replace(config, prefill="f16"), self._batch, prefill=True, empty=alloc, n_scratch=n_scratch)
+        config, spare = replace(config, prefill="f16"), spare_bytes()
+        ops = Ops(config, self._batch, prefill=True, empty=alloc, n_scratch=n_scratch, unpacked_bytes=spare)
         memory, shared = Memory.of(config, pools), {table: embedding}
         on = Device(ops, weights, space, memory, eps=config.norm_eps, config=config, shared=shared)
         start, (block,), _ = Launches.of(network.program, on)

@@ -23,7 +23,7 @@ from dflash.model.cuda.heads.feature_rows import FeatureRows
 from dflash.model.cuda.heads.reading import BlockContext, HeadBlock
 from dflash.model.cuda.heads.recurrent_head import DeviceRecurrentHead
 from dflash.model.cuda.model import DeviceModel
-from dflash.model.cuda.ops import Op
+from dflash.model.cuda.ops import Op, spare_bytes
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.files.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
@@ -138,7 +138,8 @@ class DeviceEagleHead(DeviceRecurrentHead):
             self.bind(HeadContext(parts, head, norm, known, common, reading, **about), append, "token_embd.weight")
             self._decoded = Projection(project, n, device.empty(PENDING, config.width))
             arena = model.scratch()
-            scratch = UnpackScratch(2 * n * config.target_width * (config.width + _SPARE), arena.alloc)
+            n_bytes = 2 * n * config.target_width * (config.width + _SPARE)
+            scratch = UnpackScratch(n_bytes, arena.alloc, kept=spare_bytes())
             of_prompts = {"multiply": partial(PrefillLinear, scratch=scratch), "empty": arena.alloc}
             self._prompts = Projection(partial(project, **of_prompts), n, arena.alloc(ROWS, config.width))
         self.weights = own

@@ -130,7 +130,8 @@ class LayerPrefill(_Chain):
         for i in range(len(devices)):
             with devices[i]:
                 batch = DeviceBatch(rows, PROMPTS, pages)
-                stages.append(LayerStage(parts, i, Ops(config, batch, prefill=True), batch))
+                ops = Ops(config, batch, prefill=True, unpacked_bytes=parts.plan.devices[i].unpacked)
+                stages.append(LayerStage(parts, i, ops, batch))
         super().__init__(devices, stages)
         self.arenas = [ScratchArena([stage.layers.space.arena, *stage.ops.scratch]) for stage in stages]
         self.scratch = self.arenas[0]

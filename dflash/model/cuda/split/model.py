@@ -67,7 +67,8 @@ class SplitDeviceModel(DeviceModel):
             raise Unsupported("split 'tensor': GPUs wait for each other, so that DFLASH_DEBUG_SYNC=1 can't wait for one")
         self.plan, self._devices = plan, devices
         config = replace(config, context=plan.context)
-        super().__init__(file, config, pages=plan.n_pages, slots=slots, kv=kv, threads=threads, chunk=chunk)
+        memory = {"pages": plan.n_pages, "slots": slots, "unpacked_bytes": sum(part.unpacked for part in plan.devices)}
+        super().__init__(file, config, kv=kv, threads=threads, chunk=chunk, **memory)
 
     def _load(self, file: GGUFFile, *, pages: int, slots: int, kv: str) -> None:
         devices, config, plan, host = self._devices, self.config, self.plan, Weights(file, self.config)

@@ -72,7 +72,7 @@ class Gathered:
 
 
 class ShardOps(Ops):
-    """Makes the launches of a pass on one GPU of a tensor split. batch, prefill, empty, n_scratch: see `Ops`."""
+    """Makes the launches of a pass on one GPU of a tensor split. batch and the rest: see `Ops`."""
 
     def __init__(
         self,
@@ -83,8 +83,9 @@ class ShardOps(Ops):
         prefill: bool,
         empty: Callable[[int], Any] = device.empty,
         n_scratch: int | None = None,
+        unpacked_bytes: int = 0,
     ) -> None:
-        super().__init__(part, batch, prefill=prefill, empty=empty, n_scratch=n_scratch)
+        super().__init__(part, batch, prefill=prefill, empty=empty, n_scratch=n_scratch, unpacked_bytes=unpacked_bytes)
         self.reads_early = False  # other GPUs may write what this one's experts would clear
         self._place, self._space = place, place.spaces[place.shard.rank]
         config, shard = place.config, place.shard

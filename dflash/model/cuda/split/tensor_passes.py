@@ -77,8 +77,10 @@ class TensorPrefill(_Ranks):
         self.arenas, n_scratch = list[ScratchArena](), scratch_bytes(parts.config, rows, PROMPTS)
         for rank, place in enumerate(self._places):
             with parts.devices[rank]:
-                part = parts.plan.devices[rank].config
-                ops = ShardOps(place, part, self._batches[rank], prefill=True, n_scratch=n_scratch)
+                plan = parts.plan.devices[rank]
+                ops = ShardOps(
+                    place, plan.config, self._batches[rank], prefill=True, n_scratch=n_scratch, unpacked_bytes=plan.unpacked
+                )
                 self._all.append(_layers(parts, rank, ops, place))
                 self.arenas.append(ScratchArena([place.spaces[rank].arena, *ops.scratch]))
         self.layers, self.scratch = self._all[0], self.arenas[0]
