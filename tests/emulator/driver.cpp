@@ -135,10 +135,10 @@ int cuGetErrorString(int, const char** text) {
     return 0;
 }
 
-int cuFuncGetAttribute(int* value, int, Function* function) {
+int cuFuncGetAttribute(int* value, int attribute, Function* function) {
     LOCKED;
     if (!is_loaded(function)) return NO_BINARY;
-    *value = *function->static_bytes;
+    *value = attribute == 8 ? function->most_shared : *function->static_bytes;
     return 0;
 }
 

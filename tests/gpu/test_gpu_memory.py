@@ -53,19 +53,21 @@ def test_weights_that_stay_unpacked_change_memory_and_no_bit(prefill):
     """All, some and none of them."""
     if prefill == "int8" and not capabilities().has_wgmma:
         pytest.skip("neither a Hopper GPU nor its target")
-    pool, ids, found = cupy.get_default_memory_pool(), list(range(100, 230)), []
-    for limit in (None, 12 * MIB, 0):
+    pool = cupy.get_default_memory_pool()
+
+    def loaded(limit):
+        """Logits, and bytes beside weights and texts, of which some are for unpacked weights, all of which take the last."""
         gc.collect()
-        pool.free_all_blocks()
         before = pool.used_bytes()
         with dflash.load("demo", device="cuda", context=4096, prefill=prefill, unpacked_bytes=limit) as lm:
-            logits, model = lm.logits(ids), lm.model
+            logits, model = lm.logits(list(range(100, 230))), lm.model
             beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
-            found.append((logits, beside, model.unpacked_bytes))
-    (all_, beside_all, size), (some, beside_some, _), (none, beside_none, _) = found
+            return logits, beside, model.unpacked_bytes, unpacked_size(model.config, model_tensors())
+
+    (all_, beside_all, kept, size), (some, beside_some, limit, _), (none, beside_none, *_) = map(loaded, (None, 12 * MIB, 0))
     assert_same_bits("some", some, all_)
     assert_same_bits("none", none, all_)
-    assert found[1][2] == 12 * MIB < size == unpacked_size(model.config, model_tensors())
+    assert limit == 12 * MIB < kept == size
     assert beside_none + 6 * MIB < beside_some <= beside_none + 12 * MIB
     assert beside_none + size - MIB < beside_all < beside_none + size + MIB
 

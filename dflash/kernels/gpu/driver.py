@@ -85,15 +85,19 @@ def load_now(function: int) -> None:
 
 def static_shared(function: int) -> int:
     """Return the bytes of shared memory that a function declares itself."""
-    n_bytes = ctypes.c_int()
-    code = library().cuFuncGetAttribute(ctypes.byref(n_bytes), _STATIC_SHARED, ctypes.c_void_p(function))
-    check(code, "cuFuncGetAttribute")
-    return n_bytes.value
+    return _function_attribute(function, _STATIC_SHARED)
 
 
 def allow_shared(function: int, n_bytes: int, what: str) -> None:
-    """Allow a function more than 48 KiB of dynamic shared memory."""
-    check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, n_bytes), what)
+    """Allow a function at least so many bytes of dynamic shared memory, also with what others have allowed it."""
+    if n_bytes > _function_attribute(function, _MAX_DYNAMIC_SHARED):
+        check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, n_bytes), what)
+
+
+def _function_attribute(function: int, number: int) -> int:
+    value = ctypes.c_int()
+    check(library().cuFuncGetAttribute(ctypes.byref(value), number, ctypes.c_void_p(function)), "cuFuncGetAttribute")
+    return value.value
 
 
 def prefer_max_carveout(function: int) -> None:

@@ -123,7 +123,8 @@ class Bound:
         if driver.is_no_context(code):  # first launch from this thread
             cupy.cuda.Device(self._kernel.device).use()
             code = self._launch(self._at_config, self._function, self._arguments, None)
-        driver.check(code, self._kernel.where)
+        of = self._config
+        driver.check(code, f"{self._kernel.where}, grid {tuple(of.grid)}, block {tuple(of.block)}, {of.shared} bytes shared")
         stream = self._config.stream or 0
         if self._waits and not cupy.cuda.runtime.streamIsCapturing(stream):
             try:

@@ -39,7 +39,18 @@ def calls(monkeypatch):
         made.append((list(config.grid), list(config.block), config.shared, config.n_attributes, function.value, values))
         return 0
 
-    library = SimpleNamespace(cuLaunchKernelEx=launch, cuFuncSetAttribute=lambda *of: made.append(of[1:]) or 0)
+    allowed = {8: 48 << 10}  # dynamic shared memory
+
+    def allow(function, number, value):
+        allowed[number] = value
+        made.append((number, value))
+        return 0
+
+    def attribute(value, number, function):
+        value._obj.value = allowed[number]
+        return 0
+
+    library = SimpleNamespace(cuLaunchKernelEx=launch, cuFuncSetAttribute=allow, cuFuncGetAttribute=attribute)
     monkeypatch.setattr(driver, "library", lambda: library)
     monkeypatch.setattr(cupy.cuda, "Device", lambda device: nullcontext())
     return made
@@ -120,6 +131,13 @@ def test_launches_what_was_bound(calls):
 def test_attributes_are_set_where_they_are_asked_for(calls):
     ready_kernel(dependent=True)(1, 32, (None, 1, 1), shared=64 * 1024, stream=STREAM)
     assert calls == [(8, 64 * 1024), ([1, 1, 1], [32, 1, 1], 64 * 1024, 1, 42, [0, 1, 1.0])]
+
+
+def test_a_function_keeps_the_shared_memory_that_another_kernel_needs(calls):
+    """Kernels of two targets may share a function."""
+    for shared in (128 * 1024, 64 * 1024):
+        ready_kernel()(1, 32, (None, 1, 1), shared=shared, stream=STREAM)
+    assert [call for call in calls if len(call) == 2] == [(8, 128 * 1024)]
 
 
 def test_shared_memory_beyond_the_target(calls, monkeypatch):
