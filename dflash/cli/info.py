@@ -223,6 +223,7 @@ def as_text(about: JsonObject) -> str:
         *([("windows", _windows(model["windows"]))] if "windows" in model else []),
         ("context", f"{model['context']:,} tokens"),
         ("weights", size(memory["weights"])),
+        *([("", _unpacked(memory))] if device["kind"] != "cpu" else []),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
         ("KV cache", _cache(memory)),
         *([("", _quality(memory["kv_on_the_demo"]))] if "kv_on_the_demo" in memory else []),
@@ -279,11 +280,15 @@ def _quality(measured: dict[str, float]) -> str:
     return f"on the demo: perplexity {measured['perplexity']:.4f}, KL divergence from f32 {measured['kl']:.1e} nats"
 
 
+def _unpacked(memory: JsonObject) -> str:
+    return f"unpacked for prompts up to {size(memory['unpacked_weights'])} more, where there is room (--unpacked-bytes)"
+
+
 def _plan(plan: JsonObject) -> list[tuple[str, str]]:
     lines = [("split", f"{plan['split']}, {plan['pages']:,} KV pages, context {plan['context']:,} tokens")]
     for device in plan["devices"]:
         first, end = device["layers"]
-        parts = ", ".join(f"{name} {size(device[name])}" for name in ("weights", "states", "pages", "work"))
+        parts = ", ".join(f"{name} {size(device[name])}" for name in ("weights", "unpacked", "states", "pages", "work"))
         total = f"{size(device['total'])} of {size(device['free'])}"
         lines.append((f"  {device['device']}", f"layers {first} to {end - 1}: {total}; {parts}"))
     return lines

@@ -15,7 +15,7 @@ from dflash.model.draft.vocabulary import n_common
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.split.names import device_number
-from dflash.model.state.budget import Need, n_cores
+from dflash.model.state.budget import Need, n_cores, unpacked_size
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
 
@@ -130,6 +130,7 @@ def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, Any]:
     need = Need.of(config, kv)
     return {
         "weights": sum(tensor.n_bytes for tensor in file.tensors.values()),
+        "unpacked_weights": unpacked_size(config, file.tensors.values()),
         "kv_type": kv,
         "kv_per_token": need.page // PAGE,
         "kv_per_1000_tokens": 1000 * need.page // PAGE,

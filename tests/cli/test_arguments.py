@@ -165,6 +165,9 @@ def test_info_says_what_strategies_need(capsys):
     assert main(["info", "demo", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
     assert "\n               draft auto is demo-draft\n" in as_text(about)
+    assert "unpacked for prompts" not in as_text(about)
+    gpu = {"kind": "cuda", "processor": "GPU", "memory": 1 << 30, "architecture": "sm_90"}
+    assert "unpacked for prompts up to 77.5 MiB more, where there is room" in as_text(about | {"device": gpu})
     without = dict.fromkeys(("dflash", "ddtree"), "no draft is known") | {"mtp": "no MTP layer"}
     text = as_text(about | {"draft_auto": None, "without_files": without})
     assert "draft auto" not in text

@@ -89,7 +89,7 @@ def static_shared(function: int) -> int:
 
 
 def allow_shared(function: int, n_bytes: int, what: str) -> None:
-    """Allow a function at least so many bytes of dynamic shared memory, also with what others have allowed it."""
+    """Allow a function at least `n_bytes` of dynamic shared memory, and never less than others have allowed it."""
     if n_bytes > _function_attribute(function, _MAX_DYNAMIC_SHARED):
         check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, n_bytes), what)
 
