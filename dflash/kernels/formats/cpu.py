@@ -70,7 +70,7 @@ def _blocks(
     for r in range(n):
         for at in range(0, n_bytes, _CACHE_LINE):
             ahead = builder.add(first, builder.add(builder.mul(apart, I64(r)), I64(at)))
-            prefetch(builder, ahead, once=once and is_zen())
+            prefetch(builder, ahead, 0 if once and is_zen() else 1)
         found.append(FORMATS[name].decode(QuantBlock(builder, builder.add(start, builder.mul(stride, I64(r))))))
     return found
 

@@ -8,15 +8,14 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
-from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, constant, load, loop, prefetch, store
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, constant, load, loop, store
 from dflash.kernels.formats import neighbour_cpu, records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.format import NUMBERED, number_of
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, PART, WORDS
-from dflash.kernels.formats.lanes import QuantBlock, in_order, is_zen
+from dflash.kernels.formats.lanes import QuantBlock, in_order
 
 _I16 = ir.IntType(16)
-_CACHE_LINE = 64
 
 
 @intrinsic(prefer_literal=True)
@@ -65,8 +64,7 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
 
             def body(i, sums):
                 address = builder.add(start, builder.mul(i, I64(n_bytes)))
-                for at in range(0, n_bytes, _CACHE_LINE):
-                    prefetch(builder, builder.add(address, I64(records.AHEAD + at)), once=is_zen())
+                records.prefetch_ahead(builder, address, n_bytes, n_tokens=count)
                 block = made.integers(QuantBlock(builder, address))
                 of_tokens = builder.add(x, builder.mul(i, x_stride))
                 places = [builder.add(of_tokens, I64(records.RECORD * t + 2 * PART * p)) for p, t in pairs]

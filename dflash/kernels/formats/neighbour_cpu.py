@@ -5,11 +5,11 @@ from collections.abc import Callable
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.cpu.simd.emit import F32, I32, I64, LANES, call, load, loop, prefetch, store
+from dflash.kernels.cpu.simd.emit import F32, I32, I64, LANES, call, load, loop, store
 from dflash.kernels.formats import records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integers import PART, WORDS
-from dflash.kernels.formats.lanes import QuantBlock, is_zen, of_unknown_origin
+from dflash.kernels.formats.lanes import QuantBlock, of_unknown_origin
 from dflash.kernels.formats.neighbours import MANY, Neighbours, SmallBlocks, TwoBlocks
 
 Values = list[ir.Value]
@@ -17,7 +17,6 @@ Made = tuple[Callable[[Neighbours], SmallBlocks], int]  # the decoder of a forma
 
 _EIGHT = ir.VectorType(F32, MANY)
 _PAIR = 4 * WORDS  # bytes of the int16 of two blocks
-_CACHE_LINE = 64
 
 
 def multiply_block(builder: ir.IRBuilder, words: Values, scale: ir.Value, token: Values, so_far: ir.Value) -> ir.Value:
@@ -76,8 +75,7 @@ class RowProduct:
         return _if_any(builder, rest, sums, lambda: self._last(records, rest, sums))
 
     def _neighbours(self, address: ir.Value, n: int) -> SmallBlocks:
-        for at in range(0, n * self._n_bytes, _CACHE_LINE):
-            prefetch(self._builder, self._builder.add(address, I64(records.AHEAD + at)), once=is_zen())
+        records.prefetch_ahead(self._builder, address, n * self._n_bytes)
         return self._decode(Neighbours(self._builder, address, self._n_bytes, n))
 
     def _places(self, record: ir.Value) -> tuple[ir.Value, Values]:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.cpu.simd.emit import I64, LANES, call, load
+from dflash.kernels.cpu.simd.emit import I64, LANES, call, load, prefetch
 from dflash.kernels.formats.integers import BLOCK, WORDS
-from dflash.kernels.formats.lanes import has
+from dflash.kernels.formats.lanes import has, is_zen
 
 SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
 """Bytes to the sums or minima in a record, to the scale or scales, and of a record of a token."""
@@ -32,11 +32,19 @@ SMALL_RECORD = 2 * BLOCK + 24 * LANES
 SMALL = 2
 """`INTEGER` of a plan's row for formats of 32 weights a block; 1 is for the others of whole numbers, 0 for float32."""
 
-AHEAD = 4096
-"""Bytes from a block to the one that is prefetched: rows are read in the order of memory."""
-
 INTEGER_ROWS = 8
 """Rows that one call of a dot function processes, one after another; with 2, multiplies of 8 tokens take 3 % more."""
+
+
+def prefetch_ahead(builder: ir.IRBuilder, address: ir.Value, n_bytes: int, *, n_tokens: int = 0) -> None:
+    """Prefetch what is read some KiB after `n_bytes` at an address: rows are read in the order of memory.
+
+    In the L1 cache of a Zen 4, these lines displace a rounded token of 8,960 values: its products with Q4_K and Q6_K took a
+    fifth longer. With several tokens, reading the L2 cache costs more than that.
+    """
+    ahead, level = (8192, 2) if n_tokens == 1 and is_zen("4") else (4096, 0 if is_zen() else 1)
+    for at in range(0, n_bytes, 64):
+        prefetch(builder, builder.add(address, I64(ahead + at)), level)
 
 
 def multiply_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:

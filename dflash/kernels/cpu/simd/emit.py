@@ -84,12 +84,12 @@ def call(builder: ir.IRBuilder, name: str, *args: ir.Value) -> ir.Value:
     return builder.call(function, args)
 
 
-def prefetch(builder: ir.IRBuilder, address: ir.Value, *, once: bool = False) -> None:
-    """Prefetch the cache line at an int64 address; a line that is read only once should not displace others."""
+def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int = 1) -> None:
+    """Prefetch the cache line at an int64 address to a level of cache; level 0 is for a line that is read only once."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, byte), I32(0), I32(0 if once else 3), I32(1)])
+    builder.call(function, [builder.inttoptr(address, byte), I32(0), I32(4 - level if level else 0), I32(1)])
 
 
 def spread(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
