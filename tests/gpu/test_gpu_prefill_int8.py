@@ -31,9 +31,9 @@ def normal(*shape):
     return RNG.standard_normal(shape).astype(np.float16)
 
 
-def product(x, *weights, n_bytes=SCRATCH, out=None, **options):
+def product(x, *weights, n_bytes=SCRATCH, out=None, kept=0, **options):
     """The outputs of a launch, whose scratch and outputs are NaN or other nonsense before."""
-    scratch = prefill.UnpackScratch(n_bytes)
+    scratch = prefill.UnpackScratch(n_bytes, kept=kept)
     scratch.halves.fill(np.nan)
     outs = [out] if out is not None else [cupy.full((len(x), w.shape[0]), np.nan, np.float32) for w in weights]
     packed = [tiles.PackedWeight(w) for w in weights]
@@ -137,8 +137,9 @@ def test_a_token_has_the_same_bits_in_every_batch(kind):
     weight, x = random_matrix(530, 1536, kind), normal(1100, 1536)
     (together,) = product(x, weight)
     for start, n in ((0, 1), (1099, 1), (64, 200), (513, 517)):
-        (some,) = product(x[start : start + n], weight)
-        assert_same_bits(f"{n} tokens", some, together[start : start + n])
+        for kept in (0, SCRATCH):
+            (some,) = product(x[start : start + n], weight, kept=kept)
+            assert_same_bits(f"{n} tokens", some, together[start : start + n])
 
 
 def test_refuses_what_does_not_fit(monkeypatch):
