@@ -106,8 +106,11 @@ def test_what_is_said_of_a_large_model(large):
 
 
 def test_chunks_of_prompts_are_larger_where_memory_is_plentiful(large):
-    more = work_bytes(large, "f16", chunk=load.LARGE_CHUNK) - work_bytes(large, "f16", chunk=load.CHUNK)
-    assert [load.chunk_for(large, "f16", room) for room in (31 * more, 33 * more)] == [load.CHUNK, load.LARGE_CHUNK]
+    experts = replace(large, experts=256, experts_used=8, expert_ffn=512, shared_ffn=512)
+    for config, chunks in ((large, load.LARGE_CHUNKS), (experts, load.EXPERTS_CHUNKS)):
+        for chunk, smaller in zip(chunks, [*chunks[1:], load.CHUNK], strict=True):
+            more = work_bytes(config, "f16", chunk=chunk) - work_bytes(config, "f16", chunk=load.CHUNK)
+            assert [load.chunk_for(config, "f16", room) for room in (31 * more, 33 * more)] == [smaller, chunk]
 
 
 def test_gathered_outputs_that_grow_row_by_row_take_twice_their_size_at_most():

@@ -17,7 +17,7 @@ from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, filled, span_bytes
 from dflash.kernels.moe.moe_kind import USUAL, MoeKind
 
-AT_ONCE = 4096
+AT_ONCE = 8192
 """Largest capacity of the scratch in rows; more rows are run in slices."""
 
 

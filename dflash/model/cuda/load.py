@@ -21,8 +21,9 @@ from dflash.model.weights import Weights
 RESERVE = 3 << 28
 """Bytes of device memory left free (768 MiB): for code of kernels, their graphs, snapshots and other processes."""
 
-LARGE_CHUNK = 2 * CHUNK
-"""Prompt tokens in one prefill forward where memory is plentiful: prompts are 9 % faster on a 35B-A3B."""
+LARGE_CHUNKS, EXPERTS_CHUNKS = (2 * CHUNK,), (4 * CHUNK, 2 * CHUNK)
+"""Prompt tokens in one prefill forward where memory is plentiful, of dense models and of those with experts: each expert has
+then enough tokens to fill its tiles."""
 
 _FEWER_PENDING = 16, 8, 1
 """Pending rows that an error suggests: for a chain of 15 draft tokens, for one of 7, and for plain decoding."""
@@ -101,9 +102,12 @@ def _most_sequences(config: Config, kv: str, sequences: int, chunk: int, room: i
 
 
 def chunk_for(config: Config, kv: str, room: int) -> int:
-    """Return the most prompt tokens of a forward: `LARGE_CHUNK` if that takes at most a 32nd of `room` bytes more."""
-    more = work_bytes(config, kv, chunk=LARGE_CHUNK) - work_bytes(config, kv)
-    return LARGE_CHUNK if 32 * more <= room else CHUNK
+    """Return the most prompt tokens of a forward: more than `CHUNK` if that takes at most a 32nd of `room` bytes more."""
+
+    def is_small(chunk: int) -> bool:
+        return 32 * (work_bytes(config, kv, chunk=chunk) - work_bytes(config, kv)) <= room
+
+    return next(filter(is_small, EXPERTS_CHUNKS if config.experts else LARGE_CHUNKS), CHUNK)
 
 
 def work_bytes(config: Config, kv: str, sequences: int = 1, chunk: int = CHUNK) -> int:
