@@ -2,6 +2,7 @@
 
 import nvrtc
 import pytest
+from long_form import LONG
 
 from dflash.kernels.formats import FORMATS
 
@@ -56,7 +57,7 @@ def test_sampling_compiles_for_every_architecture(arch):
         assert nvrtc.compiled(f"{name}.cu", arch, **constants) == 0, f"{name} spills"
 
 
-@pytest.mark.parametrize(("arch", "vocab"), [(80, ODD), (90, QWEN), *[(120, QWEN)] * nvrtc.LONG])
+@pytest.mark.parametrize(("arch", "vocab"), [(80, ODD), (90, QWEN), *[(120, QWEN)] * LONG])
 def test_sampling_compiles_for_every_generation(arch, vocab):
     for name, constants in sampling(vocab):
         if name in SLOW:

@@ -1,7 +1,5 @@
 """Random models against the definition: every type of weights, and projections of every arrangement."""
 
-import os
-
 import layered_variants
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import random_model
 from compare import assert_close, assert_same_bits
 from golden import FILES, path_of, prefill, recorded, truth_of
 from layered_variants import TOKENS
+from long_form import LONG
 from model_definition import logits
 
 from dflash.errors import FormatError
@@ -20,7 +19,6 @@ from dflash.model.gguf.tensor_check import match_tensors
 from dflash.model.model import Model
 from dflash.model.runnable import refuse_sizes
 
-LONG = os.environ.get("DFLASH_LONG") == "1"
 CLOSE = 2e-5
 """RMS error over RMS, as for the golden models."""
 COMMON = {

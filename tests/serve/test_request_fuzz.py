@@ -7,7 +7,6 @@ import asyncio
 import ctypes
 import gc
 import json
-import os
 import platform
 import random
 import threading
@@ -20,6 +19,7 @@ import api_bodies
 import numpy as np
 import pytest
 from in_process import client_of
+from long_form import LONG
 from toy import Toy
 
 from dflash.decode.engine import Engine
@@ -29,7 +29,6 @@ from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
-LONG = os.environ.get("DFLASH_LONG") == "1"
 N = 1000 if LONG else 600
 SEED = 20260707
 CPU_WORK = 130

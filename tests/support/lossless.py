@@ -1,11 +1,14 @@
-"""Tests that drafts change no output: the demo's prompts, samplings, and every drafter in every shape."""
+"""Tests that drafts change no output: the demo's prompts, samplings, and every drafter in every shape.
 
-import os
+DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each, which takes hours on two cores.
+"""
+
 from functools import cache
 
 import numpy as np
 from demo_text import recorded_acceptance
 from golden import chain
+from long_form import LONG
 from written import run
 
 from dflash.decode.drafters.adaptive.drafter import Adaptive
@@ -22,9 +25,6 @@ from dflash.decode.session import Session
 from dflash.model.batch import Span
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.target import load_model
-
-LONG = os.environ.get("DFLASH_LONG") == "1"
-"""DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each, which takes hours on two cores."""
 
 RECORDED = recorded_acceptance()
 PROMPTS = [prompt["prompt_ids"] for prompt in RECORDED["prompts"]]

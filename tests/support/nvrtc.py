@@ -2,12 +2,12 @@
 
 import ctypes
 import hashlib
-import os
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+from long_form import LONG
 
 import dflash.kernels
 from dflash.kernels.gpu import cubin
@@ -15,8 +15,6 @@ from dflash.kernels.gpu.cubin import OPTIONS, compile_without_spills, may_spill,
 from dflash.kernels.gpu.jit import macros, source
 
 KERNELS = Path(dflash.kernels.__file__).parent
-LONG = os.environ.get("DFLASH_LONG") == "1"
-"""DFLASH_LONG=1 compiles for every architecture, and the packed prefill of every format with most tokens."""
 
 GENERATIONS = 80, 90, 120
 """One architecture per instruction set, of which sources make two kinds of code: before Hopper, and since then."""

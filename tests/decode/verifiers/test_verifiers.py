@@ -1,10 +1,10 @@
 """Verifiers at work: drafts that are sampled, the tokens that come out, and where other strategies are refused."""
 
-import os
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from long_form import LONG
 from marginals import Marginals, bigram_target, law_of, laws, z_of
 from toy import Toy
 
@@ -25,7 +25,7 @@ from dflash.kernels import sample
 from dflash.kernels.sample import SampleParams
 from dflash.model.candidates import Candidates
 
-V, N = 9, 8_000 if os.environ.get("DFLASH_LONG") == "1" else 3_000
+V, N = 9, 8_000 if LONG else 3_000
 TARGET, DRAFT = laws(V, 1, 1.3), laws(V, 1, 1.3) + laws(V, 2, 0.7)
 SAMPLINGS = [Sampling(temperature=1.0), Sampling(temperature=1.2, top_k=7, top_p=0.9, min_p=0.05)]
 LOSSLESS = [RejectionSampling(), BlockVerification()]

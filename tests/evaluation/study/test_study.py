@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from long_form import LONG
 
 import dflash
 from dflash.__main__ import main
@@ -17,7 +18,8 @@ from dflash.evaluation.study import run as module
 from dflash.evaluation.study.plot import frontier
 from dflash.evaluation.study.study_file import StudyFile
 
-CASES = [case._replace(name=f"{name} {case.name}") for name in ("code", "copy") for case in dflash.load_prompts(name)[:1]]
+N = 2 if LONG else 1
+CASES = [case._replace(name=f"{name} {case.name}") for name in ("code", "copy") for case in dflash.load_prompts(name)[:N]]
 REJECTION = replace(dflash.Strategy.of("mtp:2"), verifier=dflash.RejectionSampling())
 SYNTHETIC = replace(dflash.Strategy.of("lookup"), verifier=dflash.SyntheticAcceptance(1.5))
 STRATEGIES = {"plain": "plain", "mtp:2": "mtp:2", "p / q": REJECTION}
@@ -106,7 +108,7 @@ def test_records_of_another_setting_are_refused(lm, folder):
     with pytest.raises(RequestError, match="was measured with another max_tokens; use another folder"):
         dflash.study(lm, STRATEGIES, CASES, **{**GRID, "max_tokens": 11}, folder=folder)
     with pytest.raises(RequestError, match="was measured with another prompts"):
-        dflash.study(lm, STRATEGIES, CASES[:1], **GRID, folder=folder)
+        dflash.study(lm, STRATEGIES, CASES[:-1], **GRID, folder=folder)
     with pytest.raises(RequestError, match="was measured with another max_tokens"):
         dflash.study(lm, ["lookup"], CASES, batch=[2], max_tokens=11, folder=folder)  # no cell of the folder is its own
 

@@ -2,12 +2,13 @@
 
 import pytest
 from linear_work import check_linear
+from long_form import LONG
 from parsing import CLOSED, JSON, LLAMA, MISTRAL, OPENED, QWEN, XML, parser
 
-N = 1 << 17
+N = 1 << (18 if LONG else 17)
 """Most characters of a text."""
-SECONDS = 0.25
-"""CPU seconds; a text takes at most 0.08 s, and more than one where work is quadratic."""
+SECONDS = 0.5 if LONG else 0.25
+"""CPU seconds; a text takes at most a third of it, and more than one where work is quadratic."""
 XML_START = "<tool_call>\n<function=write>\n"
 JSON_START = '<tool_call>\n{"name": "write", "arguments": '
 TEXTS = {

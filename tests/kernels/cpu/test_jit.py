@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hang_guard import GUARD
+from long_form import LONG
 
 import dflash
 
@@ -28,7 +29,6 @@ def scale(x):
 KINDS = "Q4_K", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4", "Q8_0", "Q4_0", "F16", "Q4_1"
 """Types of weights; every other one is of another kind of decoder. DFLASH_LONG=1 compiles all for both processors."""
 
-LONG = os.environ.get("DFLASH_LONG") == "1"
 VARIABLES = {"NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "TMPDIR", "PYTHONPATH"}
 
 
