@@ -128,7 +128,7 @@ class Config:
         return cls(
             architecture=name,
             n_layers=n_layers,
-            n_mtp=sum(_has_block(tensors, i) for i in range(n_layers, n_blocks)),
+            n_mtp=sum(any(name.startswith(f"blk.{i}.") for name in tensors) for i in range(n_layers, n_blocks)),
             width=keys.integer("embedding_length", high=MAX_WIDTH),
             n_vocab=_vocabulary(metadata, tensors),
             context=keys.integer("context_length"),
@@ -160,10 +160,6 @@ def _architecture(metadata: Mapping[str, Value]) -> str:
     if architecture not in ARCHITECTURES:
         raise Unsupported(f"architecture {architecture[:40]!r}: supported are {', '.join(ARCHITECTURES)}")
     return architecture
-
-
-def _has_block(tensors: Mapping[str, TensorInfo], block: int) -> bool:
-    return any(name.startswith(f"blk.{block}.") for name in tensors)
 
 
 def _suppressed(metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> tuple[int, ...]:

@@ -158,10 +158,6 @@ class RecurrentHead:
         """Return the features (1, F) of a row that the head has read ahead; never called on the CPU."""
         raise AssertionError("`record_accepted` returned False")
 
-    def read(self, state: State, tokens: Ints, features: Floats) -> None:
-        """Read the next tokens of one sequence; see `read_all`."""
-        self.read_all([Unread(state, tokens, features)])
-
     def read_all(self, items: Sequence[Unread[Floats]]) -> None:
         """Read the next tokens of several sequences, packed into as few passes as possible.
 
@@ -211,7 +207,7 @@ class RecurrentHead:
         """Read all unread tokens but the last if there are many."""
         if len(request.tokens) <= _FEW:
             return request
-        self.read(request.state, request.tokens[:-1], request.features[:-1])
+        self.read_all([Unread(request.state, request.tokens[:-1], request.features[:-1])])
         return request._replace(tokens=request.tokens[-1:], features=request.features[-1:])
 
     def _fill(self, found: list[Candidates], requests: list[HeadRequest], normed: Floats, depth: int) -> None:

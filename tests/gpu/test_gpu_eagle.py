@@ -20,7 +20,7 @@ from dflash.decode.session import Session
 from dflash.kernels.gpu import device
 from dflash.kernels.sample import SampleParams
 from dflash.model.eagle.load import load_eagle
-from dflash.model.recurrent_head import HeadRequest
+from dflash.model.recurrent_head import HeadRequest, Unread
 
 GOLDEN, N = np.load(FOLDER / "eagle3.npz"), 20
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
@@ -63,7 +63,7 @@ def test_positions_and_a_chain_as_recorded(model, seed, name, tmp_path):
         state.close()
     state = head.state()
     hidden = hidden_of(head, N, seed)
-    head.read(state, text[1:N], hidden[: N - 1])
+    head.read_all([Unread(state, text[1:N], hidden[: N - 1])])
     (found,) = head.propose([HeadRequest(state, text[N:], hidden[N - 1 :], 4, SampleParams(), N + 1, 64)])
     sure = [np.diff(np.sort(row)[-2:])[0] > 0.05 for row in want["chain_logits"]]
     for i in range(4 if all(sure) else sure.index(False)):

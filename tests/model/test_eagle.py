@@ -14,7 +14,7 @@ from dflash.errors import FormatError, NotFound, RequestError, Unsupported
 from dflash.kernels.sample import SampleParams
 from dflash.model.eagle.files import config_of
 from dflash.model.eagle.load import load_eagle
-from dflash.model.recurrent_head import HeadRequest
+from dflash.model.recurrent_head import HeadRequest, Unread
 
 GOLDEN = np.load(FOLDER / "eagle3.npz")
 GREEDY = SampleParams()
@@ -39,7 +39,7 @@ def reading(head, n, chunk=512, seed=0):
     state = head.state()
     for start in range(0, n, chunk):
         stop = min(start + chunk, n)
-        head.read(state, tokens[start + 1 : stop + 1], given[start:stop])
+        head.read_all([Unread(state, tokens[start + 1 : stop + 1], given[start:stop])])
     return state
 
 
@@ -113,7 +113,7 @@ def test_draft_positions_are_removed(head):
     tokens, given = text()
     drafted, plain = reading(head, 10), reading(head, 10)
     head.propose([ask(drafted, tokens[11:13], given[10:12], 6)])
-    head.read(plain, tokens[11:13], given[10:12])
+    head.read_all([Unread(plain, tokens[11:13], given[10:12])])
     one, other = (head.propose([ask(s, tokens[13:15], given[12:14], 3)])[0] for s in (drafted, plain))
     assert_same_bits("scores", one.scores, other.scores)
     drafted.close(), plain.close()

@@ -18,7 +18,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.model import Model
-from dflash.model.recurrent_head import HeadRequest
+from dflash.model.recurrent_head import HeadRequest, Unread
 
 DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 GREEDY = SampleParams()
@@ -118,7 +118,7 @@ def test_reading_computes_keys_and_values_alone(head, monkeypatch):
     (whole,), (short,) = (head.propose([ask(state, *each)]) for state, each in zip(states, unread, strict=True))
     np.testing.assert_array_equal(whole.scores, short.scores)
     monkeypatch.setattr(head, "_draft", None)
-    head.read(states[0], tokens[42:44], hidden[41:43])
+    head.read_all([Unread(states[0], tokens[42:44], hidden[41:43])])
     for state in states:
         state.close()
 
@@ -129,7 +129,7 @@ def test_draft_positions_are_removed(head):
     drafted, plain = reading(head, 30), reading(head, 30)
     head.propose([ask(drafted, tokens[31:33], hidden[30:32], 6)])
     assert drafted.length == 32
-    head.read(plain, tokens[31:33], hidden[30:32])
+    head.read_all([Unread(plain, tokens[31:33], hidden[30:32])])
     one, other = (head.propose([ask(s, tokens[33:35], hidden[32:34], 3)])[0] for s in (drafted, plain))
     assert_same_bits("scores", one.scores, other.scores)
     drafted.close(), plain.close()
@@ -153,7 +153,7 @@ def test_memory_is_bounded(head):
         head.state()
     states[0].reserve(head.pools.pages * 256)
     with pytest.raises(PoolExhausted):
-        head.read(states[1], *(array[:1] for array in text()))
+        head.read_all([Unread(states[1], *(array[:1] for array in text()))])
     for state in states:
         state.close()
 

@@ -20,7 +20,7 @@ from dflash.decode.session import Session
 from dflash.errors import RequestError
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.recurrent_head import HeadRequest
+from dflash.model.recurrent_head import HeadRequest, Unread
 
 NAME = "qwen35-r2-mtp-F16"
 LAYERS = {"llama-untied-Q8_0": (0, 1), "qwen3moe-tiny-Q8_0": (1,), "qwen3next-tiny-Q8_0": (0, 1, 2), NAME: (0, 2, 3)}
@@ -92,7 +92,7 @@ def test_the_head_has_read_just_the_text(model, tmp_path):
     assert session.n_accepted > 5
     state, other = model.state(), head.state()
     out = model.forward([span_of(state, text[:n])], capture=head.target_layer_ids)
-    head.read(other, text[1 : n + 1], *head.features_at(head.features_of(out), [slice(0, n)], prompt=True))
+    head.read_all([Unread(other, text[1 : n + 1], *head.features_at(head.features_of(out), [slice(0, n)], prompt=True))])
     for cache in (head.pools.k, head.pools.v):
         got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
         assert_same_bits("cache", got, want)

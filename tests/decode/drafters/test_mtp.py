@@ -16,6 +16,7 @@ from dflash.decode.scheduling.draft_budget import DraftBudget
 from dflash.decode.session import Session
 from dflash.errors import Unsupported
 from dflash.model.batch import Span
+from dflash.model.recurrent_head import Unread
 
 NAME = "qwen35-r2-mtp-F16"
 SPECIAL = 480
@@ -42,7 +43,7 @@ def assert_read_as_at_once(model, head, session):
     text, n = np.array(session.token_ids, np.int32), read.length
     state, other = model.state(), head.state()
     hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
-    head.read(other, text[1 : n + 1], hidden)
+    head.read_all([Unread(other, text[1 : n + 1], hidden)])
     for cache in (head.pools.k, head.pools.v):
         got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (read, other))
         assert_same_bits("cache", got, want)

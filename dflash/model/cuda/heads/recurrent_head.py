@@ -112,10 +112,6 @@ class DeviceRecurrentHead:
         """See `RecurrentHead.from_array`."""
         return FeatureRows.of(array)
 
-    def read(self, state: State, tokens: Ints, features: Features) -> None:
-        """See `RecurrentHead.read`."""
-        self.read_all([Unread(state, tokens, features)])
-
     def read_all(self, items: Sequence[Unread[Features]]) -> None:
         """See `RecurrentHead.read_all`."""
         self._append([each._replace(features=FeatureRows.of(each.features)) for each in items])
