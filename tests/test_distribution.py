@@ -2,15 +2,14 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from generations import generation
-from hang_guard import GUARD
 from packaging.requirements import Requirement
+from python_run import run_python
 
 import dflash
 from dflash import distribution
@@ -88,7 +87,7 @@ def test_messages_come_from_one_place_and_name_extras_that_exist():
 def test_the_server_without_its_packages_says_what_to_install(package):
     hidden = f"import sys; sys.modules[{package!r}] = None; from dflash.__main__ import main"
     code = f"{hidden}; sys.exit(main(['serve', 'no.gguf']))"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=GUARD)
+    done = run_python("-c", code, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"dflash: the server needs {package}: {distribution.install('serve')}\n"
 

@@ -1,8 +1,6 @@
 """`dflash.load` and what an LM does, with the demo model."""
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from compare import assert_same_bits
 from hang_guard import wait_until
+from python_run import run_python
 
 import dflash
 from dflash.errors import ContextOverflow, NotFound, RequestError, TemplateError, Unsupported
@@ -28,7 +27,7 @@ def test_import_is_cheap():
         "import sys; before = set(sys.modules); import dflash;"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = run_python("-c", code).stdout.split()
     assert loaded == ["dflash"]
 
 

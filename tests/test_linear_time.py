@@ -2,14 +2,13 @@
 
 import ast
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import patterns_in_use
 import pytest
 from demo_text import DATA, demo_tokenizer
 from linear_work import check_linear
+from python_run import run_python
 
 import dflash
 from dflash.generation.grammar.bounds.grammars import check_grammar
@@ -33,9 +32,7 @@ TEMPLATE = ChatTemplate((DATA / "demo" / "chat_template.jinja").read_text(encodi
 
 def test_every_regular_expression_takes_linear_time():
     """One that is new is found by the walk over the source: it must have run, or stand in a folder of bounded names."""
-    run = subprocess.run([sys.executable, patterns_in_use.__file__], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    found = json.loads(run_python(patterns_in_use.__file__).stdout)
     assert found["slow"] == {}
     recorded = {(where.rsplit(":", 1)[0], int(where.rsplit(":", 1)[1])) for where in found["recorded"]}
     missing = []

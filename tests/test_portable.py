@@ -1,9 +1,6 @@
 """Nothing that only some systems have is needed to import dflash and to generate a text."""
 
-import subprocess
-import sys
-
-from hang_guard import GUARD
+from python_run import run_python
 
 OTHER_SYSTEM = """
 import importlib, logging.handlers, mmap, multiprocessing, os, pathlib, signal, socket, subprocess, sys, tempfile, uuid
@@ -51,6 +48,4 @@ with dflash.load("demo", device="cpu", threads=1, context=512) as lm:
 
 
 def test_what_only_linux_has_is_not_needed():
-    words = [sys.executable, "-W", "ignore", "-c", OTHER_SYSTEM]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=GUARD)
-    assert done.returncode == 0, done.stderr
+    run_python("-W", "ignore", "-c", OTHER_SYSTEM)

@@ -1,13 +1,10 @@
 """Comparison of two checkouts by `benchmarks/identity.py`."""
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hang_guard import GUARD
+from python_run import run_python
 
 import dflash
 from dflash.decode.registry import words, words_of
@@ -36,8 +33,7 @@ def script():
 
 
 def compared(folder, only):
-    command = [sys.executable, SCRIPT, "--against", folder, "--tokens", "3", "--only", only]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=GUARD, env=os.environ)
+    return run_python(SCRIPT, "--against", folder, "--tokens", "3", "--only", only, check=False)
 
 
 def test_a_changed_bit_is_found(tmp_path):

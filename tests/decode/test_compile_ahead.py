@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hang_guard import GUARD
+from python_run import run_python
 
 from dflash.decode.warmup import compile_ahead as module
 from dflash.decode.warmup.compile_ahead import CompileAhead, compile_ahead
@@ -74,16 +75,7 @@ print_compiled()
 
 
 def lines_of(script, *paths):
-    run = subprocess.run(
-        [sys.executable, "-c", script, *paths],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=GUARD,
-        env=dict(os.environ),
-    )
-    assert run.returncode == 0, run.stderr
-    return set(filter(None, run.stdout.splitlines()))
+    return set(filter(None, run_python("-c", script, *paths).stdout.splitlines()))
 
 
 def test_a_dry_run_names_every_kernel_that_a_start_uses():

@@ -1,10 +1,9 @@
 """Names of strategies, and what they print as."""
 
 import re
-import subprocess
-import sys
 
 import pytest
+from python_run import run_python
 
 import dflash
 from dflash import (
@@ -236,5 +235,4 @@ def test_a_name_belongs_to_one_class(table):
 @pytest.mark.parametrize("module", ["dflash", "dflash.decode.drafters", "dflash.decode.drafters.first_of", "dflash.lm"])
 def test_all_names_are_there_after_any_public_import(module):
     code = f"import {module}, dflash; dflash.Strategy; from dflash.decode.registry import words; print(*words())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert found == list(words())
+    assert run_python("-c", code).stdout.split() == list(words())

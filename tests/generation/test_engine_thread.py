@@ -1,13 +1,12 @@
 """The engine's thread: failures around it, and an end for all that wait: closing, forks, a thread that waits for itself."""
 
 import queue
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hang_guard import GUARD, wait_until
+from python_run import run_python
 from serve_fakes import ScriptedEngine
 from toy import Toy
 
@@ -242,7 +241,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lm.generate("a", max_tok
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
 def test_a_forked_process_must_load_the_model_itself():
-    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=GUARD)
+    done = run_python("-c", FORK, check=False)
     assert done.stdout.split() == ["0", "1"], done.stderr
 
 

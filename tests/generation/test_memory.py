@@ -1,11 +1,9 @@
 """Memory of a process beside weights and KV cache."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hang_guard import GUARD
+from python_run import run_python
 
 import dflash
 
@@ -23,8 +21,7 @@ with dflash.load("demo") as lm:
 
 
 def peak():
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=GUARD)
-    return map(float, run.stdout.split())
+    return map(float, run_python("-c", SCRIPT).stdout.split())
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")

@@ -1,13 +1,10 @@
 """Launches on a GPU: in order, in graphs, with dependents that start early, and faults that name their kernel."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hang_guard import GUARD
+from python_run import run_python
 
 import dflash.kernels
 from dflash.errors import KernelError
@@ -148,12 +145,5 @@ def test_a_fault_names_its_kernel(path):
         "import cupy, sys\nfrom pathlib import Path\nfrom dflash.kernels.gpu import jit\n"
         "jit.kernel(Path(sys.argv[1]), 'fault', SHIFT=1)(1, 1, (cupy.zeros(1, 'f'),))\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, path],
-        env={**os.environ, "DFLASH_DEBUG_SYNC": "1"},
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-        check=False,
-    )
+    run = run_python("-c", code, path, env={"DFLASH_DEBUG_SYNC": "1"}, check=False)
     assert "KernelError: fault in step.cu: " in run.stderr

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from compare import assert_same_bits
 from golden import recorded
 from gpu_count import n_devices
+from python_run import run_python
 from split_models import plan_of
 from split_script import open_split_file, outputs, sizes_of_passes
 
@@ -132,10 +132,7 @@ print("closed", flush=True)
 def test_a_fault_ends_all_requests(split):
     """A kernel that fails on the second GPU: every request ends with an error that names it, and the process can end."""
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", FAULT, split], capture_output=True, text=True, timeout=300, env=environment, check=False
-    )
+    done = run_python("-c", FAULT, split, env={"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}, check=False)
     assert "errors" in done.stdout, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     errors = eval(lines[0].removeprefix("errors "))

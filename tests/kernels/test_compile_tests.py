@@ -4,11 +4,10 @@ Otherwise nothing but a machine with CuPy would show that they use a name, a con
 """
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from emulated import NEEDS_EMULATOR
+from python_run import run_python
 
 TESTS = Path(__file__).parents[1]
 
@@ -19,12 +18,6 @@ def test_compile_tests_use_names_that_exist():
     plugins = [
         word for name in ("emulator", "without_compiler", "no:benchmark", "no:cacheprovider") for word in ("-p", name)
     ]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", *plugins, *sorted(map(str, files))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS / "support")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-500:]
+    path = os.pathsep.join([str(TESTS), str(TESTS / "support")])
+    run = run_python("-m", "pytest", "-q", "-o", "addopts=", *plugins, *sorted(files), env={"PYTHONPATH": path})
     assert len(files) > 3 and " passed" in run.stdout and "skipped" not in run.stdout

@@ -1,12 +1,10 @@
 """The cases that `tests/gpu/sanitize.sh` runs under compute-sanitizer exist."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from emulated import NEEDS_EMULATOR
+from python_run import run_python
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = (ROOT / "tests" / "gpu" / "sanitize.sh").read_text()
@@ -18,14 +16,8 @@ def test_all_cases_exist():
     wanted = {f"tests/gpu/test_gpu_{op}.py::{case.strip()}" for op, some in cases for case in some.splitlines()}
     assert len(wanted) > 60
     files = sorted({case.partition("::")[0] for case in wanted})
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "emulator", "-o", "addopts=", "--collect-only", "-q", *files],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    options = "-p", "emulator", "-o", "addopts=", "--collect-only", "-q"
+    found = run_python("-m", "pytest", *options, *files, cwd=ROOT, env={"PYTHONPATH": str(ROOT / "tests")})
     assert wanted - set(found.stdout.splitlines()) == set()
 
 

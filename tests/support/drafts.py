@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import gguf
 import numpy as np
+from gguf_writing import write_all
 
 from dflash.kernels.formats import Matrix
 from dflash.model.draft.config import DraftConfig
@@ -131,10 +132,7 @@ def write_gguf(path, config, weights, *, changes=None, architecture="dflash", dr
     for name, value in weights.items():
         if name not in drop:
             writer.add_tensor(name, np.ascontiguousarray(value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_all(writer)
     return path
 
 

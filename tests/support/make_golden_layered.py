@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
+from gguf_writing import write_all
 from make_golden_models import GREEDY, MERGES, VOCABULARY, add_tokenizer, by_steps, greedy, logits_of, rounded, save
 
 PROMPT, CONTINUATION, TAIL = 16, 30, 4
@@ -202,10 +203,7 @@ def write(path, name, setting, config, tensors):
     add_tokenizer(writer)
     for at, (values, kind) in tensors.items():
         writer.add_tensor(at, values if kind == Type.F32 else gguf.quants.quantize(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_all(writer)
 
 
 def add_laguna(writer, given, config, _):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
+from gguf_writing import write_all
 
 FOLDER = Path(__file__).parent.parent / "data" / "golden"
 TOKENIZER = FOLDER / "qwen3-dense" / "qwen3-dense-Q4_0.gguf"
@@ -209,10 +210,7 @@ def write(path, name, setting, config, tensors):
     for at, values in tensors.items():
         kind = type_of(at)
         writer.add_tensor(at, values if kind == Type.F32 else gguf.quants.quantize(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_all(writer)
 
 
 def add_tokenizer(writer):

@@ -1,6 +1,7 @@
 """A copy of a model file in which some matrices have another type, which may be one of a plugin."""
 
 import gguf
+from gguf_writing import write_all
 
 from dflash.kernels.formats import BLOCKS
 from dflash.model.loading.hub import resolve
@@ -25,7 +26,4 @@ def repack(source, path, kind, encode, *, ends):
         if tensor.name.endswith(ends):
             data, number = encode(gguf.dequantize(data, number)), number_of(kind)
         writer.add_tensor(tensor.name, data, raw_dtype=number)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_all(writer)

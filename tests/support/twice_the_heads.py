@@ -2,6 +2,7 @@
 
 import gguf
 import numpy as np
+from gguf_writing import write_all
 from golden import path_of
 
 
@@ -27,8 +28,5 @@ def write_twice_the_heads(name, path):
         elif last == "attn_output":
             data = np.concatenate([data, data[:, ::-1] / 2], axis=1).astype(data.dtype)
         writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_all(writer)
     return path

@@ -1,10 +1,9 @@
 """Sessions saved by name, in this process and in another one, and the options of the folder."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from python_run import run_python
 
 import dflash
 from dflash.__main__ import main
@@ -32,10 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(folder):
-    command = [sys.executable, "-c", CHILD, str(folder), STORY]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=Path(dflash.__file__).parents[1], timeout=300
-    )
+    done = run_python("-c", CHILD, folder, STORY, cwd=Path(dflash.__file__).parents[1])
     assert done.stderr == ""
     return [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hang_guard import GUARD
 from long_form import LONG
+from python_run import run_python
 
 import dflash
 
@@ -234,12 +235,4 @@ for kind in sys.argv[1:]:
         digest.update(out.tobytes())
 print(digest.hexdigest())
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script, *kinds],
-        env=dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=GUARD,
-    )
-    return run.stdout
+    return run_python("-c", script, *kinds, env={"PYTHONPATH": os.pathsep.join(sys.path)} | environment).stdout

@@ -8,6 +8,7 @@ import pytest
 from compare import assert_same_bits
 from gguf_bytes import ARRAY, BOOL, F32, FORMATS, I32, STRING, U8, U16, U32, array, key, number, string, tensor, write
 from gguf_bytes import gguf as header
+from gguf_writing import write_all
 
 from dflash.errors import FormatError, ModelError, NotFound, Unsupported
 from dflash.kernels.formats.types import BLOCKS
@@ -94,10 +95,7 @@ def test_what_the_gguf_package_writes(tmp_path):
         writer.add_tensor(name, weight)
     packed = gguf.quants.quantize(weights["w3"], gguf.GGMLQuantizationType.Q8_0)
     writer.add_tensor("q", packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_all(writer)
     with GGUFFile.open(tmp_path / "x.gguf") as file:
         assert file.metadata["general.alignment"] == 64
         for name, weight in weights.items():

@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -9,6 +6,7 @@ import huggingface_hub.constants
 import huggingface_hub.file_download
 import pytest
 from hub_stand_in import serve_hub
+from python_run import run_python
 from tqdm import tqdm
 
 from dflash.cli.serve import default_name
@@ -91,18 +89,12 @@ class TestNames:
     def test_cached_files_are_found_without_a_network(self, tmp_path):
         """The client reads the variable when it is imported."""
         code = f"from dflash.model.loading.hub import resolve; resolve('org/none', cache_dir={str(tmp_path)!r})"
-        offline = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        offline = run_python("-c", code, env={"HF_HUB_OFFLINE": "1"}, check=False)
         assert "DownloadError: org/none: is not in the cache, and HF_HUB_OFFLINE keeps" in offline.stderr.splitlines()[-1]
 
     def test_importing_does_not_import_the_client(self):
         code = "import sys, dflash.model.loading.hub; sys.exit('huggingface_hub' in sys.modules)"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        run_python("-c", code)
 
 
 class TestDownload:

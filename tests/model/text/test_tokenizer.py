@@ -1,7 +1,5 @@
 import json
 import lzma
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from demo_text import DATA, demo_metadata, demo_tokenizer, greedy_prompts, recorded_prompts, tokenizer_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from python_run import run_python
 from tokenizers import Tokenizer as Reference
 
 from dflash.errors import FormatError, RequestError, Unsupported
@@ -294,10 +293,7 @@ def test_a_large_vocabulary_loads_quickly():
 def test_imports_are_lazy():
     names = ("tokenizer", "detokenizer", "chat_template")
     code = f"import {', '.join(f'dflash.model.text.{name}' for name in names)}, sys; print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", code], cwd=DATA.parents[1], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert not {"tokenizers", "jinja2"} & set(modules)
+    assert not {"tokenizers", "jinja2"} & set(run_python("-c", code, cwd=DATA.parents[1]).stdout.split())
 
 
 def test_the_demo_file_has_this_tokenizer():
