@@ -2,8 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -459,11 +459,9 @@ class LM:
         """
         return self._engine_thread.call(function)
 
-    @contextmanager
-    def profile(self) -> Iterator[dict[str, float]]:
+    def profile(self) -> AbstractContextManager[dict[str, float]]:
         """Measure the seconds of each op inside a ``with`` block; yields a dict of op name to seconds."""
-        with profile() as seconds:
-            yield seconds
+        return profile()
 
     def close(self) -> None:
         """Cancel all requests and end the engine thread. The LM accepts no more requests."""

@@ -1,6 +1,7 @@
 """Command-line arguments shared by several commands, and their conversion."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,17 +69,15 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--recover", metavar="NAME,...", help="recoveries to turn on, as loop,min:20; info lists all")
 
 
-def add_template(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for the chat template."""
+def add_generation(parser: argparse.ArgumentParser) -> None:
+    """Add sampling, strategy, the arguments for the chat template, and how answers are shown."""
+    add_sampling(parser)
+    add_strategy(parser)
     group = parser.add_argument_group("chat template")
     add_template_file(group)
     group.add_argument("--system", metavar="TEXT", help="system message")
     group.add_argument("--tools", type=Path, metavar="FILE", help="JSON array of tools in OpenAI's format")
     group.add_argument("--no-think", action="store_true", help="turn reasoning off (enable_thinking = false)")
-
-
-def add_showing(parser: argparse.ArgumentParser) -> None:
-    """Add how answers are shown."""
     group = parser.add_argument_group("display")
     text = "show reasoning dimmed (default), fold it to its number of words, or hide it"
     group.add_argument("--show-reasoning", choices=REASONING, default=REASONING[0], help=text)
@@ -89,6 +88,19 @@ def add_showing(parser: argparse.ArgumentParser) -> None:
 def showing(arguments: argparse.Namespace, lm: "LM") -> JsonObject:
     """Return the settings of `dflash.cli.answer.show`."""
     return {"reasoning": arguments.show_reasoning, "tokenizer": lm.tokenizer if arguments.show_tokens else None}
+
+
+def numbers(name: str, least: int) -> Callable[[str], list[int]]:
+    """Return a type of arguments: whole numbers of at least `least`, divided by commas."""
+
+    def parse(text: str) -> list[int]:
+        found = [int(part) for part in text.split(",")]
+        if min(found) < least:
+            raise ValueError
+        return found
+
+    parse.__name__ = name  # argparse names the type in its message
+    return parse
 
 
 def load(arguments: argparse.Namespace, *, sequences: int = 1, **settings: Any) -> "LM":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dflash.cli import arguments as common
 from dflash.cli.model_arguments import add_context, add_model, check_draft, load_settings
 from dflash.cli.rates import replay, strategies, traces
 from dflash.cli.terminal import has_terminal, put, size, table, wrapped
@@ -36,10 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_model(parser, default="demo")
     add_context(parser)
-    parser.add_argument("-p", "--prompt", type=_sizes, metavar="N,...", help="prompt lengths (512; GPU: to 32768)")
-    parser.add_argument("-n", "--generate", type=_sizes, default=[128], metavar="N,...", help="output lengths (128)")
+    sizes = common.numbers("list of sizes", 0)
+    parser.add_argument("-p", "--prompt", type=sizes, metavar="N,...", help="prompt lengths (512; GPU: to 32768)")
+    parser.add_argument("-n", "--generate", type=sizes, default=[128], metavar="N,...", help="output lengths (128)")
     parser.add_argument(
-        "-d", "--depth", type=_sizes, metavar="N,...", help="context tokens before the output (0; GPU: to 65536)"
+        "-d", "--depth", type=sizes, metavar="N,...", help="context tokens before the output (0; GPU: to 65536)"
     )
     parser.add_argument("-r", "--repeat", type=int, metavar="N", help="repetitions, fewer if they take more than 3 s (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -200,13 +202,3 @@ def _refuse(arguments: argparse.Namespace, names: Sequence[str], by: str) -> Non
     for name in names:
         if getattr(arguments, name) is not None:
             raise RequestError(f"--{name.replace('_', '-')}: not used by {by}")
-
-
-def _sizes(text: str) -> list[int]:
-    sizes = [int(part) for part in text.split(",")]
-    if min(sizes) < 0:
-        raise ValueError
-    return sizes
-
-
-_sizes.__name__ = "list of sizes"  # argparse names the type in its message

@@ -19,10 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_model(parser, default="demo")
     add_context(parser)
-    common.add_sampling(parser)
-    common.add_strategy(parser)
-    common.add_template(parser)
-    common.add_showing(parser)
+    common.add_generation(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -42,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump", type=Path, metavar="FILE", help="write a trace: candidates, logits processors, draft tokens, samples"
     )
-    common.add_sampling(parser)
-    common.add_strategy(parser)
-    common.add_template(parser)
-    common.add_showing(parser)
+    common.add_generation(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

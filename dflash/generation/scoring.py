@@ -68,9 +68,8 @@ def hidden_states(
 
     def keep(rows: slice, found: Forward) -> None:
         for layer in wanted:
-            values: Any = (
-                found.hidden if layer == n_layers else found.captured[layer]
-            )  # of a GPU: an array that its `get` copies
+            # of a GPU: an array that its `get` copies
+            values: Any = found.hidden if layer == n_layers else found.captured[layer]
             out[layer][rows] = values.get() if hasattr(values, "get") else values
 
     _read(engine_thread, model, ids, keep, capture=capture)

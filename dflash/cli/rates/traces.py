@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "a folder of traces, or one: lengths, shared prefixes and pauses of agents' sessions, as AIPerf's weka_trace"
     group.add_argument("--traces", metavar="FOLDER", help=text)
-    group.add_argument("--clients", type=_numbers, metavar="N,...", help="sessions at the same time, a run for each (1)")
+    numbers = common.numbers("list of numbers", 1)
+    group.add_argument("--clients", type=numbers, metavar="N,...", help="sessions at the same time, a run for each (1)")
     group.add_argument("--url", metavar="URL", help="a server with /v1/completions, in place of MODEL in this process")
     group.add_argument("--turns", type=int, metavar="N", help="most requests of a session")
     group.add_argument("--requests", type=int, metavar="N", help="most requests of a run")
@@ -115,13 +116,3 @@ def _run(transport: "Transport", traces: "list[AgentTrace]", n_clients: int, lim
 
 def _clients(arguments: argparse.Namespace) -> list[int]:
     return arguments.clients or [1]
-
-
-def _numbers(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(",")]
-    if min(numbers) < 1:
-        raise ValueError
-    return numbers
-
-
-_numbers.__name__ = "list of numbers"  # argparse names the type in its message

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.drafter import Rows
-from dflash.decode.drafting.shapes import Chain, Tree
+from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
@@ -179,17 +179,11 @@ class _DFlashState(ModelDrafterState):
     def device_request(self) -> tuple[DraftRequest[DraftState], int]:
         """Return the request for a draft on a GPU, and the number of its tokens to use.
 
-        The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
-        one captured graph serves every depth.
+        A chain is requested with the whole block, which costs nothing, so that one captured graph serves every depth.
         """
-        most, params = self.draft_model.config.max_draft, self.session.sampler.params
-        n, width = self.shape.wants(most, PENDING - 1)
-        draft_vocab = self._vocab_tracker.select(self.session.token_ids)
-        if width == 1:
-            return DraftRequest(self.state, -1, most, params, draft_vocab=draft_vocab), n
-        assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
-        nodes = min(self.shape.budget, PENDING - 1)
-        return DraftRequest(self.state, -1, n, params, width, draft_vocab, nodes), nodes
+        most = self.draft_model.config.max_draft
+        request, n = self.request_on_device(most)
+        return (request._replace(n_draft=most) if request.nodes is None else request), n
 
     @staticmethod
     def candidates(drafter_states: Sequence[_DFlashState], requests: Sequence[DraftRequest]) -> list[Candidates]:

@@ -13,16 +13,17 @@ from dflash.decode.drafting.diagnostics import DraftDiagnostics
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterSnapshot, DraftPlan, Rows
 from dflash.decode.drafting.sampled_chain import sampled_chain
-from dflash.decode.drafting.shapes import Chain
+from dflash.decode.drafting.shapes import Chain, Tree
+from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample import POOL, SampleParams
 from dflash.model.candidates import Candidates, fill
+from dflash.model.draft.request import DraftRequest
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
-    from dflash.model.draft import DraftRequest
     from dflash.model.draft.vocabulary import Vocabulary
     from dflash.model.protocols.device_drafter import DeviceDrafts
     from dflash.model.protocols.target import TargetModel
@@ -113,6 +114,14 @@ class ModelDrafterState:
     def device_request(self) -> tuple[DraftRequest[Any], int]:
         """Return the request for a draft of full size on a GPU, and the number of its tokens to use."""
         raise NotImplementedError
+
+    def request_on_device(self, max_depth: int) -> tuple[DraftRequest[Any], int]:
+        """Return such a request for at most `max_depth` positions. The first tokens of a tree form a tree, too."""
+        n, width = self.shape.wants(max_depth, PENDING - 1)
+        nodes = min(self.shape.budget, PENDING - 1) if width > 1 and isinstance(self.shape, Tree) else None
+        draft_vocab = self._vocab_tracker.select(self.session.token_ids)
+        request = DraftRequest(self.state, -1, n, self.session.sampler.params, width, draft_vocab, nodes)
+        return request, request.n_nodes
 
     @staticmethod
     def fill(drafter_states: Sequence[Any], found: Sequence[Candidates], at: int, logits: Any, targets: Any = None) -> None:

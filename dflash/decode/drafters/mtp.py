@@ -202,14 +202,8 @@ class _HeadState(ModelDrafterState):
         return len(self.unread) > 0 and super().can_defer()
 
     def device_request(self) -> tuple[DraftRequest[State], int]:
-        """See `ModelDrafterState`. The first tokens of a tree form a tree."""
-        n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
-        nodes = n
-        if width > 1:
-            assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
-            nodes = min(self.shape.budget, PENDING - 1)
-        draft_vocab = self._vocab_tracker.select(self.session.token_ids)
-        return DraftRequest(self.state, -1, n, self.session.sampler.params, width, draft_vocab, nodes), nodes
+        """See `ModelDrafterState`."""
+        return self.request_on_device(self.shape.depth or DEPTH)
 
     @staticmethod
     def candidates(drafter_states: Sequence[_HeadState], requests: Sequence[HeadRequest]) -> list[Candidates]:

@@ -1,7 +1,7 @@
 """The protocol of a verifier, and `Coupled`, the default."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +117,16 @@ class Verifier(Protocol):
 
 
 @dataclass(frozen=True)
-class Lossless:
+class Stateless:
+    """Base of verifiers that are their own state."""
+
+    def start(self, seed: int, *, greedy: bool) -> Self | None:  # noqa: ARG002
+        """Return the verifier itself; None at temperature 0."""
+        return None if greedy else self
+
+
+@dataclass(frozen=True)
+class Lossless(Stateless):
     """Base of verifiers that keep the target's distribution."""
 
     guarantee: ClassVar[Guarantee] = "distribution"

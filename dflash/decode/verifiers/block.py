@@ -21,10 +21,6 @@ class BlockVerification(Lossless):
     Sun et al. 2024, Block Verification Accelerates Speculative Decoding, arXiv 2403.10444.
     """
 
-    def start(self, seed: int, *, greedy: bool) -> "BlockVerification | None":  # noqa: ARG002
-        """Return the verifier itself, which has no state; None at temperature 0."""
-        return None if greedy else self
-
     def take(self, draft: Draft, target: TargetPath) -> Taken | None:
         """See `VerifierState`."""
         if draft.probs is None:

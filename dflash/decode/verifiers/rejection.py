@@ -26,10 +26,6 @@ class RejectionSampling(Lossless):
     Leviathan, Kalman, Matias 2023, arXiv 2211.17192. Chen et al. 2023, arXiv 2302.01318.
     """
 
-    def start(self, seed: int, *, greedy: bool) -> "RejectionSampling | None":  # noqa: ARG002
-        """Return the verifier itself, which has no state; None at temperature 0."""
-        return None if greedy else self
-
     def take(self, draft: Draft, target: TargetPath) -> Taken | None:
         """See `VerifierState`."""
         if draft.probs is None:

@@ -6,12 +6,12 @@ from typing import ClassVar
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.verifiers.base import Guarantee, Probs, Taken, TargetPath
+from dflash.decode.verifiers.base import Guarantee, Probs, Stateless, Taken, TargetPath
 from dflash.errors import RequestError
 
 
 @dataclass(frozen=True)
-class Typical:
+class Typical(Stateless):
     """Accept a draft token x if ``p(x) > min(epsilon, delta * exp(-H(p)))``, H being the entropy. Lossy.
 
     The output has another distribution than the target's: tokens that a drafter proposes come more often. At temperature 0
@@ -50,10 +50,6 @@ class Typical:
     def warning(self) -> str:
         """See `Verifier`."""
         return f"{self!r} is lossy: the output does not have the target's distribution"
-
-    def start(self, seed: int, *, greedy: bool) -> "Typical | None":  # noqa: ARG002
-        """Return the verifier itself, which has no state; None at temperature 0."""
-        return None if greedy else self
 
     def take(self, draft: Draft, target: TargetPath) -> Taken:
         """See `VerifierState`."""
