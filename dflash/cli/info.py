@@ -23,7 +23,9 @@ EXAMPLES = (
     ("demo --kernels 1 64", "the network, and which kernel runs each op"),
 )
 
-_WORDS = "Rows: kernels. CPU: joined with neighbours to one launch, or alone; multiplies by dot products or by tiles."
+_WORDS = """Each op, and below it numbers of rows with the kernels that run it. Layers that differ in ops or types of weights
+stand apart. On a CPU, joined is one launch with its neighbours, alone a launch of its own; dot multiplies few rows, tiles
+many. Not shown: rotate also writes keys and values, which attend reads; conv and delta have a state of the sequence."""
 
 _ABILITIES = {
     "system": "system message",

@@ -40,11 +40,9 @@ class OutputReader(Protocol):
     @property
     def part(self) -> OutputPart:
         """Part of the output that the next token belongs to."""
-        ...
 
     def feed(self, token: int) -> None:
         """Add the next token."""
-        ...
 
 
 class SpecialTokenReader:

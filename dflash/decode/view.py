@@ -34,7 +34,6 @@ class StrategyView(Protocol):
     @property
     def shape(self) -> Shape | None:
         """Shape of the drafts; the drafter chooses if None. Read in `Drafter.start`; never changes."""
-        ...
 
 
 class RestartView(Protocol):
@@ -43,7 +42,6 @@ class RestartView(Protocol):
     @property
     def restarts(self) -> bool:
         """True if the recovery may still return `Restart`. Read between steps; turns False once."""
-        ...
 
 
 class RestartViews(Protocol):
@@ -51,15 +49,12 @@ class RestartViews(Protocol):
 
     def __iter__(self) -> Iterator[RestartView]:
         """Yield the states, the innermost first."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of states. While it is not 0, tokens must reach the host before the next step."""
-        ...
 
     def remove(self, recovery_state: Any, /) -> None:
         """Remove a state; a recovery does this in `check_step` with its own, and drafters never do."""
-        ...
 
 
 class SessionView(Protocol):
@@ -95,7 +90,6 @@ class SessionView(Protocol):
     @property
     def strategy(self) -> StrategyView:
         """The strategy, for the shape of the drafts. Read in `Drafter.start`; never changes."""
-        ...
 
     verifier: VerifierState | None
     """Decides which draft tokens are accepted; None as `Coupled` does. With one, draft tokens must reach the host."""
@@ -116,7 +110,6 @@ class SessionView(Protocol):
     @property
     def recovery_states(self) -> RestartViews:
         """States of the recoveries, the innermost first. Read before drafts are launched, and in `check_step`."""
-        ...
 
     steps: list[Step]
     """Steps that were emitted, the oldest first."""
@@ -140,7 +133,6 @@ class RecoveryView(SessionView, Protocol):
     @property
     def drafter(self) -> object:
         """The drafter in use, to be compared only: `Nothing` in plain decoding, and after an injection or a restart."""
-        ...
 
     eos: frozenset[int]
     """End tokens of the model: each ends a message."""
@@ -160,21 +152,17 @@ class RecoveryView(SessionView, Protocol):
     @property
     def n_tokens(self) -> int:
         """Number of ids after the prompt, without those of the step being checked."""
-        ...
 
     def read_output(self) -> OutputReader:
         """Return a new reader of the output, which stands before its first token: see `dflash.decode.output_part`."""
-        ...
 
     @property
     def prompt_ids(self) -> list[int]:
         """Ids of the prompt, as a new list."""
-        ...
 
     @property
     def output_ids(self) -> list[int]:
         """Ids after the prompt without those of the step being checked, as a new list."""
-        ...
 
 
 class RecordedSession(Protocol):
@@ -198,12 +186,10 @@ class RecordedSession(Protocol):
     @property
     def prompt_ids(self) -> list[int]:
         """Ids of the prompt, as a new list."""
-        ...
 
     @property
     def strategy(self) -> StrategyView:
         """The strategy; its repr names it. Never changes."""
-        ...
 
 
 class Recorder(Protocol):
@@ -211,7 +197,6 @@ class Recorder(Protocol):
 
     def started(self, session: RecordedSession) -> None:
         """Called once, when the session was admitted and before its first step."""
-        ...
 
     def picked(self, row: int, logits: NDArray[np.float32], token: int) -> None:
         """Called by `verify` for each token it picks, in order.
@@ -225,11 +210,9 @@ class Recorder(Protocol):
         token : int
             The picked id.
         """
-        ...
 
     def emitted(self, step: Step) -> None:
         """Called once for each step when it is emitted, in order."""
-        ...
 
 
 class SamplingView(Protocol):

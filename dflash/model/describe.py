@@ -188,7 +188,7 @@ def _template(file: GGUFFile, vocabulary: TokenizerVocabulary) -> dict[str, Any]
 
 def _kernel(kind: str, device: str) -> str:
     if device == "cuda":
-        return "cuda: multiplied from its blocks" if kind in FORMATS else "cuda: held as F16"
+        return "cuda: multiplied as stored" if kind in FORMATS else "cuda: held as F16"
     if kind in FORMATS:
-        return "cpu: multiplied from its blocks"
+        return "cpu: multiplied as stored"
     return "cpu: unpacked by the gguf package when used (slow)" if kind in BLOCKS else "none"

@@ -61,27 +61,21 @@ class AnswerFormat(Protocol):
 
     def opening(self) -> Iterable[ServerEvent]:
         """Return the events that are sent at once, before the prompt is read."""
-        ...
 
     def delta(self, index: int, delta: Delta) -> Iterable[ServerEvent]:
         """Return the events for what a step added to completion `index`; the last one has ``delta.step.finish``."""
-        ...
 
     def closing(self, completions: Sequence[Completion]) -> Iterable[ServerEvent]:
         """Return the events after the last completion has ended, with the terminal event."""
-        ...
 
     def heartbeat(self) -> ServerEvent:
         """Return an event that changes nothing. It is sent when the stream was silent for some seconds."""
-        ...
 
     def failure(self, problem: Problem) -> Iterable[ServerEvent]:
         """Return the events that end a stream which has failed; called at most once, possibly after `closing` has failed."""
-        ...
 
     def whole(self, completions: Sequence[Completion]) -> JsonMapping:
         """Return the body of a response that is not streamed."""
-        ...
 
 
 R = TypeVar("R", bound=ChatRequest | CompletionRequest)
@@ -92,7 +86,6 @@ class ErrorFormat(Protocol):
 
     def problem(self, problem: Problem) -> tuple[int, JsonMapping, Mapping[str, str]]:
         """Return the status, body and headers of a refusal."""
-        ...
 
 
 class ServerDialect(ErrorFormat, Protocol[R]):
@@ -104,8 +97,6 @@ class ServerDialect(ErrorFormat, Protocol[R]):
         Raises FieldError if a field is missing, of the wrong kind or out of range. Unknown fields are ignored.
         Raises Problem: for other refusals.
         """
-        ...
 
     def format(self, request: R, head: AnswerHead) -> AnswerFormat:
         """Return the format of the response. Called in a worker thread, before the completions start."""
-        ...

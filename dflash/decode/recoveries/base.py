@@ -73,7 +73,6 @@ class RecoveryState(Protocol):
         `accepted` is the result of `verify`, shortened by the recoveries before this one. Later recoveries and the observer
         may shorten it further, so a recovery that counts tokens must compare its count with ``session.n_tokens``.
         """
-        ...
 
 
 class Recovery(Protocol):
@@ -85,4 +84,3 @@ class Recovery(Protocol):
         Called in the engine's thread once, when the session was admitted and before its first step. It may add processors
         to ``session.sampler``.
         """
-        ...

@@ -34,7 +34,6 @@ class TargetPath(Protocol):
         Penalties, bias, processors, grammar, temperature, top-k, top-p and min-p are applied. `row` is 0 for the root and
         ``1 + i`` below draft token i.
         """
-        ...
 
     def q(self, index: int, p: Probs) -> Probs | None:
         """Return the distribution from which draft token `index` was sampled; None if the draft is to end above it.
@@ -42,19 +41,15 @@ class TargetPath(Protocol):
         With a grammar, illegal draft tokens were removed. Then the distribution is limited to tokens that `p` allows, and
         a draft token outside of them ends the draft, as if it had been removed: neither changes the output's distribution.
         """
-        ...
 
     def push(self, token: int, row: int) -> bool:
         """Append a draft token, whose row is `row`; return False if the sequence or the draft ends with it."""
-        ...
 
     def uniform(self) -> float:
         """Return a number from 0 to 1, independent of all others and of the noise of drafts."""
-        ...
 
     def sample(self, weights: Probs, depth: int) -> int | None:
         """Sample the token that follows `depth` draft tokens from weights of any sum; None if all of them are 0."""
-        ...
 
 
 class VerifierState(Protocol):
@@ -67,11 +62,9 @@ class VerifierState(Protocol):
     @property
     def draws(self) -> bool:
         """True if draft tokens are to be sampled from the drafter's distribution, in chains, with noise of their own."""
-        ...
 
     def take(self, draft: Draft, target: TargetPath) -> Taken | None:
         """Decide about a draft of at least one token; None decides as `Coupled`."""
-        ...
 
 
 def accepted_ahead(verifier: VerifierState | None, draft: Draft) -> int | None:
@@ -99,21 +92,17 @@ class Verifier(Protocol):
     @property
     def guarantee(self) -> Guarantee:
         """See the class."""
-        ...
 
     @property
     def draws(self) -> bool:
         """See the class."""
-        ...
 
     def start(self, seed: int, *, greedy: bool) -> VerifierState | None:
         """Return the state for a session; None if its tokens are those of plain decoding, as `Coupled` gives them."""
-        ...
 
     @property
     def warning(self) -> str:
         """Sentence that goes with every output; empty if the output is lossless."""
-        ...
 
 
 @dataclass(frozen=True)

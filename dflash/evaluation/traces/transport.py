@@ -37,15 +37,12 @@ class Transport(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text as a part of a longer one."""
-        ...
 
     def about(self) -> JsonObject:
         """Return what a record says of the model and this machine, as JSON values."""
-        ...
 
     def start(self) -> None:
         """Forget what earlier runs have left, as far as this is possible. Called before each run."""
-        ...
 
     def send(self, prompt_ids: Sequence[int], n_output: int, on_tokens: OnTokens, conversation: str) -> Answered:
         """Have a prompt continued by exactly `n_output` tokens, and return when the last one has come.
@@ -54,4 +51,3 @@ class Transport(Protocol):
 
         Raises DFlashError if the request was refused or ended early.
         """
-        ...

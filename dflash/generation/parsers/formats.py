@@ -1,5 +1,6 @@
 """Interfaces of output formats: reasoning tags, and tool calls."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import ClassVar, Protocol
@@ -37,17 +38,14 @@ class CallReader(Protocol):
     @property
     def stage(self) -> Stage:
         """Progress; `read` advances it."""
-        ...
 
     @property
     def is_block(self) -> bool:
         """True if a rejected call has the form of a call."""
-        ...
 
     @property
     def written(self) -> str:
         """Text that was consumed before the call started or was rejected."""
-        ...
 
     def read(self, text: str, start: int) -> int:
         """Consume text and return the position after it.
@@ -55,7 +53,6 @@ class CallReader(Protocol):
         Called again with the rest and more text as long as the stage is `HEAD` or `BODY`. The rest must be short: less than
         a constant number of characters.
         """
-        ...
 
     def settle(self, rest: str, *, cut: bool) -> bool:
         """Decide about a head, with the text that was held back. Called once, if the run ends in stage `HEAD`.
@@ -65,7 +62,6 @@ class CallReader(Protocol):
         bool
             True if the text is no content: the reader has passed calls on, or more text would have made it one.
         """
-        ...
 
     def finish(self, rest: str, *, cut: bool) -> None:
         """Pass on the text that was held back in stage `BODY`. Called once, if the run ends there.
@@ -75,11 +71,10 @@ class CallReader(Protocol):
         cut : bool
             The model has not ended the completion itself.
         """
-        ...
 
 
-class ToolFormat(Protocol):
-    """Format of tool calls.
+class ToolFormat(ABC):
+    """Base of formats of tool calls.
 
     Attributes
     ----------
@@ -111,13 +106,15 @@ class ToolFormat(Protocol):
     tokens: ClassVar[tuple[str, ...]] = ()
     bound: ClassVar["type[ToolFormat] | None"] = None
 
-    def __init__(self, tools: OfferedTools) -> None: ...
+    def __init__(self, tools: OfferedTools) -> None:
+        self._tools = tools
 
     @staticmethod
+    @abstractmethod
     def matches(source: str) -> bool:
         """Return True if the source of a chat template teaches this format."""
-        ...
 
+    @abstractmethod
     def reader(self, sink: EventSink, opened: str, *, in_reasoning: bool = False) -> CallReader:
         """Return a reader for the next call.
 
@@ -129,7 +126,6 @@ class ToolFormat(Protocol):
         in_reasoning : bool
             The tag stands inside reasoning.
         """
-        ...
 
 
 class ReasoningFormat(Protocol):

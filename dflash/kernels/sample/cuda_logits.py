@@ -24,19 +24,15 @@ class LogitsSampler(Protocol):
 
     def row(self, i: int) -> NDArray[np.float32]:
         """Copy a row of logits to the host; the next call overwrites the copy."""
-        ...
 
     def candidates(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
         """Return candidate ids and scores, each (n, POOL), of some rows."""
-        ...
 
     def sample_rows(self, requests: Sequence[SampleRequest], n_rows: int) -> "DeviceSampleResult":
         """Launch the sampling of tokens from some of the first `n_rows` rows."""
-        ...
 
     def sampled(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
         """Wait for the latest samples; return the tokens, and records of log-probabilities if any were requested."""
-        ...
 
 
 class Logits:

@@ -119,15 +119,12 @@ class SampleResult(Protocol):
 
     def wait(self) -> None:
         """Wait until all tokens are sampled; errors of the device are raised here."""
-        ...
 
     def token(self, row: int) -> int:
         """Return the token of a requested row, or -1 if no logit is above minus infinity."""
-        ...
 
     def top(self, row: int) -> Top:
         """Return log-probabilities of a row without edits and mask; call it only if `SampleParams.n_top` requests them."""
-        ...
 
 
 class HostSampleResult:

@@ -36,14 +36,12 @@ class SequenceSnapshot(Protocol):
     @property
     def closed(self) -> bool:
         """True once `close` was called. Read when a session is started again, whose prefix may be gone."""
-        ...
 
     def cut(self, length: int) -> SequenceSnapshot | None:
         """Return a snapshot of the first `length` tokens that shares this one's pages; None if the state can't be cut back.
 
         Called by the prefix cache, between two forwards, before `close`. Takes no memory.
         """
-        ...
 
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
@@ -111,7 +109,6 @@ class SequenceState(Protocol):
         OutOfMemory
             If there is no memory for the copy.
         """
-        ...
 
     def snapshot(self, copy: StateCopy | None = None) -> SequenceSnapshot:
         """Copy the committed tokens' state and drop pending rows. Called between two steps.
@@ -140,7 +137,6 @@ class SequenceState(Protocol):
 
         Takes no memory of the pools.
         """
-        ...
 
     def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
         """Continue from a copy that `host_arrays` of a sequence of the same model has made, with the same bits.
@@ -153,7 +149,6 @@ class SequenceState(Protocol):
         PoolExhausted, OutOfMemory
             If there is no memory; the sequence can only be closed then.
         """
-        ...
 
     def close(self) -> None:
         """Release all memory. Called when the session ends or restarts, also after errors; later calls have no effect."""

@@ -51,7 +51,6 @@ class MemoryPools(Protocol):
 
     def n_holders(self, page: int) -> int:
         """Return how many sequences and snapshots hold a KV page. Called in the model's thread by the prefix cache."""
-        ...
 
 
 class TargetModel(Protocol):

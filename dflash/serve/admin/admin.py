@@ -37,37 +37,30 @@ class Served(Protocol):
     @property
     def engine_thread(self) -> EngineThread:
         """Engine thread of the model. Observed from the creation of `Admin` on."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Tokenizer of the model."""
-        ...
 
     @property
     def template(self) -> ChatTemplate | None:
         """Chat template of the model, if it has one."""
-        ...
 
     @property
     def names(self) -> Sequence[str]:
         """Names of the model in the API; at least one."""
-        ...
 
     @property
     def defaults(self) -> Defaults:
         """Defaults of requests."""
-        ...
 
     @property
     def limits(self) -> Limits:
         """Limits of a request."""
-        ...
 
     @property
     def facts(self) -> ModelFacts | None:
         """Facts about the model; None for a fake."""
-        ...
 
 
 class Admin:

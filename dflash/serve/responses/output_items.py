@@ -19,19 +19,15 @@ class OpenItem(Protocol):
 
     def opening(self) -> Iterator[Payload]:
         """Yield the events after ``response.output_item.added``."""
-        ...
 
     def add(self, text: str) -> Iterator[Payload]:
         """Yield the events of more text."""
-        ...
 
     def closing(self, status: str) -> Iterator[Payload]:
         """Yield the events before ``response.output_item.done``; the status is completed or incomplete."""
-        ...
 
     def item(self, status: str) -> JsonObject:
         """Return the item with what it holds so far. Its first version has no content, summary or arguments yet."""
-        ...
 
 
 class _Written:

@@ -24,30 +24,24 @@ class Runner(Protocol):
 
     def setup(self) -> Values:
         """Return model, device and versions; the same for all cells."""
-        ...
 
     def prepare(self, strategy: Strategy) -> Values:
         """Prepare a strategy and return what its output and speed depend on. Called before the first request of it."""
-        ...
 
     def n_warm_up(self, max_tokens: int) -> int:
         """Return the output tokens of a warm-up request."""
-        ...
 
     def filler(self, n: int) -> FillerText:
         """Return ordinary text of `n` tokens."""
-        ...
 
     def answer(self, cases: Sequence[Case], strategy: Strategy, max_tokens: int, settings: JsonMapping) -> list[Values]:
         """Answer some prompts at the same time, without a prefix cache, and return a row for each; see `steps_of`.
 
         settings: of sampling, with the seed.
         """
-        ...
 
     def machine(self) -> Values | None:
         """Return the state of the machine since the last call; None if it is another one."""
-        ...
 
 
 PARTS = ("propose", "forward", "verify")

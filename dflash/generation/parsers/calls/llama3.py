@@ -3,7 +3,6 @@
 from dflash.generation.parsers.calls.json_object import ObjectForm, ObjectReader
 from dflash.generation.parsers.events import EventSink
 from dflash.generation.parsers.formats import CallReader, ToolFormat
-from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.registry import register
 from dflash.generation.parsers.tags import SPACE
 
@@ -28,9 +27,6 @@ class BareCalls(ToolFormat):
     first_openings = ("{",)
     separator = SEPARATOR
     tokens = (TAG,)
-
-    def __init__(self, tools: OfferedTools) -> None:
-        self._tools = tools
 
     @staticmethod
     def matches(source: str) -> bool:

@@ -34,9 +34,6 @@ class ToolCalls(ToolFormat):
     closing, separator = "]", SEPARATOR
     tokens = (OPENING, ARGUMENTS, CALL_ID)
 
-    def __init__(self, tools: OfferedTools) -> None:
-        self._tools = tools
-
     @staticmethod
     def matches(source: str) -> bool:
         """Return True if the source of a chat template writes such calls."""

@@ -7,7 +7,6 @@ from dflash.generation.parsers.calls.json_object import ObjectForm, ObjectReader
 from dflash.generation.parsers.calls.untagged_calls import FENCE, OPENINGS, TOOLS, UntaggedReader
 from dflash.generation.parsers.events import EventSink
 from dflash.generation.parsers.formats import CallReader, ToolFormat
-from dflash.generation.parsers.offered import OfferedTools
 from dflash.generation.parsers.registry import register
 from dflash.generation.parsers.tags import SPACE
 
@@ -21,9 +20,6 @@ class BoundFences(ToolFormat):
 
     line_openings = (FENCED,)
     closing = FENCE
-
-    def __init__(self, tools: OfferedTools) -> None:
-        self._tools = tools
 
     @staticmethod
     def matches(source: str) -> bool:  # noqa: ARG004

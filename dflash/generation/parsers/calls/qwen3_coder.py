@@ -43,7 +43,7 @@ class FunctionTags(ToolFormat):
     tokens = (_OPENING, CALL_END)
 
     def __init__(self, tools: OfferedTools) -> None:
-        self._tools = tools
+        super().__init__(tools)
         self.openings: tuple[str, ...] = (_OPENING,) if tools.has_strict else (_OPENING, "<function=")
 
     @staticmethod
