@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from dflash.generation.parsers.schema import deref
 from dflash.json_types import JsonMapping, JsonObject
@@ -24,7 +23,7 @@ _CHECKS = 16
 """Checks of a value by a schema for each character of the arguments: references within `anyOf` could multiply them."""
 
 
-def fitting(text: str, schema: Any, *, strict: bool = False) -> bool:
+def fitting(text: str, schema: object, *, strict: bool = False) -> bool:
     """Return True if a text is a JSON object that a schema of parameters accepts.
 
     schema: ``type``, ``enum``, ``const``, ``required``, ``properties``, ``additionalProperties``, ``items``, ``anyOf``,
@@ -43,10 +42,10 @@ def fitting(text: str, schema: Any, *, strict: bool = False) -> bool:
 
 
 class _Check:
-    def __init__(self, root: Any, strict: bool, n_checks: int) -> None:
+    def __init__(self, root: object, strict: bool, n_checks: int) -> None:
         self._root, self._strict, self._left = root, strict, n_checks
 
-    def fits(self, value: Any, schema: Any, *, is_top: bool = False) -> bool:
+    def fits(self, value: object, schema: object, *, is_top: bool = False) -> bool:
         self._left -= 1
         if self._left < 0:
             raise ValueError("references of the schema multiply")
@@ -67,7 +66,7 @@ class _Check:
             return self._object(value, schema, is_top=is_top)
         return not isinstance(value, list) or all(self.fits(each, schema.get("items", True)) for each in value)
 
-    def _combined(self, value: Any, schema: JsonMapping) -> bool:
+    def _combined(self, value: object, schema: JsonMapping) -> bool:
         for key in ("anyOf", "oneOf", "allOf"):
             parts = schema.get(key)
             if not isinstance(parts, list | tuple) or not parts:
@@ -87,7 +86,7 @@ class _Check:
         return all(self.fits(each, declared.get(key, others)) for key, each in value.items())
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is(value: object, kind: object) -> bool:
     """Return True if a value is of a type, whose name may be in any case; an unknown type accepts every value."""
     name = kind.lower() if isinstance(kind, str) else None
     if name == "integer":
@@ -96,5 +95,5 @@ def _is(value: Any, kind: Any) -> bool:
     return types is None or (isinstance(value, types) and (name == "boolean" or not isinstance(value, bool)))
 
 
-def _equal(value: Any, other: Any) -> bool:
+def _equal(value: object, other: object) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and value == other

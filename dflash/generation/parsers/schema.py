@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from dflash.json_types import JsonMapping
@@ -25,7 +25,7 @@ class Member(NamedTuple):
     """
 
     kinds: frozenset[str]
-    constants: tuple[Any, ...] | None = None
+    constants: tuple[object, ...] | None = None
 
     def accepts(self, kind: str, literal: str) -> bool:
         """Return True if this alternative accepts a JSON literal of a kind other than string."""
@@ -43,7 +43,7 @@ ANY = (Member(_KINDS),)
 STRING = (Member(frozenset(("string",))),)
 
 
-def members(schema: Any, root: Any) -> tuple[Member, ...]:
+def members(schema: object, root: object) -> tuple[Member, ...]:
     """Return the alternatives of a schema.
 
     schema: JSON schema of a parameter. ``type``, ``enum``, ``const``, ``anyOf``, ``oneOf``, ``allOf`` and ``$ref`` are read.
@@ -89,7 +89,7 @@ def coerce(text: str, alternatives: Sequence[Member]) -> str:
     return literal
 
 
-def is_circle(root: Any, reference: str) -> bool:
+def is_circle(root: object, reference: str) -> bool:
     """Return True if a reference leads through references alone back to one of them: no value is meant."""
     seen = set()
     while reference not in seen:
@@ -102,7 +102,7 @@ def is_circle(root: Any, reference: str) -> bool:
     return True
 
 
-def deref(schema: Any, root: Any) -> Any:
+def deref(schema: object, root: object) -> object:
     """Follow the references of a schema."""
     seen = set()
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and schema["$ref"] not in seen:
@@ -111,7 +111,7 @@ def deref(schema: Any, root: Any) -> Any:
     return schema
 
 
-def object_parts(root: Any) -> list[JsonMapping]:
+def object_parts(root: object) -> list[JsonMapping]:
     """Return the parts of an object's schema: itself, and all that it refers to or combines."""
     found: list[JsonMapping] = []
     waiting, seen = [root], set()
@@ -129,7 +129,7 @@ def object_parts(root: Any) -> list[JsonMapping]:
     return found
 
 
-def pointed(root: Any, reference: str) -> Any:
+def pointed(root: object, reference: str) -> object:
     """Return the part of `root` that a JSON pointer such as ``#/$defs/Color`` names; None if there is none."""
     if not reference.startswith("#"):
         return None
@@ -145,7 +145,7 @@ def pointed(root: Any, reference: str) -> Any:
     return part
 
 
-def _alternatives(schema: Any) -> list[Any]:
+def _alternatives(schema: object) -> list[object]:
     """Return the schemas that a schema combines; empty if it is a simple one."""
     if not isinstance(schema, Mapping) or "const" in schema or "enum" in schema:
         return []
@@ -159,7 +159,7 @@ def _alternatives(schema: Any) -> list[Any]:
     return [part for part in parts if isinstance(part, Mapping) and any(key in part for key in _TYPED)]
 
 
-def _member(schema: Any) -> Member:
+def _member(schema: object) -> Member:
     if not isinstance(schema, Mapping):
         return ANY[0]
     values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -172,7 +172,7 @@ def _member(schema: Any) -> Member:
     return Member(known or (_KINDS if shape is None else frozenset((shape,))))
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     for kind, types in (
         ("boolean", bool),
         ("number", int | float),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import conv
-from dflash.kernels.arrays import Stream
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu import device
@@ -84,33 +84,33 @@ class DeviceWeights(Generic[H]):
     def __contains__(self: "DeviceWeights[Any]", name: str) -> bool:
         return name in self.host
 
-    def vector(self, name: str, *, scale: float = 1.0) -> Any:
+    def vector(self, name: str, *, scale: float = 1.0) -> GpuArray:
         """Return a small tensor as float32, times `scale`."""
         if scale != 1:
             return self._once(f"{name} * {scale}", lambda: device.array(self.host.vector(name) * np.float32(scale)))
         return self._once(name, lambda: device.array(self.host.vector(name)))
 
-    def joined(self, names: Sequence[str]) -> Any:
+    def joined(self, names: Sequence[str]) -> GpuArray:
         """Return small tensors, one after the other."""
         return self._once("+".join(names), lambda: device.array(np.concatenate([self.host.vector(name) for name in names])))
 
-    def taps(self, name: str) -> Any:
+    def taps(self, name: str) -> GpuArray:
         """Return the weight of a convolution, transposed so that channels are contiguous."""
         return self._once(name, lambda: device.array(conv.taps(self.host.vector(name))))
 
-    def plain(self, name: str) -> Any:
+    def plain(self, name: str) -> GpuArray:
         """Return a matrix of any type as float32."""
         return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
 
-    def scaled(self, name: str, gain: str, scale: float) -> Any:
+    def scaled(self, name: str, gain: str, scale: float) -> GpuArray:
         """Return a matrix of any type as float32, its columns times a small tensor and `scale`."""
 
-        def made() -> Any:
+        def made() -> GpuArray:
             return device.array(self.host.matrix(name).unpacked() * (self.host.vector(gain) * np.float32(scale)))
 
         return self._once(f"{name} * {gain}", made)
 
-    def _once(self, name: str, make: Any) -> Any:
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
         key = self._prefix + name
         if key not in self._made:
             self._made[key] = make()
@@ -143,7 +143,7 @@ class DeviceWeights(Generic[H]):
             self._staging.send(rows, partial(_fill_flat, partial(tiles.fill, start=start, n_rows=n, expert=number)))
 
 
-def _fill_flat(fill: Callable[..., None], raw: Any, stream: Stream) -> None:
+def _fill_flat(fill: Callable[..., None], raw: GpuArray, stream: Stream) -> None:
     fill(raw.reshape(-1), stream=stream)
 
 

@@ -1,7 +1,6 @@
 """Bounds of JSON schemas: levels, references, patterns, and parts that match nothing."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dflash.errors import RequestError
 from dflash.generation.grammar.bounds.graph import RuleGraph
@@ -14,13 +13,13 @@ _LISTS = ("prefixItems", "items")
 _SINGLE = ("additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else")
 
 
-def check_references(schema: Any) -> None:
+def check_references(schema: object) -> None:
     """Check what a schema leads to by its references."""
     check_depth(schema)
     _Schema(schema).check()
 
 
-def check_depth(schema: Any) -> None:
+def check_depth(schema: object) -> None:
     """Check the levels of arrays and objects as written."""
     level, depth = [schema] if isinstance(schema, Mapping | list | tuple) else [], 0
     while level:
@@ -32,7 +31,7 @@ def check_depth(schema: Any) -> None:
 
 
 class _Schema:
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: object) -> None:
         self._root, self._graph = root, RuleGraph()
         self._known: dict[int, int] = {}
         self._targets: JsonObject = {}
@@ -55,7 +54,7 @@ class _Schema:
         if root in graph.dead(inner=True):
             raise RequestError("no value of finite length matches, since a required part holds itself again")
 
-    def _node(self, schema: Any, pointer: str) -> int:
+    def _node(self, schema: object, pointer: str) -> int:
         if id(schema) in self._known and isinstance(schema, Mapping):
             return self._known[id(schema)]
         node = self._graph.add(pointer)
@@ -79,7 +78,7 @@ class _Schema:
         self._read_inner(node, schema, pointer)
         self._check_values(schema, pointer)
 
-    def _needed(self, schema: JsonMapping, pointer: str) -> Iterator[tuple[Any, str]]:
+    def _needed(self, schema: JsonMapping, pointer: str) -> Iterator[tuple[object, str]]:
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
             yield self._target(reference), reference[1:] or "/"
@@ -119,7 +118,7 @@ class _Schema:
         if isinstance(multiple, int | float) and abs(multiple) > MAX_MULTIPLE:
             raise RequestError(f"{pointer}/multipleOf: is {multiple:g}, at most {MAX_MULTIPLE} is allowed")
 
-    def _target(self, reference: str) -> Any:
+    def _target(self, reference: str) -> object:
         """Return what a reference within the schema means; True, which matches anything, if it means nothing."""
         if reference not in self._targets:
             found = self._root
@@ -135,7 +134,7 @@ class _Schema:
         return self._targets[reference]
 
 
-def _parts(schema: JsonMapping) -> Iterator[tuple[str, Any]]:
+def _parts(schema: JsonMapping) -> Iterator[tuple[str, object]]:
     """Yield the schemas within one and their relative pointers, without those that match the same value."""
     for name in _EACH:
         if isinstance(inner := schema.get(name), Mapping):
@@ -150,5 +149,5 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _are_strings(value: Any) -> bool:
+def _are_strings(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
 from dflash.generation.parsers.schema import deref
 from dflash.json_types import JsonMapping
@@ -11,7 +10,7 @@ MAX_PAIRED = 64
 """Most schemas that are compared in pairs."""
 
 
-def are_disjoint(options: Sequence[Any], root: Any) -> bool:
+def are_disjoint(options: Sequence[object], root: object) -> bool:
     """Return True if types, constants or a required property tell all schemas apart."""
     if len(options) > MAX_PAIRED:
         return False
@@ -19,7 +18,7 @@ def are_disjoint(options: Sequence[Any], root: Any) -> bool:
     return all(_differ(first, second, root, 4) for first, second in combinations(found, 2))
 
 
-def _differ(first: Any, second: Any, root: Any, depth: int) -> bool:
+def _differ(first: object, second: object, root: object, depth: int) -> bool:
     if first is False or second is False:
         return True
     if not isinstance(first, Mapping) or not isinstance(second, Mapping) or depth == 0:
@@ -33,7 +32,7 @@ def _differ(first: Any, second: Any, root: Any, depth: int) -> bool:
     return types == others == {"object"} and _differ_in_properties(first, second, root, depth)
 
 
-def _differ_in_properties(first: JsonMapping, second: JsonMapping, root: Any, depth: int) -> bool:
+def _differ_in_properties(first: JsonMapping, second: JsonMapping, root: object, depth: int) -> bool:
     known, other = first.get("properties"), second.get("properties")
     if not isinstance(known, Mapping) or not isinstance(other, Mapping):
         return False
@@ -54,7 +53,7 @@ def _types(schema: JsonMapping) -> set[str] | None:
     return None if values is None else {_type_of(value) for value in values}
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
     kinds = ((str, "string"), (int, "integer"), (float, "number"), (Mapping, "object"))
@@ -66,16 +65,16 @@ def _meet(first: set[str], second: set[str]) -> bool:
     return bool(first & second) or bool(first & numbers and second & numbers)
 
 
-def _values(schema: JsonMapping) -> list[Any] | None:
+def _values(schema: JsonMapping) -> list[object] | None:
     if "const" in schema:
         return [schema["const"]]
     return _list(schema, "enum") or None
 
 
-def _list(schema: JsonMapping, key: str) -> list[Any]:
+def _list(schema: JsonMapping, key: str) -> list[object]:
     value = schema.get(key)
     return [each for each in value if key == "enum" or isinstance(each, str)] if isinstance(value, list | tuple) else []
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: object, second: object) -> bool:
     return isinstance(first, bool) == isinstance(second, bool) and first == second

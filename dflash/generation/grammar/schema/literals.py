@@ -41,17 +41,17 @@ class _Lost(Exception):
 class Literals:
     """Makes expressions for the values of one schema and what it refers to."""
 
-    def __init__(self, root: Any, policy: Policy, prefix: str) -> None:
+    def __init__(self, root: object, policy: Policy, prefix: str) -> None:
         self._root, self._policy, self._prefix = root, policy, prefix
         self._known: dict[tuple[str, str], Expression] = {}
         self._n_negated = 0
         self.rules: list[str] = []
 
-    def fitting(self, parts: Iterable[tuple[Any, str]], kind: str) -> Expression:
+    def fitting(self, parts: Iterable[tuple[object, str]], kind: str) -> Expression:
         """Return the texts of a kind of scalar that fit several schemas, each with its JSON pointer."""
         return _all([self.of(schema, pointer, kind) for schema, pointer in parts], kind)
 
-    def of(self, schema: Any, pointer: str, kind: str) -> Expression:
+    def of(self, schema: object, pointer: str, kind: str) -> Expression:
         """Return the texts of a kind of scalar (a key of `ALL`) that a schema allows."""
         if not isinstance(schema, Mapping):
             return None if schema is False else ALL[kind]
@@ -116,7 +116,7 @@ class Literals:
         if "if" in schema and ("then" in schema or "else" in schema):
             yield self._conditional(schema, pointer, kind)
 
-    def _group(self, keyword: str, options: list[tuple[Any, str]], pointer: str, kind: str) -> Expression:
+    def _group(self, keyword: str, options: list[tuple[object, str]], pointer: str, kind: str) -> Expression:
         found = [self.of(each, where, kind) for each, where in options]
         some = [each for each in dict.fromkeys(found) if each is not None]
         if keyword == "allOf":
@@ -141,7 +141,7 @@ class Literals:
         ]
         return _any([each for each in one if each is not None])
 
-    def _negated(self, schema: Any, where: str, pointer: str, keyword: str, kind: str) -> Expression:
+    def _negated(self, schema: object, where: str, pointer: str, keyword: str, kind: str) -> Expression:
         self._n_negated += 1
         try:
             return _not(self.of(schema, where, kind), kind)
@@ -192,7 +192,7 @@ class Literals:
         self._policy.give_up(pointer, keyword, reason)
 
 
-def _listed(values: Iterable[Any], kind: str) -> Expression:
+def _listed(values: Iterable[object], kind: str) -> Expression:
     """Return the texts of the values of a kind."""
     texts: dict[str, None] = {}
     for value in values:
@@ -207,7 +207,7 @@ def _listed(values: Iterable[Any], kind: str) -> Expression:
     return _any(map(quoted, texts))
 
 
-def _is_list(schema: Any, kind: str) -> bool:
+def _is_list(schema: object, kind: str) -> bool:
     """Return True for a schema that lists different values of a kind: such alternatives seldom overlap."""
     return isinstance(schema, Mapping) and "const" in schema and kind == "string"
 
@@ -236,7 +236,7 @@ def _not(expression: Expression, kind: str) -> Expression:
     return None if expression == ALL[kind] else f"({ALL[kind]} & ~{expression})"
 
 
-def may_be(schema: Any, root: Any, kinds: Collection[str], depth: int = 8) -> bool:
+def may_be(schema: object, root: object, kinds: Collection[str], depth: int = 8) -> bool:
     """Return False if types and listed values exclude all of some kinds."""
     if not isinstance(schema, Mapping) or not depth:
         return schema is not False

@@ -24,15 +24,15 @@ Schema = JsonObject | bool
 class PlainSchemas:
     """Reduces schemas of one root. Parts that references name are shared: each is reduced once."""
 
-    def __init__(self, root: Any, policy: Policy) -> None:
+    def __init__(self, root: object, policy: Policy) -> None:
         self._root, self._policy = root, policy
         self._names: dict[str, str] = {}
-        self._waiting: list[tuple[str, str, Any]] = []
+        self._waiting: list[tuple[str, str, object]] = []
         self._shared: dict[str, Schema] = {}
         self._sizes: dict[str, int] = {}
         self._uses: dict[str, tuple[str, ...]] = {}
 
-    def reduced(self, schema: Any, pointer: str) -> Schema:
+    def reduced(self, schema: object, pointer: str) -> Schema:
         """Return a schema without the shared parts that it refers to; see `with_shared`."""
         found = self._part(schema, pointer)
         while self._waiting:
@@ -62,7 +62,7 @@ class PlainSchemas:
                 waiting += self._uses[name]
         return list(found)
 
-    def _part(self, schema: Any, pointer: str) -> Schema:
+    def _part(self, schema: object, pointer: str) -> Schema:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
@@ -85,7 +85,7 @@ class PlainSchemas:
     def _parts(self, value: Any, keyword: str, pointer: str) -> list[Schema]:
         return [self._part(each, f"{pointer}/{keyword}/{i}") for i, each in enumerate(value)]
 
-    def _is_list(self, value: Any, keyword: str, pointer: str) -> bool:
+    def _is_list(self, value: object, keyword: str, pointer: str) -> bool:
         """Return True for a list of at least one thing; give up others."""
         if isinstance(value, list | tuple) and value:
             return True
@@ -93,7 +93,7 @@ class PlainSchemas:
             self._policy.give_up(pointer, keyword, "it must be an array of at least one value")
         return False
 
-    def _reference(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _reference(self, _: object, value: Any, keyword: str, pointer: str) -> JsonObject:
         if value not in self._names if isinstance(value, str) else True:
             target = pointed(self._root, value) if isinstance(value, str) else None
             if not isinstance(target, Mapping | bool):
@@ -106,10 +106,10 @@ class PlainSchemas:
             self._waiting.append((name, value.removeprefix("#"), target))
         return {"$ref": f"#/$defs/{self._names[value]}"}
 
-    def _enum(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _enum(self, _: object, value: Any, keyword: str, pointer: str) -> JsonObject:
         return {keyword: list(value)} if self._is_list(value, keyword, pointer) else {}
 
-    def _group(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _group(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         return {keyword: self._parts(value, keyword, pointer)} if self._is_list(value, keyword, pointer) else {}
 
     def _one_of(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
@@ -120,7 +120,7 @@ class PlainSchemas:
         options = self._parts(value, keyword, pointer)
         return {"allOf": [{"anyOf": options}]} if "anyOf" in schema else {"anyOf": options}
 
-    def _length(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _length(self, _: object, value: Any, keyword: str, pointer: str) -> JsonObject:
         most = MAX_JSON_LENGTH if keyword in ("minLength", "maxLength") else 1 << 30
         whole = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value == int(value)
         if not whole or value > most:
@@ -128,7 +128,7 @@ class PlainSchemas:
             return {}
         return {keyword: int(value)} if value or keyword.startswith("max") else {}
 
-    def _pattern(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _pattern(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         converted = self._converted(value, keyword, pointer)
         return {} if converted is None else {"allOf": [{"pattern": converted}]}
 
@@ -139,7 +139,7 @@ class PlainSchemas:
             self._policy.give_up(pointer, keyword, f"it holds {error}")
             return None
 
-    def _format(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _format(self, schema: JsonMapping, value: object, keyword: str, pointer: str) -> JsonObject:
         if "string" not in (types_of(schema, pointer, self._policy) or ("string",)):
             return {}  # of a number: an annotation
         if isinstance(value, str) and value in FORMATS:
@@ -147,7 +147,7 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword, f"{value!r:.60} is not a known format")
         return {}
 
-    def _number(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _number(self, schema: JsonMapping, value: object, keyword: str, pointer: str) -> JsonObject:
         if isinstance(value, bool) and keyword.startswith("exclusive"):  # the form of draft 4
             plain = "minimum" if keyword == "exclusiveMinimum" else "maximum"
             return self._number({}, schema[plain], keyword, pointer) if value and schema.get(plain) is not None else {}
@@ -165,20 +165,20 @@ class PlainSchemas:
             return {}
         return {keyword: value}
 
-    def _items(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _items(self, schema: JsonMapping, value: object, keyword: str, pointer: str) -> JsonObject:
         if isinstance(value, list | tuple):  # a tuple before 2020-12
             more = schema.get("additionalItems", True)
             rest = {} if more is True or more is None else {"items": self._part(more, f"{pointer}/additionalItems")}
             return {"prefixItems": self._parts(value, keyword, pointer), **rest}
         return {keyword: self._part(value, f"{pointer}/{keyword}")}
 
-    def _properties(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _properties(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         if not isinstance(value, Mapping):
             self._policy.give_up(pointer, keyword, "it must be an object")
             return {}
         return {keyword: {key: self._part(each, f"{pointer}/{keyword}/{escaped(key)}") for key, each in value.items()}}
 
-    def _pattern_properties(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _pattern_properties(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         found = {}
         for key, each in value.items() if isinstance(value, Mapping) else ():
             converted = self._converted(key, keyword, pointer)
@@ -186,16 +186,16 @@ class PlainSchemas:
                 found[converted] = self._part(each, f"{pointer}/{keyword}/{escaped(key)}")
         return {keyword: found} if found else {}
 
-    def _required(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _required(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
             self._policy.give_up(pointer, keyword, "it must be an array of strings")
             return {}
         return {keyword: list(dict.fromkeys(value))} if value else {}
 
-    def _additional(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _additional(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         return {} if value is True else {keyword: self._part(value, f"{pointer}/{keyword}")}
 
-    def _property_count(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _property_count(self, schema: JsonMapping, value: object, keyword: str, pointer: str) -> JsonObject:
         known, required = schema.get("properties") or {}, schema.get("required") or ()
         if keyword == "minProperties" and isinstance(value, int) and value <= len(required):
             return {}
@@ -221,12 +221,12 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword)
         return {}
 
-    def _not(self, _: Any, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _not(self, _: object, value: object, keyword: str, pointer: str) -> JsonObject:
         if value is not False:
             self._policy.give_up(pointer, keyword)
         return {}
 
-    def _unevaluated(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _unevaluated(self, schema: JsonMapping, value: object, keyword: str, pointer: str) -> JsonObject:
         applicators = {"$ref", "allOf", "anyOf", "oneOf", "if", "not", "additionalProperties", "dependentSchemas"}
         if value is True or value == {}:
             return {}
@@ -235,7 +235,7 @@ class PlainSchemas:
         self._policy.give_up(pointer, keyword)
         return {}
 
-    def _unsupported(self, schema: JsonMapping, value: Any, keyword: str, pointer: str) -> JsonObject:
+    def _unsupported(self, schema: JsonMapping, value: object, keyword: str, pointer: str) -> JsonObject:
         is_idle = (
             (keyword == "uniqueItems" and value is False)
             or (keyword.startswith("dep") and value == {})
@@ -247,7 +247,7 @@ class PlainSchemas:
         return {}
 
 
-def _references(schema: Any) -> Iterator[str]:
+def _references(schema: object) -> Iterator[str]:
     """Yield the names of the shared parts that a reduced schema refers to directly."""
     waiting = [schema]
     while waiting:
@@ -264,7 +264,7 @@ def _references(schema: Any) -> Iterator[str]:
 _LAST = "propertyNames", "unevaluatedProperties"
 """Keywords that may replace `additionalProperties`."""
 
-_Reducer = Callable[[PlainSchemas, JsonMapping, Any, str, str], JsonObject]
+_Reducer = Callable[[PlainSchemas, JsonMapping, object, str, str], JsonObject]
 _REDUCERS: dict[str, _Reducer] = {
     "$ref": PlainSchemas._reference,
     "enum": PlainSchemas._enum,

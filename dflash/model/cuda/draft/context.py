@@ -115,7 +115,7 @@ class _Launches:
         host.counts[:] = at, len(batch)
         return at
 
-    def send(self, slots: Sequence[int], features: Mapping[int, Any]) -> None:
+    def send(self, slots: Sequence[int], features: Mapping[int, GpuArray]) -> None:
         """Upload the host's arrays with the pages of the sequences and the addresses of the features."""
         host = self.arrays.host
         for i, slot in enumerate(slots):
@@ -154,7 +154,7 @@ class Context:
         unpacked = UnpackScratch(n_bytes, scratch.alloc, kept=spare_bytes())
         self._many = make(arrays, rows=_MANY, multiply=partial(PrefillLinear, scratch=unpacked), empty=scratch.alloc)
 
-    def read(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
+    def read(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, GpuArray]) -> None:
         """Read rows of several sequences; see `BlockDraft.read_many`."""
         n_rows, pieces = len(features[self._taps[0]]), list[Piece]()
         for state, rows in items:
@@ -174,7 +174,7 @@ class Context:
         if few:
             self._laid = None
 
-    def lay(self, states: Sequence[DraftState], features: Mapping[int, Any]) -> None:
+    def lay(self, states: Sequence[DraftState], features: Mapping[int, GpuArray]) -> None:
         """Upload the slots of the sequences and the addresses of the features; a kernel selects the rows.
 
         An upload equal to the last one is skipped.

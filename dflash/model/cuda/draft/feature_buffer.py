@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.tree.cuda import StashRows
 from dflash.model.draft.context import Rows
@@ -30,7 +31,7 @@ class FeatureBuffer:
     def __init__(self, taps: Sequence[int], slots: int, width: int) -> None:
         self._taps, self._shape = tuple(taps), (len(taps), slots * ROOM, width)
         self._rows: Any = None
-        self._features: dict[int, Any] = {}
+        self._features: dict[int, GpuArray] = {}
         self._keeps: dict[tuple[int, ...], StashRows] = {}
         self._places: dict[DraftState, list[int]] = {}  # rows of the buffer
         self._end = 0
@@ -44,7 +45,7 @@ class FeatureBuffer:
         # those of which many are buffered share a pass
         return [*full, *(state for state, places in self._places.items() if full and len(places) >= ROOM // 2)]
 
-    def add(self, items: Sequence[tuple[DraftState, RowNumbers]], features: Mapping[int, Any]) -> None:
+    def add(self, items: Sequence[tuple[DraftState, RowNumbers]], features: Mapping[int, GpuArray]) -> None:
         """Buffer the next rows of some sequences, at most `ROOM` of each; rows that follow each other by one launch."""
         keep, rows = self._keep(features), np.concatenate([rows for _, rows in items])
         self._end = self._end if self._places else 0
@@ -56,7 +57,7 @@ class FeatureBuffer:
             self._end += len(own)
             state.length += len(own)
 
-    def take(self, states: Sequence[DraftState]) -> tuple[list[tuple[DraftState, Rows]], dict[int, Any]]:
+    def take(self, states: Sequence[DraftState]) -> tuple[list[tuple[DraftState, Rows]], dict[int, GpuArray]]:
         """Remove the buffered rows of some sequences; return the rows of each, and the arrays that hold them."""
         items: list[tuple[DraftState, Rows]] = []
         for state in states:
@@ -65,7 +66,7 @@ class FeatureBuffer:
                 items.append((state, np.array(places, np.int32)))
         return items, self._features
 
-    def _keep(self, features: Mapping[int, Any]) -> StashRows:
+    def _keep(self, features: Mapping[int, GpuArray]) -> StashRows:
         """Return the copy launch for source arrays."""
         sources = tuple(features[tap].data.ptr for tap in self._taps)
         if sources not in self._keeps:

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, Literal
 
 from dflash.errors import Unsupported
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
@@ -119,11 +120,11 @@ class DeviceBlockDraft:
         """Begin a sequence; see `BlockDraft.state`."""
         return _State(self, self._rings, begin)
 
-    def read(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> None:
+    def read(self, state: DraftState, features: Mapping[int, GpuArray], rows: Rows) -> None:
         """Append the next positions of one sequence to its context; see `BlockDraft.read_many`."""
         self.read_many([(state, rows)], features)
 
-    def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
+    def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, GpuArray]) -> None:
         """Append the next positions of several sequences to their contexts; see `BlockDraft.read_many`.
 
         Rows that `launch_ahead` has read are not read again. A few rows are buffered until the next proposal.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices, number_of
@@ -53,7 +54,7 @@ class OtherGpuDraft(DeviceBlockDraft):
                 more = next(steps, False) is None
             yield
 
-    def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
+    def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, GpuArray]) -> None:
         """See `DeviceBlockDraft.read_many`."""
         with self._gpu:
             if features is self._copy.source and self._copy.latest is not None:

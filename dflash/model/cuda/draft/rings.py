@@ -30,7 +30,7 @@ class DeviceRings(Rings):
         n = self.size // PAGE
         return slot * n + np.arange(length, dtype=np.int32) % n
 
-    def pages(self) -> dict[str, Any]:
+    def pages(self) -> dict[str, GpuArray]:
         """Return keys and values of all layers as pages (L, P, PAGE, KV, D)."""
         shape = len(self.k), -1, PAGE, *self.k.shape[3:]
         return {"k": self.k.reshape(shape), "v": self.v.reshape(shape)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.buffers import DeviceArrays
@@ -28,7 +29,7 @@ TARGET, DRAFT = 0, 1
 _CHUNK = 256
 """Rows of features that are copied at a time; a prompt has many. 27 MB for five layers of a 27B."""
 
-Features = Mapping[int, Any]
+Features = Mapping[int, GpuArray]
 Items = Sequence[tuple[DraftState, Rows]]
 
 
@@ -55,7 +56,7 @@ class TargetCopy:
         self.latest: Forward | None = None
         self.source: object = None
 
-    def _features(self, config: Config, n_rows: int) -> dict[int, Any]:
+    def _features(self, config: Config, n_rows: int) -> dict[int, GpuArray]:
         return {layer: device.empty(n_rows, config.width) for layer in self._layers}
 
     @property
@@ -122,7 +123,7 @@ class SendDraft:
             self._write(order)
 
 
-def send(devices: Devices, source: int, to: int, pairs: Sequence[tuple[Any, Any]]) -> None:
+def send(devices: Devices, source: int, to: int, pairs: Sequence[tuple[GpuArray, GpuArray]]) -> None:
     """Copy arrays (from, to) after all launched work of both GPUs; later work of both sees the copies."""
     devices.wait(source, for_=to)
     devices.send(source, to, pairs)
