@@ -140,7 +140,7 @@ def _parsed(raw: bytes) -> Any:
         raise RequestError(f"not valid JSON: {error}") from error
 
 
-def _object(row: Any) -> JsonObject:
+def _object(row: object) -> JsonObject:
     if not isinstance(row, dict):
         raise RequestError(f"must be a JSON object, got {row!r:.60}")
     return row

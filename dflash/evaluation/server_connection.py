@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
 from urllib.parse import urlsplit
 
 from dflash.errors import DFlashError, RequestError
@@ -89,6 +88,6 @@ def _refusal(data: bytes) -> str:
         return data[:200].decode("utf-8", "replace")
 
 
-def _message(body: Any) -> str:
+def _message(body: object) -> str:
     error = body.get("error", body) if isinstance(body, dict) else body
     return str(error.get("message", error) if isinstance(error, dict) else error)[:300]

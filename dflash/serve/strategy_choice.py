@@ -46,7 +46,7 @@ def parse_decoding(fields: Fields) -> Decoding:
     return Decoding(fields.text("strategy"), recover, from_request(fields))
 
 
-def _check_names(fields: Fields, recover: Any) -> None:
+def _check_names(fields: Fields, recover: object) -> None:
     """Check the type of ``recover``, and the number and length of its names."""
     names = recover[: MAX_RECOVERIES * (MAX_RECOVERY_NAME + 2)].split(",") if isinstance(recover, str) else recover
     if names is None:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import RequestError
 from dflash.evaluation.json_lines import read_value
@@ -33,5 +32,5 @@ def load_messages(path: Path) -> list[JsonObject]:
     return messages
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> bool:
     return isinstance(value, dict) and value.get("role") in ROLES and isinstance(value.get("content"), str)

@@ -32,7 +32,7 @@ class Swapped(Drafter["_SwappedState"]):
         """See `Drafter`."""
         return (self.drafter,)
 
-    def start(self, session: SessionView, model: TargetModel, snapshot: Any = None) -> "_SwappedState":  # noqa: ARG002
+    def start(self, session: SessionView, model: TargetModel, snapshot: object = None) -> "_SwappedState":  # noqa: ARG002
         """See `Drafter`."""
         return _SwappedState(self.drafter.start(session, model), self.features, session.n_prefilled)
 

@@ -66,7 +66,7 @@ def field(values: JsonMapping, name: str, kind: type[T]) -> T | None:
     raise RequestError(f"{name}: must be {_KINDS[kind]}, got {value!r:.60}")
 
 
-def call(name: str, arguments: str | Mapping[str, Any], identifier: Any) -> JsonObject:
+def call(name: str, arguments: str | Mapping[str, Any], identifier: object) -> JsonObject:
     """Return a tool call in OpenAI's format; templates take the arguments as JSON text or as an object."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -81,12 +81,12 @@ def joined(first: JsonMapping, second: JsonMapping) -> JsonObject:
     return {**both, "tool_calls": calls} if calls else both
 
 
-def text(content: Any) -> str:
+def text(content: object) -> str:
     """Return the text of a string or of an array of blocks, put together as templates do."""
     return "".join(_part(part)["text"] for part in _list(content))
 
 
-def _list(content: Any) -> list[Any]:
+def _list(content: object) -> list[Any]:
     if content is None or isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list):
@@ -105,7 +105,7 @@ def _part(block: Any) -> dict[str, str]:
     raise RequestError(f"content: must hold blocks with a type and its fields, got {block!r:.60}")
 
 
-def _result_part(block: Any) -> dict[str, str]:
+def _result_part(block: object) -> dict[str, str]:
     """Return a part of a tool's result, which may be a reference to a tool."""
     match block:
         case {"type": "tool_reference" as kind, "tool_name": str(name)}:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.sampling.params import Sampling, check_whole
@@ -59,7 +59,7 @@ def grid(
             yield Cell(name, strategy, sampling.temperature, n_batch, n_context, own_seeds)
 
 
-def fingerprint(values: Any) -> str:
+def fingerprint(values: object) -> str:
     """Return a short hash of JSON values."""
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

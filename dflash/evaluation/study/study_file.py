@@ -70,7 +70,7 @@ class StudyFile(NamedTuple):
         return cls(values.get("model", "demo"), values.get("load", {}), strategies, cases, arguments)
 
 
-def _strategy(given: Any, draft: str | None) -> tuple[str, Strategy]:
+def _strategy(given: object, draft: str | None) -> tuple[str, Strategy]:
     """Return name and strategy of a name, or of a table with a name."""
     table = {"strategy": given} if isinstance(given, str) else given
     if not isinstance(table, dict) or "strategy" not in table:

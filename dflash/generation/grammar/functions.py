@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dflash.errors import RequestError
 from dflash.generation.grammar.params import check_schema
@@ -48,7 +47,7 @@ def is_strict(tool: JsonMapping) -> bool:
     return isinstance(inner, Mapping) and inner.get("strict") is True
 
 
-def _is_object(kind: Any) -> bool:
+def _is_object(kind: object) -> bool:
     """Return True if a type, in any case, may be an object."""
     names = kind if isinstance(kind, list | tuple) else [kind]
     return kind is None or any(isinstance(name, str) and name.lower() in ("object", "dict", "map") for name in names)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 _SPACE = r"( |\n[ \t]{0,32})?"
 """White space between the parts of JSON. It is bounded: small models repeat line breaks without end otherwise."""
@@ -41,7 +40,7 @@ def pattern_of(text: str) -> str:
     return re.sub(r"([^\w\s<>=\"'%@,:;!]|/)", r"\\\1", text)
 
 
-def json_rule(schema: Any, *, lenient: bool = False) -> str:
+def json_rule(schema: object, *, lenient: bool = False) -> str:
     """Return an expression that matches JSON values of a schema."""
     if schema is True:
         schema = {}

@@ -78,7 +78,7 @@ class GrammarParams:
         return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, Mapping) else None
 
 
-def _check_text(name: str, value: Any) -> None:
+def _check_text(name: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str):
@@ -91,7 +91,7 @@ def _check_length(name: str, text: str) -> None:
         raise RequestError(f"{name}: has {len(text)} characters, at most {MAX_CHARACTERS} are allowed")
 
 
-def _check_tool_choice(choice: Any) -> None:
+def _check_tool_choice(choice: object) -> None:
     if choice in (None, "auto", "none", "required") and not isinstance(choice, Mapping):
         return
     function = choice.get("function") if isinstance(choice, Mapping) else None
@@ -119,7 +119,7 @@ def _schema(name: str, wanted: Any) -> Any:
     return check_schema(name, schema)
 
 
-def check_schema(name: str, schema: Any) -> Any:
+def check_schema(name: str, schema: object) -> Any:
     """Return a schema; raise a RequestError that begins with `name` if it is not JSON, too large or too deep."""
     try:
         check_depth(schema)

@@ -56,7 +56,7 @@ def _parts(message: Message) -> Iterator[Any]:
     return iter(content if isinstance(content, list) else ())
 
 
-def _is_reference(part: Any) -> bool:
+def _is_reference(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "tool_reference"
 
 

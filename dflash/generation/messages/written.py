@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dflash.generation.messages.fields import Fields, shown
 
@@ -51,7 +50,7 @@ def _document(block: Fields, *, strict: bool) -> str:
     return "\n".join([*head, "[document]"])
 
 
-def _texts(value: Any, *, skipped: tuple[str, ...] = ()) -> Iterator[str]:
+def _texts(value: object, *, skipped: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the texts and numbers inside a value, in their order; those of images and encrypted ones are left out."""
     if isinstance(value, str):
         yield from (value,) if value else ()

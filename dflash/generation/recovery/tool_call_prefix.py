@@ -94,7 +94,7 @@ def _opened(template: ChatTemplate, name: str | None, function: Tool) -> str:
     return _between(_call(template, name, {key: value}), str(value))
 
 
-def _object(value: Any) -> JsonMapping:
+def _object(value: object) -> JsonMapping:
     """Return a part of a schema; an empty mapping if it is not an object."""
     return value if isinstance(value, Mapping) else {}
 

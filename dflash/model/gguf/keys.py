@@ -25,7 +25,7 @@ class Keys:
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._metadata
 
-    def integer(self, name: str, default: Any = _REQUIRED, *, low: int = 1, high: int = 2**31 - 1) -> int:
+    def integer(self, name: str, default: object = _REQUIRED, *, low: int = 1, high: int = 2**31 - 1) -> int:
         """Return a whole number within `low` and `high`."""
         value = self.value(name, default)
         if value is default:
@@ -34,7 +34,7 @@ class Keys:
             raise self.wrong(name, value, f"a whole number from {low} to {high}")
         return value
 
-    def number(self, name: str, default: Any = _REQUIRED, *, low: float, high: float) -> float:
+    def number(self, name: str, default: object = _REQUIRED, *, low: float, high: float) -> float:
         """Return a finite number within `low` and `high`; raises as `integer`."""
         value = self.value(name, default)
         if value is default:
@@ -50,14 +50,14 @@ class Keys:
             raise self.wrong(name, value, "a string")
         return value
 
-    def flag(self, name: str, *, default: Any = _REQUIRED) -> Any:
+    def flag(self, name: str, *, default: object = _REQUIRED) -> Any:
         """Return true or false, or the default; raises as `integer`."""
         value = self.value(name, default)
         if value is not default and type(value) is not bool:
             raise self.wrong(name, value, "true or false")
         return value
 
-    def integers(self, name: str, default: Any = _REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> tuple[int, ...]:
+    def integers(self, name: str, default: object = _REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> tuple[int, ...]:
         """Return an array of whole numbers or bools, each within `low` and `high`; raises as `integer`."""
         value = self.value(name, default)
         if value is default:
@@ -82,7 +82,7 @@ class Keys:
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return FormatError(f"key {self._prefix + name!r} is {shown}, must be {wanted}")
 
-    def value(self, name: str, default: Any = _REQUIRED) -> Any:
+    def value(self, name: str, default: object = _REQUIRED) -> Any:
         """Return the value of a key without a check; raises `FormatError` if it is missing and has no default."""
         value = self._metadata.get(self._prefix + name, default)
         if value is _REQUIRED:

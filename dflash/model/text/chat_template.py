@@ -178,7 +178,7 @@ def _short(error: Exception) -> str:
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
 
-def _message(message: Any, index: int) -> JsonObject:
+def _message(message: object, index: int) -> JsonObject:
     """Copy a message into the form that templates expect."""
     copy = _plain(message)
     if not isinstance(copy, dict):
@@ -191,7 +191,7 @@ def _message(message: Any, index: int) -> JsonObject:
     return copy if reasoning is None else {"thinking": reasoning, **copy, "reasoning_content": reasoning}
 
 
-def _mappings(name: str, items: Any) -> list[JsonObject] | None:
+def _mappings(name: str, items: object) -> list[JsonObject] | None:
     if items is None:
         return None
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
@@ -204,12 +204,12 @@ def _mappings(name: str, items: Any) -> list[JsonObject] | None:
     return copies
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value) if not isinstance(value, int) or value.bit_length() < 256 else "a very large number"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _call(call: Any, where: str) -> Any:
+def _call(call: object, where: str) -> Any:
     """Convert the arguments of a tool call from JSON text to a mapping, over which templates iterate."""
     if not isinstance(call, dict):
         return call

@@ -79,7 +79,7 @@ class PlainNamespace(Namespace):
             _check_name(name)
         Namespace.__init__(self, attributes)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         _check_name(name)
         super().__setitem__(name, value)
 
@@ -118,7 +118,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         )
         self._safe: dict[tuple[type, str], bool] = {}
 
-    def getattr(self, obj: Any, attribute: str) -> Any:
+    def getattr(self, obj: object, attribute: str) -> Any:
         """Look up an attribute or item, with a fast path for the fields of a message."""
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
             try:
@@ -127,7 +127,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         """Return whether a template may read an attribute; cached, since the answer depends on the type alone."""
         key = type(obj), attr
         safe = self._safe.get(key)
@@ -144,13 +144,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return True
 
     @staticmethod
-    def examined(value: Any) -> Any:
+    def examined(value: object) -> Any:
         """Count the cost of comparing, searching or hashing a value; return the value."""
         current().examine(value)
         return value
 
     @staticmethod
-    def printed(value: Any) -> Any:
+    def printed(value: object) -> Any:
         """Count the text of a value that is printed, and return the value; `concat` counts strings."""
         if not isinstance(value, str):
             current().examine(value)
@@ -158,7 +158,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     @staticmethod
-    def joined(value: Any) -> Any:
+    def joined(value: object) -> Any:
         """Count the text of an operand of ``~`` and return the operand."""
         current().make(len(value)) if isinstance(value, str) else BoundedEnvironment.printed(value)
         return value
@@ -206,7 +206,7 @@ class BoundedFormatter(SandboxedFormatter):
         current().examine(value)
         return super().convert_field(value, conversion)
 
-    def format_field(self, value: Any, format_spec: str) -> str:
+    def format_field(self, value: object, format_spec: str) -> str:
         """Format one field."""
         limit_widths(format_spec)
         current().examine(value)
@@ -236,7 +236,7 @@ def environment() -> BoundedEnvironment:
     return sandbox
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"a namespace can't hold {name!r}, which begins with an underscore")
 
@@ -252,7 +252,7 @@ def _strftime_now(format: str) -> str:  # noqa: A002
 
 
 def _tojson(
-    x: Any,
+    x: object,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,

@@ -33,7 +33,7 @@ class SpelledTokens:
             for name, value in message.items()
         }
 
-    def marked(self, value: Any) -> Any:
+    def marked(self, value: object) -> Any:
         """Return tools or documents with a mark in each spelled-out control token."""
         return _marked(value, self._control)
 
@@ -48,7 +48,7 @@ def _starts(texts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(each) or "(?!)")
 
 
-def _marked(value: Any, starts: re.Pattern[str]) -> Any:
+def _marked(value: object, starts: re.Pattern[str]) -> Any:
     if isinstance(value, str):
         return starts.sub(rf"\g<0>{MARK}", value)
     if isinstance(value, dict):

@@ -92,7 +92,7 @@ class Budget:
         if n > self.characters:
             raise Excess("it makes more text than a conversation of this size can need")
 
-    def examine(self, value: Any) -> None:
+    def examine(self, value: object) -> None:
         """Count the steps of one walk through a value, as in searching, comparing, hashing or printing it."""
         if isinstance(value, str):
             self.step(len(value) // PAGE)
@@ -100,7 +100,7 @@ class Budget:
             weight = self.weigh(value)
             self.step(weight.values + weight.characters // PAGE)
 
-    def weigh(self, value: Any) -> Weight:
+    def weigh(self, value: object) -> Weight:
         """Measure a value; raise `Excess` if its text would exceed the budget or it is nested too deeply."""
         if isinstance(value, str):
             return Weight(len(value))
@@ -148,7 +148,7 @@ def spending(budget: Budget) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def _items_of(value: Any) -> Collection[Any] | None:
+def _items_of(value: object) -> Collection[Any] | None:
     """Return the items of a container; None for any other value."""
     if isinstance(value, dict | Mapping):  # the first is a fast path
         return [*value.keys(), *value.values()]

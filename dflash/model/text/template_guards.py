@@ -26,7 +26,7 @@ _ESCAPED = 6
 _HUGE = 1 << 62
 
 
-def made(value: Any) -> Any:
+def made(value: object) -> Any:
     """Count the size of a new value and return the value."""
     if isinstance(value, str):
         current().make(len(value))
@@ -132,18 +132,18 @@ def limit_widths(format_spec: str) -> None:
 # costs in characters, with the parameters of the method or filter
 
 
-def _product(value: Any, *args: Any, **kwargs: Any) -> int:
+def _product(value: object, *args: Any, **kwargs: Any) -> int:
     """Bound a cost that grows at most as the product of all sizes, and of the numbers that are arguments."""
     return _length(value) * math.prod(map(_size, (*args, *kwargs.values())))
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     if isinstance(value, int | float):
         return int(min(max(abs(value), 1), _HUGE))
     return _length(value) if isinstance(value, Sized) else 1
 
 
-def _length(value: Any) -> int:
+def _length(value: object) -> int:
     weight = current().weigh(value)
     return max(weight.characters + weight.values * weight.depth, 1)  # depth: each value may be indented
 
@@ -160,30 +160,30 @@ def _square(*args: Any, **kwargs: Any) -> int:
     return (_slow(*args, **kwargs) // _PART) ** 2 // 64
 
 
-def _format(text: Any, *args: Any, **kwargs: Any) -> int:
+def _format(text: object, *args: Any, **kwargs: Any) -> int:
     text, values = str(text), current().weigh(kwargs or args).characters
     stars = max((abs(value) for value in args if isinstance(value, int)), default=0)
     widths = [width for field in _WIDTHS.findall(text) for width in field if width]
     return len(text) + text.count("%") * values + sum(stars if width == "*" else int(width[:18]) for width in widths)
 
 
-def _replace(value: Any, old: Any, new: Any, count: Any = None) -> int:  # noqa: ARG001
+def _replace(value: object, old: object, new: object, count: object = None) -> int:  # noqa: ARG001
     return len(text := str(value)) + text.count(str(old)) * (len(str(new)) - len(str(old)))
 
 
-def _join(items: Any, d: Any = "", attribute: Any = None) -> int:  # noqa: ARG001
+def _join(items: object, d: object = "", attribute: object = None) -> int:  # noqa: ARG001
     """Either operand may be the separator: that of a method comes first, that of a filter last."""
     return len(items) * len(d if isinstance(d, Sized) else str(d)) if isinstance(items, Sized) else 0
 
 
-def _parts(text: Any, sep: Any = None, *_: Any, **__: Any) -> int:
+def _parts(text: object, sep: object = None, *_: Any, **__: Any) -> int:
     if isinstance(text, str):
         n_parts = 1 + (text.count(sep) if isinstance(sep, str) and sep else len(text))
         current().afford(_PART * n_parts)
     return 0
 
 
-def _groups(value: Any, n: Any, *_: Any, **__: Any) -> int:  # noqa: ARG001
+def _groups(value: object, n: object, *_: Any, **__: Any) -> int:  # noqa: ARG001
     current().make(_PART * _size(n))
     return 0
 

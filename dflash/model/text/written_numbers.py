@@ -70,13 +70,13 @@ def _int(text: str) -> Any:
     return value if repr(value) == text else _Digits(text)
 
 
-def _differs(value: Any) -> bool:
+def _differs(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_differs, value.values()))
     return any(map(_differs, value)) if isinstance(value, list) else isinstance(value, WrittenFloat | _Digits)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """Return a value as JSON in the form of `json.dumps`, which is that of chat templates, with its numbers as written."""
     if isinstance(value, dict):
         pairs = (f"{json.dumps(key, ensure_ascii=False)}: {_json(item)}" for key, item in value.items())

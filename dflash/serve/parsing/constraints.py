@@ -30,7 +30,7 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
     found: JsonObject = {}
     names: dict[str, str] = {}
 
-    def add(kind: str, name: str, value: Any) -> None:
+    def add(kind: str, name: str, value: object) -> None:
         if value is None:
             return
         if kind in names:

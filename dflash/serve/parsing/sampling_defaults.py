@@ -12,7 +12,7 @@ _NAMES = {*_LIMITS, *(row.name for row in ROWS if row.to in _LIMITS)}
 """The same with those of other servers."""
 
 
-def filled(body: Any, sampling: Mapping[str, Any]) -> Any:
+def filled(body: object, sampling: Mapping[str, Any]) -> Any:
     """Return a body with the server's parameters in place of those that are absent or null.
 
     sampling: values by the name of their field, such as ``temperature``; `Sampling` has accepted them. ``max_tokens`` is set

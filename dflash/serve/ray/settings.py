@@ -99,7 +99,7 @@ class RaySettings:
         self.server  # noqa: B018 - raises
 
 
-def _converted(name: str, value: Any, kind: type) -> Any:
+def _converted(name: str, value: object, kind: type) -> Any:
     try:
         if kind is str or isinstance(value, str):
             return kind(value)

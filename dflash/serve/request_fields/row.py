@@ -26,7 +26,7 @@ class Outcome(Enum):
     REFUSED = "refused"
 
 
-def is_empty(value: Any) -> bool:
+def is_empty(value: object) -> bool:
     """Return True for null, false, 0, and empty text, arrays and objects."""
     return not value
 
@@ -48,12 +48,12 @@ def is_only(*words: str) -> Callable[[Any], bool]:
     return lambda value: value is None or (isinstance(value, list) and all(each in words for each in value))
 
 
-def unlimited(value: Any) -> Any:
+def unlimited(value: object) -> Any:
     """Return a number of tokens; -1, which stands for no limit in some servers, is the largest one."""
     return MAX_TOKENS if type(value) is int and value == -1 else value
 
 
-def unchanged(value: Any) -> Any:
+def unchanged(value: object) -> Any:
     """Return the value of a field that is mapped to one with the same values."""
     return value
 
@@ -79,7 +79,7 @@ class FieldRow:
     needs: JsonMapping = field(default_factory=dict)
 
 
-def done(name: str, apis: tuple[str, ...], text: str, example: Any, kind: Kind | None = None, **needs: Any) -> FieldRow:
+def done(name: str, apis: tuple[str, ...], text: str, example: object, kind: Kind | None = None, **needs: Any) -> FieldRow:
     """Return the row of a field that acts."""
     return FieldRow(name, apis, Outcome.DONE, text, example, kind, needs=needs)
 
@@ -89,7 +89,7 @@ def mapped(
     apis: tuple[str, ...],
     to: str,
     text: str,
-    example: Any,
+    example: object,
     *,
     convert: Callable[[Any], Any] = unchanged,
     **needs: Any,
@@ -98,13 +98,13 @@ def mapped(
     return FieldRow(name, apis, Outcome.MAPPED, text, example, to=to, convert=convert, needs=needs)
 
 
-def ignored(name: str, apis: tuple[str, ...], why: str, example: Any, **needs: Any) -> FieldRow:
+def ignored(name: str, apis: tuple[str, ...], why: str, example: object, **needs: Any) -> FieldRow:
     """Return the row of a field that changes nothing here."""
     return FieldRow(name, apis, Outcome.IGNORED, why, example, needs=needs)
 
 
 def refused(
-    name: str, apis: tuple[str, ...], alternative: str, example: Any, is_off: Callable[[Any], bool] = is_empty
+    name: str, apis: tuple[str, ...], alternative: str, example: object, is_off: Callable[[Any], bool] = is_empty
 ) -> FieldRow:
     """Return the row of a field that would change the output, and can't."""
     return FieldRow(name, apis, Outcome.REFUSED, alternative, example, is_off=is_off)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
-from typing import Any
 
 from dflash.json_types import JsonMapping
 from dflash.serve.limits import STORED_BYTES, STORED_SECONDS
@@ -26,7 +25,7 @@ class _Stored:
         return len(self.body) + len(self.items) + len(self.output)
 
 
-def as_json(value: Any) -> bytes:
+def as_json(value: object) -> bytes:
     """Return a value as compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -39,16 +39,16 @@ class ParameterSet:
         return ParameterSet(properties, tuple(dict.fromkeys((*self.required, *other.required))), additional)
 
 
-def shapes_of(parameters: Any, policy: Policy) -> list[ParameterSet]:
+def shapes_of(parameters: object, policy: Policy) -> list[ParameterSet]:
     """Return the forms of a function's parameters: more than one if ``anyOf`` or ``oneOf`` stands at the top."""
     return _Shapes(parameters, policy).of(parameters, "", ())
 
 
 class _Shapes:
-    def __init__(self, root: Any, policy: Policy) -> None:
+    def __init__(self, root: object, policy: Policy) -> None:
         self._root, self._policy = root, policy
 
-    def of(self, schema: Any, pointer: str, seen: tuple[str, ...]) -> list[ParameterSet]:
+    def of(self, schema: object, pointer: str, seen: tuple[str, ...]) -> list[ParameterSet]:
         if not isinstance(schema, Mapping):
             return [ParameterSet()]
         self._check(schema, pointer)
