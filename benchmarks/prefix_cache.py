@@ -57,8 +57,7 @@ def long_prompts(model, device, lengths, strategies):
                     shared + [number] * 32, strategy=Strategy.of(strategy), max_tokens=1, boundaries=(len(shared),)
                 )
                 began = perf_counter()
-                for _ in engine.run([session]):
-                    pass
+                list(engine.run([session]))
                 seconds.append(perf_counter() - began)
             engine.prefix_cache.clear()
             cold, warm = 1e3 * seconds[0], 1e3 * min(seconds[2:])

@@ -124,8 +124,8 @@ class RecurrentHead:
         return State(self.pools, nothing_to_flush)
 
     def features_of(self, out: Any) -> Any:
-        """Return the target's features in a `Forward`, from which `extended` takes rows: the output of its last norm."""
-        return out.hidden
+        """Return the target's features in a `Forward`: outputs by layer, or of its last norm if the head names no layer."""
+        return out.captured if self.target_layer_ids else out.hidden
 
     def join(self, parts: Sequence[Floats]) -> Floats:
         """Concatenate features to one new array (N, F)."""

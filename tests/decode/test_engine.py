@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from oracles import Oracle, naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
@@ -17,11 +17,6 @@ from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, PoolExhausted, RequestError
 
 PROMPT = [1, 2, 3]
-
-
-def finish(engine):
-    while engine.busy:
-        engine.step()
 
 
 def test_prompts_share_a_chunk_and_ride_with_those_that_write():

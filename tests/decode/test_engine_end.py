@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from oracles import Oracle, naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafting.drafter import Plain, Strategy
@@ -42,8 +42,7 @@ def test_one_failed_forward_does_not_end_the_engine_nor_do_some_with_good_ones_b
     for _ in range(3):
         toy.before_forward = raising(KernelError("no"), MAX_FAILURES - 1)
         sessions = [engine.add(Session(PROMPT, max_tokens=3)) for _ in range(MAX_FAILURES)]
-        while engine.busy:
-            engine.step()
+        finish(engine)
         assert [session.finish_reason for session in sessions] == ["error"] * (MAX_FAILURES - 1) + ["length"]
         assert sessions[-1].output_ids == naive(toy, PROMPT, Sampling(), 3)
 
@@ -106,8 +105,7 @@ def test_a_strategy_nested_too_deep_to_start_ends_its_session_alone():
         deeper.drafters = (drafter,)
         drafter = deeper
     good, bad = (engine.add(Session(PROMPT, max_tokens=5, strategy=each)) for each in (Plain(), Strategy(drafter)))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert isinstance(bad.error, RecursionError)
     assert good.output_ids == naive(toy, PROMPT, Sampling(), 5)
     assert toy.leaked == (0, 0, 0)
@@ -129,8 +127,7 @@ def test_the_end_of_a_session_does_not_format_it():
         repr(whole)
     engine.step()
     cancelled.cancel()
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert (whole.finish_reason, cancelled.finish_reason) == ("length", "cancelled")
     assert toy.leaked == (0, 0, 0)
 

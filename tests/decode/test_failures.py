@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from oracles import Oracle, naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
@@ -16,11 +16,6 @@ from dflash.decode.session import Session
 from dflash.errors import DFlashError, KernelError, PoolExhausted
 
 PROMPT = [1, 2, 3]
-
-
-def finish(engine):
-    while engine.busy:
-        engine.step()
 
 
 def test_a_thousand_generations_with_cancellations():

@@ -26,8 +26,7 @@ PROMPT = [7, 7, 2, 11]
 
 
 def all_of(engine, sessions):
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     return [session.output_ids for session in sessions]
 
 

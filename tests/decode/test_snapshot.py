@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from oracles import naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
@@ -71,8 +71,7 @@ def broken_off(model, strategy, n_steps, prompt=PROMPT, chunk=2):
     for _ in range(n_steps):
         engine.step()
     snapshot, text, n_steps_before = session.snapshot(), list(session.token_ids), len(session.steps)
-    while engine.busy:
-        engine.step()
+    finish(engine)
     return session, snapshot, text, n_steps_before
 
 

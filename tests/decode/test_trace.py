@@ -4,7 +4,7 @@ import json
 
 import pytest
 from oracles import Oracle, naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
@@ -28,8 +28,7 @@ def written(path, sampling, strategy, n=20, eos=()):
     for each in (session, never):
         engine.add(each)
     never.cancel()
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert session.error is None
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["finish"] for row in rows if row["text"] == 1] == ["cancelled"]

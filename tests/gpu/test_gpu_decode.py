@@ -45,8 +45,7 @@ def written(model, strategy, processors=()):
         Session(range(5 + i, 40 + 3 * i), sampling=sampling, strategy=strategy, max_tokens=24, processors=processors)
         for i, sampling in enumerate(SAMPLINGS)
     ]
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     assert [session.error for session in sessions] == [None] * len(sessions)
     return [SimpleNamespace(tokens=session.output_ids, logprobs=session.logprobs) for session in sessions]
 

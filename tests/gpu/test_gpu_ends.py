@@ -22,8 +22,7 @@ def test_rows_of_sequences_that_end_are_left_out(sampling, monkeypatch):
     def texts(ahead):
         monkeypatch.setattr(model, "can_overlap", ahead)
         sessions = [Session([i + 1, 5], sampling=sampling, max_tokens=n) for i, n in enumerate([7, 3, 8, 5])]
-        for _ in Engine(model, max_active=3).run(sessions):
-            pass
+        list(Engine(model, max_active=3).run(sessions))
         return [session.output_ids for session in sessions]
 
     together = texts(ahead=True)

@@ -83,8 +83,7 @@ def test_steps_whose_tokens_are_still_being_sampled(sampling, tmp_path):
             model.can_overlap = ahead
             sessions = [Session(TOKENS[: 3 + n].tolist(), sampling=sampling, max_tokens=6, eos=()) for n in range(3)]
             for some in (sessions[:1], sessions[1:]):
-                for _ in Engine(model, chunk=256).run(some):
-                    pass
+                list(Engine(model, chunk=256).run(some))
             found.append([session.output_ids for session in sessions])
     assert [len(ids) for ids in found[0]] == [6, 6, 6]
     assert found[0] == found[1]

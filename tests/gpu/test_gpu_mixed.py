@@ -41,8 +41,7 @@ def mixed(strategies, sampling):
         Session(prompt, sampling=sampling, strategy=strategy, max_tokens=len(want))
         for prompt, strategy, want in zip(prompts, strategies, plain(sampling), strict=True)
     ]
-    for _ in Engine(model).run(sessions):
-        pass
+    list(Engine(model).run(sessions))
     return sessions
 
 
@@ -86,8 +85,7 @@ def test_company_that_must_see_its_text(monkeypatch):
         Session(prompts[0], strategy=CHAIN, max_tokens=N),
         Session(prompts[1], strategy=Plain(), sampling=penalised, max_tokens=len(alone.output_ids)),
     ]
-    for _ in Engine(model).run(sessions):
-        pass
+    list(Engine(model).run(sessions))
     assert tokens(sessions) == [plain(SAMPLINGS[0])[0], alone.output_ids]
 
 

@@ -30,8 +30,7 @@ def turn(engine, prompts, name, seed):
         )
         for i, prompt in enumerate(prompts)
     ]
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     assert [session.error for session in sessions] == [None] * len(sessions)
     return sessions
 

@@ -31,12 +31,10 @@ def test_beside_sessions_that_decode(sampling, strategy):
     wanted = plain(sampling)
     alone = [scored(model, prompt, strategy, sampling, 1) for prompt in prompts]
     for session in alone:
-        for _ in Engine(model).run([session]):
-            pass
+        list(Engine(model).run([session]))
     beside = [Session(prompts[1], sampling=sampling, strategy=strategy, max_tokens=len(wanted[1])) for _ in range(2)]
     together = [scored(model, prompt, strategy, sampling, len(want)) for prompt, want in zip(prompts, wanted, strict=True)]
-    for _ in Engine(model).run([beside[0], *together, beside[1]]):
-        pass
+    list(Engine(model).run([beside[0], *together, beside[1]]))
     assert tokens(together) == wanted
     assert tokens(beside) == [wanted[1]] * 2
     for one, other in zip(together, alone, strict=True):

@@ -22,8 +22,7 @@ def loaded(request):
 
 def run(engine, prompt, name):
     session = Session(prompt, strategy=Strategy.of(name), max_tokens=40)
-    for _ in engine.run([session]):
-        pass
+    list(engine.run([session]))
     assert session.error is None
     return session
 

@@ -183,8 +183,7 @@ def test_a_hundred_sequences_share_a_pass(sampling, monkeypatch):
     def texts(ahead):
         monkeypatch.setattr(model, "can_overlap", ahead)
         sessions = [Session(prompt, sampling=sampling, strategy=Plain(), max_tokens=24) for prompt in prompts]
-        for _ in Engine(model).run(sessions):
-            pass
+        list(Engine(model).run(sessions))
         return [session.output_ids for session in sessions]
 
     together = texts(ahead=True)

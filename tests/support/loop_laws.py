@@ -83,8 +83,7 @@ def test_company_changes_nothing(model_and_prompt, sampling):
         Session(each, sampling=sampling, max_tokens=N, strategy=strategy)
         for each, strategy in zip(prompts, (drafting, Strategy(), Strategy()), strict=True)
     ]
-    for _ in Engine(model, chunk=max(5, model.chunk_alignment)).run(together):
-        pass
+    list(Engine(model, chunk=max(5, model.chunk_alignment)).run(together))
     assert [session.output_ids for session in together] == alone
 
 

@@ -18,6 +18,12 @@ from dflash.model.batch import Forward
 from dflash.model.state.pools import Pools
 
 
+def finish(engine):
+    """Step until all sessions have ended."""
+    while engine.busy:
+        engine.step()
+
+
 def fold(memory, token):
     return hashlib.blake2b(memory + int(token).to_bytes(4, "little"), digest_size=8).digest()
 

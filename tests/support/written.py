@@ -18,8 +18,7 @@ N = 60
 
 def run(model, *sessions, **settings):
     """Their tokens; what fails is raised."""
-    for _ in Engine(model, **settings).run(sessions):
-        pass
+    list(Engine(model, **settings).run(sessions))
     for session in sessions:
         if session.error is not None:
             raise session.error

@@ -1,7 +1,6 @@
 """An EAGLE-3 head on the CPU."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +49,6 @@ class EagleHead(RecurrentHead):
         program, given, fused = eagle_features(config)
         host = Host(program, source, NO_MEMORY, self.rows, eps=config.norm_eps)
         self._fuse, self._given, self._fused = HostPass(program, host), [host[each] for each in given], host[fused]
-
-    def features_of(self, out: Any) -> Any:
-        """Return the outputs of the target's layers by layer; see `RecurrentHead.features_of`."""
-        return out.captured
 
     def features_at(self, features: Mapping[int, Floats], rows: Sequence[Rows], *, prompt: bool) -> list[Floats]:  # noqa: ARG002
         """See `RecurrentHead.features_at`."""

@@ -50,8 +50,7 @@ def write(model, folder, monkeypatch, *, edit=None, **changes):
 
 
 def run(engine, *sessions):
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     for session in sessions:
         if session.error is not None:
             raise session.error

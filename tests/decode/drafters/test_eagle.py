@@ -91,17 +91,13 @@ def test_the_head_has_read_just_the_text(model, tmp_path):
     assert n > 40
     assert session.n_accepted > 5
     state, other = model.state(), head.state()
-    out = model.forward([span_of(state, text[:n])], capture=head.target_layer_ids)
+    out = model.forward([Span.chain(state, text[:n], prefill=True, logits=False)], capture=head.target_layer_ids)
     head.read_all([Unread(other, text[1 : n + 1], *head.features_at(head.features_of(out), [slice(0, n)], prompt=True))])
     for cache in (head.pools.k, head.pools.v):
         got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
         assert_same_bits("cache", got, want)
     for each in (state, other, engine):
         each.close()
-
-
-def span_of(state, tokens):
-    return Span(state, tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), prefill=True, logits=False)
 
 
 def drafts_of(model, session):

@@ -25,8 +25,7 @@ def oracle(toy, kind="right", **settings):
 def run(toy, *drafters, n=1, shape=None, **engine):
     strategy = Strategy(FirstOf(*drafters), shape)
     sessions = [Session(PROMPT, strategy=strategy, max_tokens=40, sampling=Sampling(seed=i)) for i in range(n)]
-    for _ in Engine(toy, chunk=2, **engine).run(sessions):
-        pass
+    list(Engine(toy, chunk=2, **engine).run(sessions))
     for session in sessions:
         if session.error is not None:
             raise session.error

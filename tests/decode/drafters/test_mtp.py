@@ -42,7 +42,7 @@ def assert_read_as_at_once(model, head, session):
     read = session.drafter_state.state
     text, n = np.array(session.token_ids, np.int32), read.length
     state, other = model.state(), head.state()
-    hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
+    hidden = model.forward([Span.chain(state, text[:n], prefill=True, logits=False)]).hidden.copy()
     head.read_all([Unread(other, text[1 : n + 1], hidden)])
     for cache in (head.pools.k, head.pools.v):
         got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (read, other))
@@ -87,10 +87,6 @@ def test_prompts_of_a_step_share_a_pass_and_steps_without_drafts_another(model, 
         assert session.drafter_state.state.length > session.n_tokens - 20
         assert_read_as_at_once(model, head, session)
     engine.close()
-
-
-def span_of(state, tokens):
-    return Span(state, tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), prefill=True, logits=False)
 
 
 def drafts_of(model, session):

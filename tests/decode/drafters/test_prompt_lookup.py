@@ -67,8 +67,7 @@ def test_no_draft_changes_the_text(sampling):
         for n, most in ((13, 4), (13, 30), (1, 4))
     ]
     engine = Engine(toy, chunk=5)
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     assert [session.output_ids for session in sessions[:2]] == [truth, truth]
     assert sessions[0].n_accepted > 10
     assert toy.leaked == (0, 0, 0)
@@ -83,8 +82,7 @@ def test_it_reads_what_was_produced_and_begins_anywhere():
     prefix = state.snapshot()
     state.close()
     session = Session([0, 1, 2, 3], strategy=Strategy(PromptLookup()), max_tokens=60, prefix=prefix)
-    for _ in Engine(toy).run([session]):
-        pass
+    list(Engine(toy).run([session]))
     assert session.output_ids == [(4 + i) % 13 for i in range(60)]
     # the first round is new, and so are the two tokens that must be known
     assert session.n_accepted == session.n_drafted > 30

@@ -72,8 +72,7 @@ def test_no_draft_changes_the_output(sampling, settings):
         sessions = [
             Session(PROMPT[:n], sampling=sampling, strategy=Strategy(drafter, shape), max_tokens=60) for n in (13, 13, 1)
         ]
-        for _ in engine.run(sessions):
-            pass
+        list(engine.run(sessions))
         assert [session.output_ids for session in sessions[:2]] == [truth, truth]
     assert sessions[0].n_accepted > 10
     assert toy.leaked == (0, 0, 0)

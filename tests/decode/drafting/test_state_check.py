@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Strategy
@@ -58,8 +58,7 @@ def test_a_mistake_is_named_and_ends_one_session(state, message):
     engine = Engine(toy)
     sound = engine.add(Session([1, 2, 3], max_tokens=4, strategy=Strategy(Starts(Complete(Draft([1]))))))
     broken = engine.add(Session([1, 2, 3], max_tokens=4, strategy=Strategy(Starts(state))))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert sound.finish_reason == "length"
     assert broken.finish_reason == "error"
     with pytest.raises(DFlashError, match=message):

@@ -41,8 +41,7 @@ def session(sampling, strategy, prompt=PROMPT, n=N, **settings):
 
 
 def all_of(engine, sessions):
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     assert [one.error for one in sessions] == [None] * len(sessions)
     return [one.output_ids for one in sessions]
 
@@ -171,8 +170,7 @@ def test_a_mask_of_another_vocabulary_ends_its_own_session_alone():
     sampling = Sampling(temperature=1.0, seed=5)
     bad = Session(PROMPT, max_tokens=N, eos={END}, grammar=WordGrammar(n_vocab=64))
     good = session(sampling, Plain())
-    for _ in Engine(DeviceToy(14)).run([bad, good]):
-        pass
+    list(Engine(DeviceToy(14)).run([bad, good]))
     assert str(bad.error) == "words: a mask of 14 tokens has 1 words, got 2"
     assert (good.error, good.output_ids) == (None, truth_of(Toy(14), sampling))
 
@@ -244,8 +242,7 @@ def test_the_end_is_legal_where_the_grammar_accepts_and_certain_where_nothing_el
 def test_a_mask_without_a_token_ends_the_session_with_an_error():
     one = Session(PROMPT, max_tokens=N, eos={END}, grammar=WordGrammar(lambda path: {5, 6} if len(path) < 3 else set()))
     other = session(Sampling(), Plain())
-    for _ in Engine(Toy(14)).run([one, other]):
-        pass
+    list(Engine(Toy(14)).run([one, other]))
     assert (one.finish_reason, len(one.output_ids)) == ("error", 3)
     assert "no token can follow" in str(one.error)
     assert other.error is None
@@ -259,8 +256,7 @@ def test_a_grammar_that_fails_ends_its_own_session_alone(toy, kind):
     strategy = Strategy(Oracle(((*PROMPT, *truth),), kind))
     bad = Session(PROMPT, sampling=sampling, strategy=strategy, max_tokens=N, eos={END}, grammar=WordGrammar(fails_at=9))
     good = session(sampling, strategy)
-    for _ in Engine(toy).run([bad, good]):
-        pass
+    list(Engine(toy).run([bad, good]))
     assert bad.finish_reason == "error"
     assert "can't be followed further" in str(bad.error)
     assert bad.output_ids == truth[: len(bad.output_ids)]
@@ -277,8 +273,7 @@ def test_a_processor_that_unmasks_tokens_is_found_out():
 
     shown = []
     one = session(Sampling(), Plain(), processors=(stubborn,), observer=lambda _, tokens: shown.extend(tokens))
-    for _ in Engine(Toy(14)).run([one]):
-        pass
+    list(Engine(Toy(14)).run([one]))
     expected = truth_of(Toy(14), Sampling())[:6]
     assert 9 not in rule(expected)
     assert one.finish_reason == "error"

@@ -35,8 +35,7 @@ def text(loaded):
 
 
 def outputs(engine, sessions):
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     assert all(session.error is None for session in sessions)
     return [session.output_ids for session in sessions]
 

@@ -61,8 +61,7 @@ def engine_of(loaded, folder, *, capacity=MUCH, memory=MUCH, identity=None):
 
 def run(engine, prompt, name="plain", **settings):
     session = Session(prompt, strategy=Strategy.of(name), max_tokens=settings.pop("max_tokens", 12), **settings)
-    for _ in engine.run([session]):
-        pass
+    list(engine.run([session]))
     assert session.error is None
     return session
 

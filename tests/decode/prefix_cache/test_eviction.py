@@ -1,7 +1,7 @@
 """Which snapshots leave a full cache: those that others have replaced first, the last ones of living conversations last."""
 
 import pytest
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
@@ -24,8 +24,7 @@ def cache_of():
 
         def ask(prompt, conversation=None):
             session = Session(prompt, max_tokens=1, conversation=conversation)
-            for _ in engines[-1].run([session]):
-                pass
+            list(engines[-1].run([session]))
             return session.n_cached
 
         ask.cache = cache
@@ -63,8 +62,7 @@ def test_an_answer_that_was_read_again_replaces_its_prompt_once_a_turn_has_used_
     def ask(prompt, n=1):
         session = Session(prompt, max_tokens=n)
         list(engine.run([session]))
-        while engine.busy:
-            engine.step()
+        finish(engine)
         return session
 
     first = ask([1] * 10, 9)

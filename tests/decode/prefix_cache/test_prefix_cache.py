@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracles import DraftingState, naive
-from toy import State, Toy
+from toy import State, Toy, finish
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
@@ -29,8 +29,7 @@ def engine_of(toy, capacity=MUCH, *, min_gain=1, exact=False, reread=False, max_
 
 
 def run(engine, *sessions):
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
     for session in sessions:
         assert session.error is None
     return [session.output_ids for session in sessions]
@@ -390,8 +389,7 @@ def test_warm_is_cold(number, recurrent):
         fails = False
         for session in sessions:
             session.cancel() if not session.finished else None
-        while engine.busy:
-            engine.step()
+        finish(engine)
         for session, output in zip(sessions, want, strict=True):
             got = session.output_ids
             assert got == output[: len(got)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from oracles import Remembers, naive
-from toy import Toy
+from toy import Toy, finish
 from watching import WAYS, script, way, written
 
 from dflash.decode.drafting.drafter import Strategy
@@ -140,8 +140,7 @@ def test_what_begins_unseen_is_handed_on_whole_with_the_first_token_that_is(kind
         assert not session.has_emitted
         assert not any(event.step.tokens for event in engine.step() if len(session.output_ids) < 6)
     assert session.has_emitted
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert [(step.tokens, step.accepted) for step in session.steps] == [(step.tokens, step.accepted) for step in bare.steps]
     assert session.output_ids == text
     assert toy.leaked == (0, 0, 0)
@@ -190,8 +189,7 @@ def test_where_every_page_is_taken(n_prompt, read):
     prompt = np.random.default_rng(1).integers(0, 16000, n_prompt).tolist()
     engine = Engine(model)
     plain = engine.add(Session(prompt, max_tokens=6))
-    while engine.busy:
-        engine.step()
+    finish(engine)
 
     class Blind(EmptyRetry):
         """Sees nothing at all."""
@@ -203,8 +201,7 @@ def test_where_every_page_is_taken(n_prompt, read):
 
     strategy = Strategy(Remembers((*prompt, *plain.output_ids), 4)) | Blind()
     session = engine.add(Session(prompt, strategy=strategy, eos=[plain.output_ids[5]]))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert session.error is None
     assert [each.action for each in session.interventions] == ["restart"]
     assert session.output_ids == plain.output_ids[: plain.output_ids.index(plain.output_ids[5]) + 1]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
@@ -55,8 +55,7 @@ def test_a_mistake_is_named_and_ends_one_session(state, message):
     sound = engine.add(Session([1, 2, 3], max_tokens=4, strategy=Strategy() | Starts(Returns(PASS))))
     idle = engine.add(Session([1, 2, 3], max_tokens=4, strategy=Strategy() | Starts(None)))
     broken = engine.add(Session([1, 2, 3], max_tokens=4, strategy=Strategy() | Starts(state)))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert sound.finish_reason == idle.finish_reason == "length"
     assert broken.finish_reason == "error"
     with pytest.raises(DFlashError, match=message):

@@ -87,8 +87,7 @@ def test_the_shared_noise_is_worth_it():
             Session([1], sampling=Sampling(temperature=1.0, seed=seed), strategy=Strategy(drafter), max_tokens=60)
             for seed in range(12)
         ]
-        for _ in Engine(toy).run(sessions):
-            pass
+        list(Engine(toy).run(sessions))
         steps = [step for session in sessions for step in session.steps if step.tokens]
         found[coupled] = sum(len(step.tokens) for step in steps) / len(steps)
     assert found[True] > 3.5

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from marginals import law_of
 from toy import Toy
 
 from dflash.decode.engine import Engine
@@ -23,13 +24,6 @@ def assert_follows(counts, law):
     statistic = ((counts - expected) ** 2 / expected).sum()
     # the quantile by Wilson and Hilferty
     assert statistic < k * (1 - 2 / (9 * k) + 3.72 * np.sqrt(2 / (9 * k))) ** 3
-
-
-def law_of(logits, sampling):
-    for rule in sampling.after:
-        logits = rule(logits, None)
-    weights = np.exp(logits.astype(np.float64) - logits.max())
-    return weights / weights.sum()
 
 
 @pytest.mark.parametrize(
@@ -69,8 +63,7 @@ def test_one_seed_along_a_text():
 def test_pairs_of_sampled_tokens_follow_the_distribution():
     toy, sampling, n = Toy(4, sharp=1.5), {"temperature": 0.9, "top_p": 0.97}, 4000
     sessions = [Session([1, 2], sampling=Sampling(**sampling, seed=seed), max_tokens=2) for seed in range(n)]
-    for _ in Engine(toy).run(sessions):
-        pass
+    list(Engine(toy).run(sessions))
     counts, law = np.zeros((4, 4)), np.zeros((4, 4))
     for session in sessions:
         counts[tuple(session.output_ids)] += 1

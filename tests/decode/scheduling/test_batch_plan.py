@@ -2,7 +2,7 @@
 
 import pytest
 from oracles import Oracle, naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Plain, Strategy
@@ -39,8 +39,7 @@ def test_prompts_are_cut_at_multiples(chunk, prompts):
         engine.add(session)
         for _ in range(i):
             engine.step()
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert [session.output_ids for session in sessions] == [naive(toy, s.prompt_ids, Sampling(), 3) for s in sessions]
     lasts = sorted(n - 1 for n in prompts if n > 1)
     assert sorted(ends[-1] for ends in toy.ends.values()) == lasts
@@ -51,8 +50,7 @@ def test_a_chunk_is_never_smaller_than_a_cut():
     toy = CutToy(64, rows=80)
     engine = Engine(toy, chunk=10)
     engine.add(Session([1] * 200, max_tokens=1))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert list(toy.ends.values()) == [[64, 128, 192, 199]]
 
 

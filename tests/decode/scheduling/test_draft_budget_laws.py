@@ -32,8 +32,7 @@ def random_times(monkeypatch):
 
 
 def run(engine, sessions):
-    for _ in engine.run(sessions):
-        pass
+    list(engine.run(sessions))
 
 
 @pytest.mark.parametrize("kind", ["chain", "tree"])

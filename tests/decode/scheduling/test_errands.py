@@ -1,7 +1,7 @@
 """Work beside the sessions: one piece before each step, whatever becomes of it."""
 
 import pytest
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
@@ -14,8 +14,7 @@ def test_one_piece_before_each_step():
     session = engine.add(Session([1, 2], max_tokens=6))
     for number in range(4):
         engine.errands.add(lambda number=number: noted.append((number, session.n_tokens)))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     # the first step reads the prompt, each further one writes a token
     assert noted == [(0, 0), (1, 0), (2, 1), (3, 2)]
     assert session.finish_reason == "length"
@@ -38,8 +37,7 @@ def test_what_fails_fails_alone(error):
 
     engine = Engine(Toy())
     failing, session = engine.errands.add(fail), engine.add(Session([1, 2], max_tokens=3))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert failing.exception(timeout=0) is error
     assert session.finish_reason == "length"
 

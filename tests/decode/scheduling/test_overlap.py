@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ahead_toy import AheadToy
 from oracles import naive
+from toy import finish
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
@@ -27,11 +28,6 @@ def toy():
     assert toy.leaked == (0, 0, 0)
 
 
-def run(engine):
-    while engine.busy:
-        engine.step()
-
-
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_steps_of_one_sequence_are_launched_ahead(toy, n):
     session = Session(PROMPT, max_tokens=n)
@@ -49,7 +45,7 @@ def test_texts_that_come_and_go(toy):
         engine.add(session)
         for _ in range(4):
             engine.step()
-    run(engine)
+    finish(engine)
     assert [s.output_ids for s in sessions] == [
         naive(toy, s.prompt_ids, Sampling(), n) for s, n in zip(sessions, lengths, strict=True)
     ]
@@ -66,7 +62,7 @@ def test_prompts_are_read_behind_sessions_that_decode(toy, strategy):
         engine.add(session)
         for _ in range(3):
             engine.step()
-    run(engine)
+    finish(engine)
     assert [s.output_ids for s in sessions] == [naive(toy, s.prompt_ids, Sampling(), s.max_tokens) for s in sessions]
     assert toy.n_behind > 15
 
@@ -79,7 +75,7 @@ def test_steps_in_which_sessions_end_are_launched_ahead_for_the_others(toy, spar
         engine.add(Session([i + 1], max_tokens=n, eos=[truth[6]] if i in spared else []))
         for i, (n, truth) in enumerate(zip(lengths, truths, strict=True))
     ]
-    run(engine)
+    finish(engine)
     for i, (session, truth) in enumerate(zip(sessions, truths, strict=True)):
         assert session.output_ids == (truth[: truth.index(truth[6]) + 1] if i in spared else truth)
     assert toy.ahead >= (23 if not spared else 19)
@@ -94,7 +90,7 @@ def test_an_unplanned_end(toy):
     engine = Engine(toy)
     for session in (ends, other, stops):
         engine.add(session)
-    run(engine)
+    finish(engine)
     assert ends.output_ids == truth[:end]
     assert stops.output_ids == []
     assert other.output_ids == naive(toy, [3], Sampling(), 30)
@@ -105,7 +101,7 @@ def test_no_more_sequences_ahead_than_a_pass_holds(toy, most, ahead):
     toy.most_overlapped = most
     engine = Engine(toy)
     sessions = [engine.add(Session(prompt, max_tokens=10)) for prompt in (PROMPT, PROMPT[::-1])]
-    run(engine)
+    finish(engine)
     assert [s.output_ids for s in sessions] == [naive(toy, s.prompt_ids, Sampling(), 10) for s in sessions]
     assert toy.ahead >= ahead
     assert (toy.ahead == 0) == (ahead == 0)
@@ -130,7 +126,7 @@ def test_what_happens_in_between(toy, what):
         other.cancel()
     else:
         guest = engine.add(Session([7, 7, 7], max_tokens=9, sampling=Sampling(repetition_penalty=1.5)))
-    run(engine)
+    finish(engine)
     assert one.output_ids == naive(toy, PROMPT, Sampling(), 20)
     truth = naive(toy, PROMPT[::-1], Sampling(), 20)
     assert other.output_ids == (truth if what != "cancelled" else truth[: len(other.output_ids)])
@@ -257,5 +253,5 @@ def test_device_drafts_begin_for_sessions_that_can_be_overlapped(toy):
     assert one.asked == [([sessions[1], sessions[4]], [1, 4])]
     assert other.asked == [([sessions[2]], [2])]
     assert toy.ahead == 0
-    run(engine)
+    finish(engine)
     assert [s.output_ids for s in sessions] == [naive(toy, s.prompt_ids, Sampling(), 12) for s in sessions]

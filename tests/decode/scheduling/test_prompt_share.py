@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from ahead_toy import AheadToy
 from oracles import naive
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode import engine as engine_module
 from dflash.decode.engine import Engine
@@ -50,8 +50,7 @@ def test_a_long_prompt_delays_no_step_beyond_the_limit(costed, alignment):
     assert mixed[0][0] == 16  # nothing is known of the cost of prompts
     assert max(seconds for _, seconds in mixed) <= 0.05
     assert max(n for n, _ in mixed) >= 64  # 68 would take the 40 ms that it aims at
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert long.output_ids == naive(toy, prompt, Sampling(), 3)
     for i, session in enumerate(short):
         assert session.output_ids == naive(toy, [1 + i, 2], Sampling(), 60, seed=i)
@@ -83,8 +82,7 @@ def test_prompts_that_a_device_reads_behind_a_step_count_in_the_next_one(monkeyp
     assert toy.n_behind > 8
     assert clock.longest <= 0.05
     assert clock.most >= 64
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert long.output_ids == naive(toy, [i % 7 for i in range(600)], Sampling(), 3)
     assert short.output_ids == naive(toy, [1, 2], Sampling(), 100)
 
@@ -149,7 +147,6 @@ def test_a_short_prompt_does_not_wait_for_long_ones():
         progress.append([session.n_prefilled for session in long])
     assert len(progress) <= 5
     assert progress[1][0] >= 64  # the oldest has half of each chunk
-    while engine.busy:
-        engine.step()
+    finish(engine)
     assert [len(session.output_ids) for session in long] == [2, 2]
     assert long[0].ended_at < long[1].ended_at

@@ -61,8 +61,7 @@ class Changing(WordGrammar):
 
 def test_texts_are_those_of_an_engine_without_load():
     alone = session(WordGrammar())
-    for _ in Engine(Toy()).run([alone]):
-        pass
+    list(Engine(Toy()).run([alone]))
     engine = Engine(Toy())
     sessions = [session(Changing()) if i % 2 else session() for i in range(20)]
     engine.add_all(sessions)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 from oracles import Oracle
-from toy import Toy
+from toy import Toy, finish
 
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.first_of import FirstOf
@@ -24,11 +24,6 @@ def started(sessions):
     """Indices of the sessions that have started, in the order in which they did."""
     known = [i for i, session in enumerate(sessions) if session.started_at is not None]
     return sorted(known, key=lambda i: sessions[i].started_at)
-
-
-def finish(engine):
-    while engine.busy:
-        engine.step()
 
 
 def test_groups_take_turns_and_keep_their_own_order():

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from toy import Toy
+from toy import Toy, finish
 
 import dflash
 from dflash.__main__ import main
@@ -83,8 +83,7 @@ def test_steps_of_an_engine(acceptance, parents, n_sessions):
         engine.add(Session([1, 2, 3], sampling=Sampling(seed=seed), strategy=strategy, max_tokens=500))
         for seed in range(n_sessions)
     ]
-    while engine.busy:
-        engine.step()
+    finish(engine)
     steps = [step for session in sessions for step in session.steps[:-1] if step.tokens]
     assert np.mean([len(step.tokens) for step in steps]) == pytest.approx(acceptance.mean, abs=0.03)
     for step in steps:

@@ -113,8 +113,7 @@ def test_at_temperature_0_all_verifiers_give_the_tokens_of_coupled(verifier):
     toy = bigram_target(TARGET)
     sessions = [Session([3], strategy=Strategy(Marginals(DRAFT)), max_tokens=40)]
     sessions.append(Session([3], strategy=Strategy(Marginals(DRAFT), verifier=verifier), max_tokens=40))
-    for _ in Engine(toy).run(sessions):
-        pass
+    list(Engine(toy).run(sessions))
     assert sessions[0].output_ids == sessions[1].output_ids
     assert [step.accepted for step in sessions[0].steps] == [step.accepted for step in sessions[1].steps]
     assert not sessions[1].warnings
@@ -129,8 +128,7 @@ def test_a_session_gives_the_same_tokens_in_every_batch(verifier):
     toy, alone = bigram_target(TARGET), made(5)
     together = [made(seed) for seed in range(12)]
     for sessions in ([alone], together):
-        for _ in Engine(toy).run(sessions):
-            pass
+        list(Engine(toy).run(sessions))
     assert alone.output_ids == together[5].output_ids
     assert len({tuple(session.output_ids) for session in together}) == 12
 

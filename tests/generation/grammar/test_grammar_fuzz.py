@@ -56,8 +56,7 @@ def test_hostile_grammars_cost_a_bounded_time(checker, monkeypatch, lot):
     assert all(n_characters <= 4 * MAX_CHARACTERS for n_characters in built), "what the engine's process compiles is bounded"
     assert len(built) <= CASES / LOTS, "refused ones are not compiled here, or fail at once"
     alone, neighbour = session(1, n=NEIGHBOUR), session(1, n=NEIGHBOUR)
-    for _ in Engine(scribbler()).run([alone]):
-        pass
+    list(Engine(scribbler()).run([alone]))
     hostile = [session(seed, grammar, drafts=seed % 2 > 0) for seed, grammar in accepted]
     engine, n_steps, seen = Engine(scribbler()), 0, 0
     engine.add_all([neighbour, *hostile])

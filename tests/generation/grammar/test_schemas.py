@@ -33,8 +33,7 @@ def written(params, seeds, template=None, tools=lambda seed: (), max_tokens=600)
         strategy = Strategy(PromptLookup()) if seed % 3 else Plain()
         settings = {"sampling": sampling, "strategy": strategy, "max_tokens": max_tokens, "eos": tokenizer.eos_ids}
         found.append(Session(PROMPT, grammar=grammar, **settings))
-    for _ in Engine(toy).run(found):
-        pass
+    list(Engine(toy).run(found))
     assert [session.error for session in found] == [None] * len(found)
     assert toy.leaked == (0, 0, 0)
     return found

@@ -316,8 +316,7 @@ def test_strict_calls_that_begin_in_reasoning_validate_with_every_strategy(form,
             continue
         settings = {"sampling": Sampling(temperature=1.0, seed=seed), "max_tokens": 400, "eos": demo_tokenizer().eos_ids}
         session = Session(prompt, grammar=grammar, strategy=strategy, **settings)
-        for _ in Engine(toy).run([session]):
-            pass
+        list(Engine(toy).run([session]))
         assert session.error is None
         output = parsed(demo_tokenizer().decode(session.output_ids), [tool], calls=CALLS[form], prompt="<think>\n")
         assert output.tool_calls, "the call begins in reasoning"

@@ -1,7 +1,7 @@
 """Reasoning that is too long is closed at the end of a word, on every path at the same token."""
 
 import pytest
-from toy import Toy
+from toy import Toy, finish
 from watching import WAYS, script, way, written
 from word_grammar import WordGrammar
 
@@ -175,8 +175,7 @@ def test_in_a_batch_each_keeps_its_own():
         strategy = way(WAYS[n % 3], [*PROMPT, THINK, *[WORD, REST] * 20]) | ThinkBudget(n, ids=CLOSE)
         settings = {"eos": [END], "special_tokens": MARKS, "detokenize": detokenize, "max_tokens": 60}
         sessions.append(engine.add(Session(PROMPT, strategy=strategy, **settings)))
-    while engine.busy:
-        engine.step()
+    finish(engine)
     for n, session in enumerate(sessions):
         n_kept = n + n % 2
         assert session.output_ids == [THINK, *([WORD, REST] * 20)[:n_kept], *CLOSE, DOT, WORD, END]

@@ -144,10 +144,6 @@ class DeviceEagleHead(DeviceRecurrentHead):
             self._prompts = Projection(partial(project, **of_prompts), n, arena.alloc(ROWS, config.width))
         self.weights = own
 
-    def features_of(self, out: Any) -> Any:
-        """Return the outputs of the target's layers by layer; see `RecurrentHead.features_of`."""
-        return out.captured
-
     def sources_of(self, features: Mapping[int, GpuArray]) -> Sequence[GpuArray] | None:
         """Return the outputs of the layers that the head reads; None if one was not captured."""
         ids = self.target_layer_ids

@@ -84,8 +84,8 @@ class DeviceRecurrentHead:
         return State(self.pools, nothing_to_flush)
 
     def features_of(self, out: Any) -> Any:
-        """Return the target's features in a `Forward`; see `RecurrentHead.features_of`."""
-        return out.hidden
+        """See `RecurrentHead.features_of`."""
+        return out.captured if self.target_layer_ids else out.hidden
 
     def sources_of(self, features: Any) -> Sequence[GpuArray] | None:
         """Return the arrays that hold features of the target; None if the forward did not capture them."""

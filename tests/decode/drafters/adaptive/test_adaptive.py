@@ -31,8 +31,7 @@ def rate(clock, curve, strategy, n_together=1):
         prompts = [[i % 13, i // 13, 4] for i in range(start, min(start + n_together, TEXTS))]
         sessions = [Session(prompt, strategy=strategy, max_tokens=N) for prompt in prompts]
         began = clock.now
-        for _ in engine.run(sessions):
-            pass
+        list(engine.run(sessions))
         for session, prompt in zip(sessions, prompts, strict=True):
             assert session.token_ids == written(*prompt)[: 3 + N]
         if start >= 5:
@@ -187,8 +186,7 @@ def test_what_is_foreseen_is_done(clock, p, n_together):
     prompts = [[i, 2, 3] for i in range(n_together)]
     strategy = Strategy(Adaptive(PromptLookup(), drafter))
     sessions = [Session(prompt, strategy=strategy, max_tokens=N) for prompt in prompts]
-    for _ in Engine(model).run(sessions):
-        pass
+    list(Engine(model).run(sessions))
     for session, prompt in zip(sessions, prompts, strict=True):
         assert session.token_ids == written(*prompt)[: 3 + N]
     assert len(drafter.followed) > 5 if p > 0.5 else model.ahead > N / 3
