@@ -209,7 +209,7 @@ class LM:
             prefix_cache=prefix_cache,
             warnings=warnings,
             ignore_eos=ignore_eos,
-            stop_token_ids=prompts.checked_ids("stop_token_ids", stop_token_ids, self.model.n_vocab),
+            stop_token_ids=prompts.checked_stop_ids(stop_token_ids, self.model.n_vocab),
             prompt_logprobs=prompt_logprobs,
         )
         if stream and is_list:

@@ -68,11 +68,11 @@ def encode(
     raise RequestError(f"prompt: {_FORMS}, got {prompt!r:.80}")
 
 
-def checked_ids(name: str, ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:
-    """Return an argument that holds token ids."""
+def checked_stop_ids(ids: Sequence[int], n_vocab: int) -> tuple[int, ...]:
+    """Return the argument `stop_token_ids`."""
     found = tuple(ids) if isinstance(ids, Sequence) and not isinstance(ids, str) else (ids,)
     for token in found:
-        check_whole(f"{name}: a token id", token, 0, n_vocab - 1)
+        check_whole("stop_token_ids: a token id", token, 0, n_vocab - 1)
     return tuple(map(int, found))
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
-from gguf_writing import write_all
-from make_golden_models import GREEDY, MERGES, VOCABULARY, add_tokenizer, by_steps, greedy, logits_of, rounded, save
+from make_golden_models import GREEDY, MERGES, VOCABULARY, begin, by_steps, finish, greedy, logits_of, rounded, save
 
 PROMPT, CONTINUATION, TAIL = 16, 30, 4
 WINDOW, FULL = "sliding_attention", "full_attention"
@@ -187,23 +186,13 @@ def initialise(model, architecture, seed):
 def write(path, name, setting, config, tensors):
     """Write the file with the keys that the public converter writes."""
     given, slides = setting["config"], [kind == WINDOW for kind in config.layer_types]
-    writer = gguf.GGUFWriter(path, setting["architecture"])
-    writer.add_type("model")
-    writer.add_name(name)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
+    writer = begin(path, name, setting["architecture"], config)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(given["rope_parameters"][FULL]["rope_theta"])
     writer.add_rope_freq_base_swa(given["rope_parameters"][WINDOW]["rope_theta"])
     writer.add_sliding_window(given["sliding_window"])
     {"gemma4": add_gemma, "laguna": add_laguna}[setting["architecture"]](writer, given, config, slides)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_quantization_version(2)
-    add_tokenizer(writer)
-    for at, (values, kind) in tensors.items():
-        writer.add_tensor(at, values if kind == Type.F32 else gguf.quants.quantize(values, kind), raw_dtype=kind)
-    write_all(writer)
+    finish(writer, tensors)
 
 
 def add_laguna(writer, given, config, _):

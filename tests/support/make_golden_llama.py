@@ -11,9 +11,8 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
-from gguf_writing import write_all
 from make_golden_layered import results
-from make_golden_models import VOCABULARY, add_tokenizer, rounded, save
+from make_golden_models import VOCABULARY, begin, finish, rounded, save
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -150,12 +149,7 @@ def rotation_factors(model):
 def write(path, name, setting, config, tensors):
     """Write the file with the keys that the public converter writes."""
     rope = setting["config"]["rope_parameters"]
-    writer = gguf.GGUFWriter(path, setting["architecture"])
-    writer.add_type("model")
-    writer.add_name(name)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
+    writer = begin(path, name, setting["architecture"], config)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
@@ -172,12 +166,7 @@ def write(path, name, setting, config, tensors):
     if "num_local_experts" in setting["config"]:
         writer.add_expert_count(config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_quantization_version(2)
-    add_tokenizer(writer)
-    for at, (values, kind) in tensors.items():
-        writer.add_tensor(at, values if kind == Type.F32 else gguf.quants.quantize(values, kind), raw_dtype=kind)
-    write_all(writer)
+    finish(writer, tensors)
 
 
 @torch.no_grad()

@@ -176,15 +176,31 @@ def initialise(model, seed):
     return tensors
 
 
-def write(path, name, setting, config, tensors):
-    """Write the file with the keys that the public converter writes."""
-    architecture = setting["architecture"]
+def begin(path, name, architecture, config):
+    """Begin a file with the keys that all models have."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type("model")
     writer.add_name(name)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
+    return writer
+
+
+def finish(writer, tensors):
+    """Write a file with the tokenizer and with tensors, each given with its type."""
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_quantization_version(2)
+    add_tokenizer(writer)
+    for at, (values, kind) in tensors.items():
+        writer.add_tensor(at, values if kind == Type.F32 else gguf.quants.quantize(values, kind), raw_dtype=kind)
+    write_all(writer)
+
+
+def write(path, name, setting, config, tensors):
+    """Write the file with the keys that the public converter writes."""
+    architecture = setting["architecture"]
+    writer = begin(path, name, architecture, config)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
@@ -204,13 +220,7 @@ def write(path, name, setting, config, tensors):
         writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
         writer.add_uint32(f"{architecture}.full_attention_interval", LINEAR["full_attention_interval"])
         writer.add_rope_dimension_count(config.head_dim // 4)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_quantization_version(2)
-    add_tokenizer(writer)
-    for at, values in tensors.items():
-        kind = type_of(at)
-        writer.add_tensor(at, values if kind == Type.F32 else gguf.quants.quantize(values, kind), raw_dtype=kind)
-    write_all(writer)
+    finish(writer, {at: (values, type_of(at)) for at, values in tensors.items()})
 
 
 def add_tokenizer(writer):

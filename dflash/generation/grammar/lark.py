@@ -40,10 +40,10 @@ def pattern_of(text: str) -> str:
     return re.sub(r"([^\w\s<>=\"'%@,:;!]|/)", r"\\\1", text)
 
 
-def json_rule(schema: object, *, lenient: bool = False) -> str:
+def json_rule(schema: object) -> str:
     """Return an expression that matches JSON values of a schema."""
     if schema is True:
         schema = {}
     if isinstance(schema, Mapping):
-        schema = {**schema, "x-guidance": {"whitespace_pattern": _SPACE, "lenient": lenient}}
+        schema = {**schema, "x-guidance": {"whitespace_pattern": _SPACE, "lenient": False}}
     return f"%json {json.dumps(schema)}"

@@ -11,7 +11,7 @@ from dflash.generation.assembly import EncodedRequest
 from dflash.generation.completion import Completion
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.messages.fields import FieldError
-from dflash.generation.prompts import checked_ids
+from dflash.generation.prompts import checked_stop_ids
 from dflash.generation.recovery.names import Language
 from dflash.json_types import JsonMapping
 from dflash.model.text.chat_template import ChatTemplate
@@ -59,7 +59,7 @@ class ReadRequest:
             message = f"{n_tokens} prompt tokens, at most {MAX_PROMPT_LOGPROBS} can be sent back"
             raise FieldError("return_token_ids", message)
         with _named():
-            checked_ids("stop_token_ids", options.stop_token_ids, tokenizer.n_vocab)
+            checked_stop_ids(options.stop_token_ids, tokenizer.n_vocab)
         request = replace(request, options=_with_bounded_logprobs(request.options, n * len(prompts), limits.context))
         return cls(request, prompts, tokenizer, template)
 

@@ -142,8 +142,8 @@ class Relay(Response):
     async def _break_off(self, send: Send) -> None:
         if not self._is_stream:
             raise ReplicaLost  # the length of the body was announced: only a broken connection shows that it is not whole
-        ending = ending_of(self._path, self._first, self._last, _LOST)
-        await send({"type": "http.response.body", "body": ending, "more_body": False})
+        ending = map(encoded, _ending(self._path, self._first, self._last, _LOST))
+        await send({"type": "http.response.body", "body": b"".join(ending), "more_body": False})
 
 
 def _is_stream(start: Message) -> bool:
@@ -158,15 +158,11 @@ def _refusal(path: str, problem: Problem) -> Response:
     return JSONResponse(body, status_code=status, headers=dict(headers))
 
 
-def ending_of(path: str, first: bytes, last: bytes, problem: Problem) -> bytes:
-    """Return the events that end a stream with an error, as the server itself would send them.
+def _ending(path: str, first: bytes, last: bytes, problem: Problem) -> Iterator[ServerEvent]:
+    """Yield the events that end a stream with an error, as the server itself would send them.
 
     first, last: the first and the last event that were sent; the Responses API repeats the response and counts its events.
     """
-    return b"".join(map(encoded, _events(path, first, last, problem)))
-
-
-def _events(path: str, first: bytes, last: bytes, problem: Problem) -> Iterator[ServerEvent]:
     if path == "/v1/messages":
         yield ServerEvent(refusal_of(problem)[1], "error")
     elif path == "/v1/responses":

@@ -112,7 +112,7 @@ class Literals:
             if keyword in schema:
                 self._give_up(pointer, keyword)
         if "not" in schema:
-            yield self._negated(schema["not"], f"{pointer}/not", pointer, "not", kind)
+            yield self._negated(schema["not"], pointer, kind)
         if "if" in schema and ("then" in schema or "else" in schema):
             yield self._conditional(schema, pointer, kind)
 
@@ -141,15 +141,15 @@ class Literals:
         ]
         return _any([each for each in one if each is not None])
 
-    def _negated(self, schema: object, where: str, pointer: str, keyword: str, kind: str) -> Expression:
+    def _negated(self, schema: object, pointer: str, kind: str) -> Expression:
         self._n_negated += 1
         try:
-            return _not(self.of(schema, where, kind), kind)
+            return _not(self.of(schema, f"{pointer}/not", kind), kind)
         except _Lost:
             pass
         finally:
             self._n_negated -= 1
-        self._give_up(pointer, keyword)
+        self._give_up(pointer, "not")
         return ALL[kind]
 
     def _conditional(self, schema: JsonMapping, pointer: str, kind: str) -> Expression:

@@ -33,18 +33,16 @@ class AppendPass:
     pages: most pages of a sequence.
     """
 
-    def __init__(
-        self, context: BlockContext, network: HeadNetwork, table: str, pages: int, gather: Gatherer, *, rows: int = ROWS
-    ) -> None:
+    def __init__(self, context: BlockContext, network: HeadNetwork, table: str, pages: int, gather: Gatherer) -> None:
         weights, config, embedding, pools, scratch = context
-        self._batch, self._gather, alloc = DeviceBatch(rows, _SEQUENCES, pages), gather, scratch.fork().alloc
+        self._batch, self._gather, alloc = DeviceBatch(ROWS, _SEQUENCES, pages), gather, scratch.fork().alloc
         n_keys = config.kv_heads * config.head_size
         singles = {"given": config.width, "embedded": config.width, "stream": config.width}
         singles |= {"attn_k": n_keys, "attn_v": n_keys, "cos": config.n_rot // 2, "sin": config.n_rot // 2}
         halves = dict.fromkeys(("left", "right", "normed"), config.width)
-        arrays = {name: alloc(rows, width) for name, width in singles.items()}
-        arrays |= {name: alloc(rows, width, dtype=np.float16) for name, width in halves.items()}
-        space = SimpleNamespace(n_rows=rows, **arrays)
+        arrays = {name: alloc(ROWS, width) for name, width in singles.items()}
+        arrays |= {name: alloc(ROWS, width, dtype=np.float16) for name, width in halves.items()}
+        space = SimpleNamespace(n_rows=ROWS, **arrays)
         n_scratch = 2 * config.width * (max(config.width, 2 * n_keys) + _SPARE)
         config, spare = replace(config, prefill="f16"), spare_bytes()
         ops = Ops(config, self._batch, prefill=True, empty=alloc, n_scratch=n_scratch, unpacked_bytes=spare)
