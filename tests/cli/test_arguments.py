@@ -346,6 +346,13 @@ def test_a_recovery_is_reported(capsys):
     assert answer["interventions"][0]["recovery"] == "MinTokens"
 
 
+@pytest.fixture
+def nothing_loaded(monkeypatch):
+    """Fail where a model is loaded."""
+    for name in ("dflash.load", "dflash.model.loading.target.load_model", "dflash.generation.load.start"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("it was loaded"))
+
+
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -355,9 +362,7 @@ def test_a_recovery_is_reported(capsys):
         ("--recover min:x", "recover: 'min:x' is not one of"),
     ],
 )
-def test_unknown_names_are_refused_before_anything_is_loaded(capsys, monkeypatch, command, words, message):
-    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
-    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+def test_unknown_names_are_refused_before_anything_is_loaded(capsys, nothing_loaded, command, words, message):
     assert main([command, "demo", *words.split()]) == 1
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -365,17 +370,14 @@ def test_unknown_names_are_refused_before_anything_is_loaded(capsys, monkeypatch
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])
-def test_an_invalid_environment_is_refused_before_anything_is_loaded(capsys, monkeypatch, command):
-    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
-    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+def test_an_invalid_environment_is_refused_before_anything_is_loaded(capsys, monkeypatch, nothing_loaded, command):
     monkeypatch.setenv("DFLASH_MIN_TOKENS", "many")
     assert main([command, "demo"]) == 1
     assert capsys.readouterr() == ("", "dflash: DFLASH_MIN_TOKENS: must be a whole number or off, got 'many'\n")
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_there_is_not(capsys, monkeypatch, port):
-    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+def test_a_port_that_there_is_not(capsys, nothing_loaded, port):
     assert main(["serve", "demo", "--port", str(port)]) == 1
     assert capsys.readouterr() == ("", f"dflash: --port: must be 0 to 65535, got {port}\n")
 
@@ -396,8 +398,7 @@ def test_bench_refuses_arguments_that_a_mode_does_not_use(capsys, words, argumen
     ("names", "message"),
     [("plain,mtp:0", "'mtp:0' is not known"), ("plain,plain", "is given twice"), ("", "'' is not known; there are plain")],
 )
-def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, monkeypatch, names, message):
-    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, nothing_loaded, names, message):
     assert main(["bench", "demo", "--strategies", names]) == 1
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -416,10 +417,7 @@ def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, m
         ("--draft-vocab 9", "--draft-vocab 9: "),
     ],
 )
-def test_unused_draft_options_are_refused(capsys, monkeypatch, command, words, message):
-    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
-    monkeypatch.setattr("dflash.model.loading.target.load_model", lambda *_, **__: pytest.fail("it was loaded"))
-    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+def test_unused_draft_options_are_refused(capsys, nothing_loaded, command, words, message):
     words = words.replace("--strategy", "--strategies") if command == "bench" else words
     more = ["--allow-strategies", "none"] if command == "serve" else []
     assert main([command, "demo", *words.split(), *more]) == 1

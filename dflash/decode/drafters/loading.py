@@ -50,8 +50,7 @@ class LoadingDrafter(Drafter[D]):
     def prepare(self, model: TargetModel) -> None:
         """Load the attachment unless it is loaded."""
         if not self.is_prepared(model):
-            for _ in self.prepare_in_parts(model):
-                pass
+            list(self.prepare_in_parts(model))
 
     def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:
         """Load the attachment in any thread, then warm it in the model's thread. Sessions see it once it is complete."""

@@ -117,8 +117,7 @@ def _learn_prompts(engine: Engine) -> None:
         return
     writing = Session([0], max_tokens=min(16, most), use_prefix_cache=False)
     reading = Session([0] * min(3 * engine.chunk // 2, most), max_tokens=1, use_prefix_cache=False)
-    for _ in engine.run([writing, reading]):
-        pass
+    list(engine.run([writing, reading]))
 
 
 def _learn_forwards(engine: Engine) -> None:
@@ -147,5 +146,4 @@ def _learn_forwards(engine: Engine) -> None:
 
 
 def _write(engine: Engine, n_prompt: int, sampling: Sampling) -> None:
-    for _ in engine.stream(Session([0] * n_prompt, sampling=sampling, max_tokens=2, use_prefix_cache=False)):
-        pass
+    list(engine.stream(Session([0] * n_prompt, sampling=sampling, max_tokens=2, use_prefix_cache=False)))

@@ -61,8 +61,8 @@ class ResponsesFormat:
     def whole(self, completions: Sequence[Completion]) -> JsonObject:
         """Return the body of a response that is not streamed."""
         for event in completions[0].events:
-            self._drop(self._output.read(event))
-        self._drop(self._output.finish(cut=completions[0].session.finish_reason != "stop"))
+            list(self._output.read(event))  # which adds to its items
+        list(self._output.finish(cut=completions[0].session.finish_reason != "stop"))
         return self._finished(completions)
 
     def _finished(self, completions: Sequence[Completion]) -> JsonObject:
@@ -109,10 +109,6 @@ class ResponsesFormat:
     def _numbered(self, payloads: Iterator[Payload]) -> Iterator[ServerEvent]:
         for kind, fields in payloads:
             yield self._event(kind, **fields)
-
-    def _drop(self, payloads: Iterator[Payload]) -> None:
-        for _ in payloads:
-            pass
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
         data: JsonMapping = {"type": kind, "sequence_number": self._n_events, **fields}

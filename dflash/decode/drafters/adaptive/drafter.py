@@ -77,8 +77,7 @@ class Adaptive(Drafter[AdaptiveState]):
         """Prepare each drafter and measure the latencies that are not known yet."""
         if not self.is_prepared(model):
             prepare_all(self.parts, model, needs_all=self.needs_all)
-            for _ in self.prepare_in_parts(model):
-                pass
+            list(self.prepare_in_parts(model))
 
     def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:
         """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
