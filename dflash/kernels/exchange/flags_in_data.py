@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import cupy
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray
 from dflash.kernels.exchange.signals import Targets, of_targets
 from dflash.kernels.gpu.jit import kernel
 
@@ -25,11 +25,11 @@ class DataLink:
 
     sends = False
 
-    def __init__(self, links: "DataLinks", clears: Sequence[Any], outs: Sequence[Targets]) -> None:
+    def __init__(self, links: "DataLinks", clears: Sequence[GpuArray], outs: Sequence[Targets]) -> None:
         self.macros = {"PEERS": links.n, "RANK": links.rank, "PEER_DATA": 1}
         self._links, self._clears, self._outs = links, clears, outs
 
-    def table(self, first_row: int = 0) -> Any:
+    def table(self, first_row: int = 0) -> GpuArray:
         """Return the table of a launch; its first row must be that of the arrays."""
         assert first_row == 0, "all rows are in one launch"
         strides, places = of_targets(self._outs, self._links.n)
@@ -48,11 +48,11 @@ class DataLinks:
     Three other exchanges must lie between two that write the same array; flags_in_data.cuh says why.
     """
 
-    def __init__(self, rank: int, n: int, rows: Any) -> None:
+    def __init__(self, rank: int, n: int, rows: GpuArray) -> None:
         self.rank, self.n, self.rows = rank, n, rows
-        self._read: Sequence[Any] = ()
+        self._read: Sequence[GpuArray] = ()
 
-    def link(self, *outs: Targets, reads: Sequence[Any] = ()) -> DataLink:
+    def link(self, *outs: Targets, reads: Sequence[GpuArray] = ()) -> DataLink:
         """Return the link of the next op.
 
         reads: gathered arrays, C-contiguous, that the op reads. If there are any, it clears those that the op before it
@@ -78,11 +78,11 @@ class DataLinks:
         return launch
 
 
-def clear(arrays: Sequence[Any]) -> None:
+def clear(arrays: Sequence[GpuArray]) -> None:
     """Clear whole gathered arrays: before the first pass, and after one in which no GPU has awaited another."""
     for array in arrays:
         _bytes(array).fill(_EMPTY)
 
 
-def _bytes(array: Any) -> Any:
+def _bytes(array: GpuArray) -> GpuArray:
     return array.reshape(-1).view(np.uint8)

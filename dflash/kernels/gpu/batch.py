@@ -2,13 +2,13 @@
 
 from copy import copy
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu.buffers import DeviceArrays, padded
 from dflash.kernels.ragged import PENDING, Ragged
 
@@ -27,20 +27,20 @@ class DeviceBatch:
     pages: int32 (sequences, pages); as in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
     """
 
-    counts: Any
-    tokens: Any
-    position: Any
-    sequence: Any
-    parent: Any
-    depth: Any
-    row_starts: Any
-    length: Any
-    slot: Any
-    prefill: Any
-    n_accepted: Any
-    buffer: Any
-    accepted: Any
-    pages: Any
+    counts: GpuArray
+    tokens: GpuArray
+    position: GpuArray
+    sequence: GpuArray
+    parent: GpuArray
+    depth: GpuArray
+    row_starts: GpuArray
+    length: GpuArray
+    slot: GpuArray
+    prefill: GpuArray
+    n_accepted: GpuArray
+    buffer: GpuArray
+    accepted: GpuArray
+    pages: GpuArray
 
     def __init__(self, rows: int, sequences: int, pages: int) -> None:
         self.max_rows, self.max_sequences, self.max_pages = rows, sequences, pages
@@ -72,7 +72,7 @@ class DeviceBatch:
             setattr(some, name, getattr(self, name)[:n])
         return some
 
-    def upload(self, tokens: NDArray[np.int32] | GpuArray, batch: Ragged, stream: Any = None) -> None:
+    def upload(self, tokens: NDArray[np.int32] | GpuArray, batch: Ragged, stream: Stream = None) -> None:
         """Copy the description of the next pass to the device, asynchronously, with one launch.
 
         tokens: int32 (N,); in host memory, or on the device, where earlier launches may still be writing them.
@@ -103,12 +103,12 @@ class DeviceBatch:
         self._n_words = self._before_pages + (s - 1) * self.max_pages + width
         self._arrays.upload(stream, self._n_words, taken=taken)
 
-    def uploaded(self, n_words: int | None = None) -> Any:
+    def uploaded(self, n_words: int | None = None) -> GpuArray:
         """Return the int32 words of the last upload, or as many words as another batch of this capacity has uploaded."""
         return self._arrays.words[: self._n_words if n_words is None else n_words]
 
     @property
-    def all_but_pages(self) -> Any:
+    def all_but_pages(self) -> GpuArray:
         """All words but the page lists; batches of as many rows and sequences have the same layout up to there."""
         return self._arrays.words[: self._before_pages]
 

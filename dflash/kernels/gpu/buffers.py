@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.copy.cuda_transfer import Transfer
 from dflash.kernels.gpu.device import device_errors, pinned
 
@@ -36,7 +37,7 @@ class DeviceArrays:
         self._next, self._transfer = 0, Transfer()
 
     @property
-    def words(self) -> Any:
+    def words(self) -> GpuArray:
         """All arrays as one array of int32."""
         return self._device
 
@@ -49,7 +50,9 @@ class DeviceArrays:
         """Host arrays to fill for the next `upload`, by the same names; they hold values of an earlier upload."""
         return self._free()[0]
 
-    def upload(self, stream: Any = None, n_words: int | None = None, *, taken: tuple[Any, Any] | None = None) -> None:
+    def upload(
+        self, stream: Stream = None, n_words: int | None = None, *, taken: tuple[GpuArray, GpuArray] | None = None
+    ) -> None:
         """Copy `host`, or only its first `n_words` words, to the device, asynchronously.
 
         taken: one of the arrays, and a device array whose values its first elements get in place of those of `host`.
@@ -64,7 +67,7 @@ class DeviceArrays:
         self._transfer(here, host.ctypes.data, n_words, stream, from_host=True, taken=words)
         done.record(stream)
 
-    def download(self, stream: Any = None) -> "Download":
+    def download(self, stream: Stream = None) -> "Download":
         """Start to copy all arrays to the host."""
         import cupy
 
@@ -109,7 +112,7 @@ def padded(shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) // _LINE) * _LINE
 
 
-def parts_of(whole: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+def parts_of(whole: GpuArray, shapes: dict[str, tuple[int, ...]]) -> dict[str, GpuArray]:
     """Return views of one array by name, each aligned to a cache line."""
     parts, at = {}, 0
     for name, shape in shapes.items():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dflash.distribution import install
 from dflash.errors import KernelError, OutOfMemory
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.gpu import driver
 from dflash.kernels.gpu.capabilities import capabilities, compute_capability
 from dflash.kernels.gpu.cubin import compiler
@@ -126,7 +127,7 @@ def device_errors(doing: str) -> Iterator[None]:
         raise KernelError(f"{doing}: {error}{first_failure(error.status)}") from error
 
 
-def empty(*shape: int, dtype: Any = np.float32) -> Any:
+def empty(*shape: int, dtype: Any = np.float32) -> GpuArray:
     """Allocate an uninitialised array on the device."""
     import cupy
 
@@ -134,28 +135,28 @@ def empty(*shape: int, dtype: Any = np.float32) -> Any:
         return cupy.empty(shape, dtype)
 
 
-def zeros(*shape: int, dtype: Any = np.float32) -> Any:
+def zeros(*shape: int, dtype: Any = np.float32) -> GpuArray:
     """Allocate an array of zeros on the device."""
     out = empty(*shape, dtype=dtype)
     out.fill(0)
     return out
 
 
-def array(values: NDArray[Any]) -> Any:
+def array(values: NDArray[Any]) -> GpuArray:
     """Copy an array to the device."""
     out = empty(*values.shape, dtype=values.dtype)
     out.set(np.ascontiguousarray(values))
     return out
 
 
-def clone(values: Any) -> Any:
+def clone(values: GpuArray) -> GpuArray:
     """Return a contiguous copy of a device array."""
     out = empty(*values.shape, dtype=values.dtype)
     out[...] = values
     return out
 
 
-def holding(values: Any) -> AbstractContextManager[Any]:
+def holding(values: GpuArray) -> AbstractContextManager[Any]:
     """Return a context in which the device of an array is the current one; nothing changes for a host array."""
     where = getattr(values, "device", None)
     return nullcontext() if where is None or isinstance(where, str) else where  # NumPy's arrays are on "cpu"
@@ -171,7 +172,7 @@ def pinned(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
     return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
 
-def copy(target: Any, source: Any, stream: Any = None) -> None:
+def copy(target: GpuArray, source: GpuArray, stream: Stream = None) -> None:
     """Copy asynchronously between arrays of equal size; either may be a device array or a pinned host array."""
     import cupy
 
@@ -201,14 +202,14 @@ def release() -> None:
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def new_stream() -> Any:
+def new_stream() -> Stream:
     """Create a stream that runs concurrently with the current one."""
     import cupy
 
     return cupy.cuda.Stream(non_blocking=True)
 
 
-def synchronize(stream: Any = None) -> None:
+def synchronize(stream: Stream = None) -> None:
     """Wait until the device, or one stream of it, has finished all launched work."""
     import cupy
 
@@ -220,14 +221,14 @@ def synchronize(stream: Any = None) -> None:
             stream.synchronize()
 
 
-def current_stream() -> Any:
+def current_stream() -> Stream:
     """Return the stream that launches go to by default."""
     import cupy
 
     return cupy.cuda.get_current_stream()
 
 
-def captured(launch: Callable[[], None], stream: Any) -> Any:
+def captured(launch: Callable[[], None], stream: Stream) -> Any:
     """Capture launches as a graph.
 
     launch: launches kernels on the current stream. It must have run once before, so that all kernels are compiled.
@@ -255,11 +256,11 @@ def launches(graph: Any) -> int:
     return count.value
 
 
-def _address(values: Any) -> int:
+def _address(values: GpuArray) -> int:
     return values.ctypes.data if isinstance(values, np.ndarray) else values.data.ptr
 
 
-def _handle(stream: Any) -> int:
+def _handle(stream: Stream) -> int:
     import cupy
 
     return (stream or cupy.cuda.get_current_stream()).ptr

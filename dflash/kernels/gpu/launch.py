@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import Stream
 from dflash.kernels.gpu import driver
 from dflash.kernels.gpu.signature import Parameter
 
@@ -56,7 +57,7 @@ class Kernel:
         """Check and pack the arguments for repeated launches. shared: bytes of dynamic shared memory."""
         return Bound(self, grid, block, args, shared)
 
-    def __call__(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0, stream: Any = None) -> None:
+    def __call__(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0, stream: Stream = None) -> None:
         """Bind the arguments and launch once."""
         Bound(self, grid, block, args, shared)(stream)
 
@@ -104,7 +105,7 @@ class Bound:
         self._current = cupy.cuda.get_current_stream
         self._waits = each_is_waited_for()
 
-    def __call__(self, stream: Any = None, *, grid: Size | None = None, **numbers: float) -> None:
+    def __call__(self, stream: Stream = None, *, grid: Size | None = None, **numbers: float) -> None:
         """Launch on a CuPy stream, or the current one."""
         if grid is not None:
             self._config.grid[:] = (*_size(grid), 1, 1)[:3]
@@ -144,7 +145,7 @@ class RowLaunch:
     def __init__(self, run: Bound, *across: int, most: int | None = None) -> None:
         self._run, self._across, self._most = run, across, most
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows; rows beyond the count of a batch are not written."""
         assert self._most is None or 0 < n_rows <= self._most
         self._run(stream, grid=(*self._across, n_rows))
@@ -154,7 +155,7 @@ def recorded(steps: Sequence[Callable[[int], object]], n: int) -> list[str]:
     """Return the kernels that steps would launch for `n` rows, without launching them."""
     found = list[str]()
 
-    def record(self: Bound, stream: Any = None, **about: Any) -> None:
+    def record(self: Bound, stream: Stream = None, **about: Any) -> None:
         found.append(self._kernel.where.partition(" ")[0])
 
     launch = Bound.__call__

@@ -95,7 +95,7 @@ class DecodeLinear:
                 decodes = [_Launch(x[of], part, mode, scale, norm, peers=peers, polled=polled) for part in parts]
             self._pieces.append((start, most, decodes))
 
-    def __call__(self, n_tokens: int, stream: Stream = None, *, kept: Any = None) -> None:
+    def __call__(self, n_tokens: int, stream: Stream = None, *, kept: GpuArray = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
         With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R). Its
@@ -140,7 +140,7 @@ class _Launch:
     def __init__(
         self,
         x: GpuArray,
-        pairs: Sequence[tuple[PackedWeight, Any]],
+        pairs: Sequence[tuple[PackedWeight, GpuArray]],
         mode: int,
         scale: float,
         norm: _Norm,
@@ -173,7 +173,7 @@ class _Launch:
         self._peers = None if peers is None else peers.table
         self._bound: dict[int, Any] = {}
 
-    def __call__(self, n_tokens: int, stream: Any, kept: int, signals: int) -> None:
+    def __call__(self, n_tokens: int, stream: Stream, kept: int, signals: int) -> None:
         n = 1 if n_tokens == 1 and 1 in self._shapes else bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
@@ -218,7 +218,7 @@ def _wide(
 ) -> list[wide_cuda.WideLaunch]:
     """Return the launches of up to 128 tokens that share one read of the weights."""
 
-    def launch(pairs: Sequence[tuple[PackedWeight, Any]], mode: int, gates: GpuArray = None) -> wide_cuda.WideLaunch:
+    def launch(pairs: Sequence[tuple[PackedWeight, GpuArray]], mode: int, gates: GpuArray = None) -> wide_cuda.WideLaunch:
         of = pairs[:1] if mode == GATED else pairs
         whole, types = sum(-(-w.whole_rows // TILE_ROWS) for w, _ in of), tuple(sorted({w.type for w, _ in pairs}))
         slices = slices_of(whole, x.shape[1], types, _chip(), gated=mode == GATED)
@@ -250,9 +250,9 @@ def bucket(n_tokens: int) -> int:
     return next(n for n in BUCKETS if n >= n_tokens)
 
 
-def _parts(pairs: list[tuple[PackedWeight, Any]]) -> list[list[tuple[PackedWeight, Any]]]:
+def _parts(pairs: list[tuple[PackedWeight, GpuArray]]) -> list[list[tuple[PackedWeight, GpuArray]]]:
     """Split weights, in order, into as few launches as possible."""
-    parts: list[list[tuple[PackedWeight, Any]]] = [[]]
+    parts: list[list[tuple[PackedWeight, GpuArray]]] = [[]]
     for pair in pairs:
         if len(parts[-1]) == _WEIGHTS or len({w.type for w, _ in (*parts[-1], pair)}) > _TYPES:
             parts.append([])

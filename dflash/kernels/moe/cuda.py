@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import GpuArray
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
@@ -119,7 +119,7 @@ class DecodeMoe:
 
     def __init__(
         self,
-        stream: Any,
+        stream: GpuArray,
         gain: GpuArray,
         weights: Experts,
         counts: GpuArray,
@@ -127,7 +127,7 @@ class DecodeMoe:
         *,
         eps: float,
         output_norm: SplitNorm | None = None,
-        clears: Any = None,
+        clears: GpuArray = None,
         kind: MoeKind = USUAL,
     ) -> None:
         self._shape = shape = MoeShape(weights)
@@ -166,7 +166,7 @@ class DecodeMoe:
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, out))
 
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
+    def __call__(self, n_rows: int, stream: Stream = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise.
 
         Up to `FEW` rows, `counts` must not exceed `n_rows`: logits of rows beyond would not be cleared for the next call.
@@ -203,7 +203,7 @@ def filled(weights: Experts) -> Any:
     return w._replace(shared_router=w.router, shared_gate=w.gate, shared_up=w.up, shared_down=w.down)
 
 
-def check(stream: Any, gain: GpuArray, weights: Experts, shape: MoeShape) -> None:
+def check(stream: GpuArray, gain: GpuArray, weights: Experts, shape: MoeShape) -> None:
     """Check that the weights fit each other and the rows."""
     name = weights.gate.name
     if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):

@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dflash.kernels.arrays import GpuArray
+from dflash.kernels.arrays import GpuArray, Stream
 from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.capabilities import capabilities
@@ -39,9 +39,9 @@ class _Scratch:
     """Arrays that all launches on a device share, since they run one after another; their content lasts for one launch."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, Any] = {}
+        self._arrays: dict[str, GpuArray] = {}
 
-    def take(self, name: str, size: int, dtype: Any) -> Any:
+    def take(self, name: str, size: int, dtype: Any) -> GpuArray:
         """Return `size` zeros, or an array that an earlier launch has left as it was."""
         if name not in self._arrays or self._arrays[name].size < size:
             self._arrays[name] = cupy.zeros(size, dtype)
@@ -69,10 +69,10 @@ class WideLaunch:
     def __init__(
         self,
         x: GpuArray,
-        pairs: Sequence[tuple[PackedWeight, Any]],
+        pairs: Sequence[tuple[PackedWeight, GpuArray]],
         mode: int,
         scale: float,
-        norm: Sequence[Any],
+        norm: Sequence[GpuArray],
         slices: int,
         *,
         gates: GpuArray = None,
@@ -89,7 +89,7 @@ class WideLaunch:
         buckets = [n for n in BUCKETS if n < len(x)] + [bucket(len(x))]
         self._launches = {n: self._bind(n) for n in buckets}
 
-    def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
+    def __call__(self, n_tokens: int, stream: Stream, kept: int) -> None:
         """Run for the first `n_tokens` tokens; does not allocate or synchronise."""
         self._launches[bucket(n_tokens)](stream, n_tokens=n_tokens, kept=kept)
 

@@ -55,7 +55,7 @@ class HeadContext(NamedTuple):
 
     block: BlockContext
     output: PackedWeight
-    norm: Any
+    norm: GpuArray
     known: Vocabulary
     common: Sequence[Vocabulary]
     reading: Callable[[SimpleNamespace, GpuArray], HeadBlock]
@@ -122,7 +122,7 @@ class DraftLoop:
         sources = a.sources.view(np.uint64)
         self._take = Features(sources[:1], a.counts, a.row, width, hidden)
         self._project: Op | None = None
-        self.last_hidden: Any = None
+        self.last_hidden: GpuArray = None
         if parts.project is not None:
             self._project = parts.project(sources=sources, counts=a.counts, row=a.row, hidden=hidden)
             self.last_hidden = device.empty(s, width)

@@ -1,7 +1,6 @@
 """Passes of a layer split: each GPU runs its layers and sends the residual stream to the next one, the last to the first."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +97,7 @@ class LayerDecode(_Chain, StepPass):
     def _graphs_of_all(self) -> Sequence[Graphs]:
         return [self._ends, *(stage.graphs for stage in self._stages)]
 
-    def project(self, wanted: GpuArray, n: int) -> Any:
+    def project(self, wanted: GpuArray, n: int) -> GpuArray:
         """See `StepPass`."""
         device.copy(self.layers.space.wanted[:n], wanted)
         self.head(bucket_of(n))

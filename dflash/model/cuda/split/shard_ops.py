@@ -61,7 +61,7 @@ class Gathered:
     def __init__(self, launch: Any, exchange: ColumnExchange | None, columns: slice) -> None:
         self.launch, self._exchange, self._columns = launch, exchange, columns
 
-    def __call__(self, n: int, *, kept: Any = None) -> None:
+    def __call__(self, n: int, *, kept: GpuArray = None) -> None:
         """Launch for `n` rows; with `kept` the GPU's columns of the stream are also written there."""
         if kept is None:
             self.launch(n)
@@ -161,7 +161,7 @@ class ShardOps(Ops):
         return self._place.spaces
 
     def _link(
-        self, *names: str, reads: Sequence[Any] = (), spaces: Sequence[SimpleNamespace] | None = None
+        self, *names: str, reads: Sequence[GpuArray] = (), spaces: Sequence[SimpleNamespace] | None = None
     ) -> dict[str, Any]:
         """Return the link of a launch, as keyword argument; none without links."""
         if self.links is None:

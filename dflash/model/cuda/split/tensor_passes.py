@@ -166,7 +166,7 @@ class TensorDecode(_Ranks, StepPass):
     def _graphs_of_all(self) -> Sequence[Graphs]:
         return self._graphs
 
-    def project(self, wanted: GpuArray, n: int) -> Any:
+    def project(self, wanted: GpuArray, n: int) -> GpuArray:
         """See `StepPass`."""
         for rank, layers in enumerate(self._all):
             to = layers.space.wanted[:n]
