@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """Settings of loading that change results. Saved states, environments, servers and studies name all fields.
+    """Settings of loading that change results. Saved states, environments, servers, studies and compile marks name all.
 
     kv, prefill: as in `dflash.load`. Records older than a field have its default.
     """

@@ -11,6 +11,7 @@ from dflash.evaluation import environment
 from dflash.evaluation.server_connection import ServerConnection
 from dflash.evaluation.study import replay
 from dflash.evaluation.study.runners.server import ServerRunner
+from dflash.model.loading.target import kernels_of
 from dflash.model.numerics import Numerics, numerics_of
 from dflash.serve.admin import model_facts
 
@@ -27,7 +28,8 @@ def descriptions(lm, numerics, monkeypatch):
     about = {**dflash.environment(lm)["model"], "sha256": ["0"]}
     shared = {"max_tokens": 1, "sampling": {}, "prompts": {}}
     key = replay.acceptance_key({"cell": dict.fromkeys(replay._CELL), "setup": {"model": about}, **shared})
-    texts = identity.identity_of(loaded), facts["fingerprint"], key
+    kernels = kernels_of(lm.file, lm.model.config, device="cpu", numerics=numerics)
+    texts = identity.identity_of(loaded), facts["fingerprint"], key, kernels
     return texts, (about, facts, ServerRunner("http://none").setup()["model"])
 
 

@@ -21,6 +21,7 @@ from dflash.kernels.cpu import warm_marker
 from dflash.kernels.formats import FORMATS
 from dflash.model.loading.target import HostSettings, kernels_of
 from dflash.model.network.blocks import FEED_FORWARDS
+from dflash.model.numerics import Numerics
 from dflash.model.run.cpu import bind
 from dflash.model.state.budget import n_cores
 
@@ -58,7 +59,7 @@ class CompileAhead:
         Without effect on a single core, and where the cache is known to have all kernels. If a process fails, forwards
         compile what is missing; the log says why.
         """
-        kind = kernels_of(model.file, model.config, device="cpu", kv=model.kv)
+        kind = kernels_of(model.file, model.config, device="cpu", numerics=Numerics(kv=model.kv))
         processes = min(n_cores(), MAX_PROCESSES)
         if processes < 2 or not sys.executable or warm_marker.is_known(kind):
             return

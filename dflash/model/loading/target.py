@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from dflash.model.loading.hub import resolve
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
+from dflash.model.numerics import Numerics, numerics_of
 from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
 from dflash.model.split.names import device_kind, device_number
@@ -62,7 +63,7 @@ class Loaded:
     @property
     def kind(self) -> str:
         """Identifier of the kernels that the model uses: equal for models that share all compiled kernels."""
-        return kernels_of(self.file, self.model.config, device=self.model.device, kv=self.model.pools.kv)
+        return kernels_of(self.file, self.model.config, device=self.model.device, numerics=numerics_of(self.model))
 
 
 class HostSettings(NamedTuple):
@@ -74,11 +75,11 @@ class HostSettings(NamedTuple):
     threads: int
 
 
-def kernels_of(file: GGUFFile, config: Config, *, device: str, kv: str) -> str:
+def kernels_of(file: GGUFFile, config: Config, *, device: str, numerics: Numerics) -> str:
     """Return an identifier of the kernels that a model uses: equal for models that share all compiled kernels."""
     types = sorted({tensor.type for tensor in file.tensors.values()})
     sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
-    return f"{device} {config.architecture} {kv} {sizes} {types}"
+    return f"{device} {config.architecture} {astuple(numerics)} {sizes} {types}"
 
 
 def load_model(
