@@ -3,6 +3,8 @@
 import numpy as np
 from golden import recorded
 
+from dflash.model.recurrent_head import Unread
+
 NAME = "qwen35-r2-mtp-F16"
 
 
@@ -23,5 +25,5 @@ def reading(head, n, chunk=512):
     state = head.state()
     for start in range(0, n, chunk):
         stop = min(start + chunk, n)
-        head.read(state, tokens[start + 1 : stop + 1], hidden[start:stop])
+        head.read_all([Unread(state, tokens[start + 1 : stop + 1], hidden[start:stop])])
     return state
