@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dflash.model.batch import Forward
     from dflash.model.protocols.target import TargetModel
 
-_EXPECTED = 1024
+EXPECTED = 1024
 """Output tokens for which the index has room at first; it grows when needed."""
 
 
@@ -66,35 +66,46 @@ class PromptLookup(Drafter["_PromptLookupState"]):
         return _PromptLookupState(self, session)
 
 
-class _PromptLookupState:
+class IndexState:
+    """State of a drafter that looks up the last tokens of a session in an index of all of them."""
+
     capture: tuple[int, ...] = ()
 
-    def __init__(self, drafter: PromptLookup, session: SessionView) -> None:
-        self._session, self.shape = session, session.strategy.shape
-        self._n_draft = drafter.n_draft
-        self._index = Index(drafter.min_ngram, drafter.max_ngram, session.n_prompt + _EXPECTED)
-        # after L matching tokens, the next one is assumed to differ with probability 1 / (L + 1)
-        self._scores = -np.log1p(1 / np.arange(1, drafter.max_ngram + drafter.n_draft, dtype=np.float32))
+    def __init__(self, session: SessionView, n_draft: int, index: Index) -> None:
+        self._session, self._n_draft, self._index = session, n_draft, index
+        self.shape = session.strategy.shape
 
-    def propose(self, max_draft: int) -> Draft:
+    def begin_draft(self, max_draft: int) -> int:
+        """Index the latest tokens; return how many to draft."""
         self._read(len(self._session.token_ids))
-        length, follower = self._index.match()
-        n = min(max_draft, self._n_draft, getattr(self.shape, "depth", None) or self._n_draft)
-        if not length or n < 1:
-            return EMPTY
-        return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])
+        return min(max_draft, self._n_draft, getattr(self.shape, "depth", None) or self._n_draft)
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
-        # index a long prompt chunk by chunk during prefill
+        """Index a long prompt chunk by chunk during prefill."""
         self._read(self._session.n_prefilled)
 
     def snapshot(self) -> None:
-        pass
+        """Return None: an index is made anew from the tokens."""
 
     def close(self) -> None:
-        pass
+        """Do nothing: only the state refers to the index."""
 
     def _read(self, n: int) -> None:
         have = len(self._index)
         if n > have:
             self._index.append(self._session.token_ids[have:n])
+
+
+class _PromptLookupState(IndexState):
+    def __init__(self, drafter: PromptLookup, session: SessionView) -> None:
+        index = Index(drafter.min_ngram, drafter.max_ngram, session.n_prompt + EXPECTED)
+        super().__init__(session, drafter.n_draft, index)
+        # after L matching tokens, the next one is assumed to differ with probability 1 / (L + 1)
+        self._scores = -np.log1p(1 / np.arange(1, drafter.max_ngram + drafter.n_draft, dtype=np.float32))
+
+    def propose(self, max_draft: int) -> Draft:
+        n = self.begin_draft(max_draft)
+        length, follower = self._index.match()
+        if not length or n < 1:
+            return EMPTY
+        return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])

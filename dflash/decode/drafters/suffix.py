@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dflash.decode.drafters.prompt_lookup import EXPECTED, IndexState
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, Rows
+from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import NameCall, Named, register
 from dflash.decode.sampling.params import check_whole
@@ -18,9 +19,7 @@ from dflash.kernels.lookup import Index
 from dflash.model.attachments import Recent
 
 if TYPE_CHECKING:
-    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
-    from dflash.model.batch import Forward
     from dflash.model.protocols.target import TargetModel
 
 STORE = 1 << 17
@@ -28,9 +27,6 @@ STORE = 1 << 17
 
 _SALTS = 8
 """Values of `cache_salt` whose answers are remembered, the latest used ones."""
-
-_EXPECTED = 1024
-"""Output tokens for which the index has room at first; it grows when needed."""
 
 _OCCURRENCES = 64
 """Most earlier occurrences that are counted, the latest ones."""
@@ -176,17 +172,13 @@ class _Tree(NamedTuple):
         return Draft(tokens, scores=np.log(worth / np.append(1.0, worth[:-1])).astype(np.float32))
 
 
-class _SuffixState:
-    capture: tuple[int, ...] = ()
-
+class _SuffixState(IndexState):
     def __init__(self, drafter: SuffixDecoding, session: SessionView, store: AnswerStore | None) -> None:
-        self._n_draft, self._session, self._store = drafter.n_draft, session, store
-        self.shape = session.strategy.shape
-        self._index = _index_of(drafter, session.n_prompt + _EXPECTED)
+        super().__init__(session, drafter.n_draft, _index_of(drafter, session.n_prompt + EXPECTED))
+        self._store = store
 
     def propose(self, max_draft: int) -> Draft:
-        self._read(len(self._session.token_ids))
-        n = min(max_draft, self._n_draft, getattr(self.shape, "depth", None) or self._n_draft)
+        n = self.begin_draft(max_draft)
         if n < 1:
             return EMPTY
         indices = [self._index] if self._store is None else [self._index, self._store.index]
@@ -194,22 +186,10 @@ class _SuffixState:
         trees = [tree for index in indices if (tree := _Tree.of(index, query, n, chain=is_chain)) is not None]
         return max(trees, key=lambda tree: tree.worth.sum()).draft() if trees else EMPTY
 
-    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
-        # index a long prompt chunk by chunk during prefill
-        self._read(self._session.n_prefilled)
-
-    def snapshot(self) -> None:
-        pass
-
     def close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             store.add(self._session.token_ids[self._session.n_prompt :])
-
-    def _read(self, n: int) -> None:
-        have = len(self._index)
-        if n > have:
-            self._index.append(self._session.token_ids[have:n])
 
 
 def _first_path(order: np.ndarray, parents: np.ndarray) -> np.ndarray:
