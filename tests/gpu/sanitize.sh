@@ -64,7 +64,7 @@ declare -A cases=(
         test_gate_and_up[300-kinds2]
         test_fused_norms_and_a_captured_stream"
     [prefill]="test_every_format[hopper-Q4_K]
-        test_every_format[hopper, packed-Q6_K]
+        test_every_format[hopper, kept-Q6_K]
         test_gated[hopper-70]"
     [device]="test_words_go_up_across_and_down[1029]
         test_a_batch_on_the_device"
