@@ -9,7 +9,7 @@ ROWS = (
     ("demo, 2 cores of a Zen 5", "generation", 624, 482),
     ("", "prompt of 512", 3678, 2112),
     ("27B Q4_K_M, one H200", "generation", 197.3, 84.7),
-    ("", "prompt of 2,048", 10078, 2631),
+    ("", "prompt of 2,048", 11282, 2631),
     ("35B-A3B Q4_K_M, one H200", "generation", 892, 246),
     ("", "prompt of 2,048", 46469, 8477),
 )
