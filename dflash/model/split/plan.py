@@ -10,7 +10,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.part import TensorInfo
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.split.shards import Shard, own_rows, shard_config
-from dflash.model.state.budget import Need, kept_unpacked, n_pages, unpacked_size
+from dflash.model.state.budget import Need, block_of, kept_unpacked, n_pages, unpacked_size
 
 _STEPS = 40  # of the bisection that balances the devices; the last one changes 1e-12 of the memory
 
@@ -93,7 +93,7 @@ def plan_split(
         wholes = _assign(config, tensors, [n - used for n in free], names, texts=texts, kv=kv, context=settings.context)
         configs = [layers_config(config, layers) for layers in wholes]
         weights = [_layer_bytes(config, tensors, layers, home=layers.start == 0) for layers in wholes]
-        sizes = [unpacked_size(config, [each for each in tensors if _block(each.name) in layers]) for layers in wholes]
+        sizes = [unpacked_size(config, [each for each in tensors if block_of(each.name) in layers]) for layers in wholes]
     needs = [Need.of(each, kv) for each in configs]
     states = [texts * (need.state + need.pending) for need in needs]
     rooms = [n - used - w - s for n, w, s in zip(free, weights, states, strict=True)]
@@ -182,7 +182,7 @@ def _layer_bytes(config: Config, tensors: Collection[TensorInfo], layers: range,
     """Return the bytes of some layers; with `home` also of all that belongs to no layer, and of MTP blocks."""
     total = 0
     for tensor in tensors:
-        number = _block(tensor.name)
+        number = block_of(tensor.name)
         if number is None or number >= config.n_layers:
             total += tensor.device_bytes if home else 0
         elif number in layers:
@@ -194,7 +194,7 @@ def _shard_bytes(config: Config, tensors: Collection[TensorInfo], shard: Shard) 
     """Return the bytes of one device of a tensor split."""
     total = 0
     for tensor in tensors:
-        number, n = _block(tensor.name), tensor.device_bytes
+        number, n = block_of(tensor.name), tensor.device_bytes
         if number is None:
             part = shard.rows(tensor.shape[0])
             head = tensor.name == "output.weight" and shard.rank > 0
@@ -206,8 +206,3 @@ def _shard_bytes(config: Config, tensors: Collection[TensorInfo], shard: Shard) 
             split = own_rows(config, shard, name, recurrent=config.recurrent[number])
             total += n // shard.of if split else n
     return total
-
-
-def _block(name: str) -> int | None:
-    parts = name.split(".")
-    return int(parts[1]) if parts[0] == "blk" else None

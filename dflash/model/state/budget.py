@@ -1,7 +1,6 @@
 """Memory that sequences of a model take, and the number of KV pages that fit."""
 
 import os
-import re
 from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
@@ -92,12 +91,19 @@ def n_pages(config: Config, settings: LoadSettings, room: int | None = None) -> 
     return pages, min(context or config.context, wanted * PAGE)
 
 
+def block_of(name: str) -> int | None:
+    """Return the number of the block to which a tensor belongs, if any."""
+    kind, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if kind == "blk" and number.isdecimal() else None
+
+
 def unpacked_size(config: Config, tensors: Iterable[TensorInfo]) -> int:
     """Return the bytes that the weights of prefill multiplies take when unpacked: rows in 32s, as int8 in blocks of 256."""
-    layer_weight, total = re.compile(r"blk\.(\d+)\..*weight"), 0
+    total = 0
     for tensor in tensors:
-        found = layer_weight.fullmatch(tensor.name)
-        if found and len(tensor.shape) == 2 and int(found[1]) < config.n_layers:
+        block = block_of(tensor.name)
+        if block is not None and block < config.n_layers and len(tensor.shape) == 2 and tensor.name.endswith("weight"):
             rows, width = -(-tensor.shape[0] // 32) * 32, tensor.shape[1]
             is_int8 = config.prefill == "int8" and tensor.n_bytes < 2 * prod(tensor.shape)
             total += rows * (-(-width // 256) * 256 if is_int8 else 2 * width)
