@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS, Matrix
+from dflash.kernels.formats.byte_cpu import byte_dot_function
 from dflash.kernels.formats.cpu import DOT_ROWS, dot_function, step_bytes, unpack_function
 from dflash.kernels.formats.integer_cpu import integer_dot_function, integer_unpack_function
 from dflash.kernels.formats.integers import BLOCK
@@ -202,6 +203,8 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     row[cpu.MULTIPLY] = tile_function(int(row[cpu.INTEGER])).address
     unpack, dot = (integer_unpack_function, integer_dot_function) if row[cpu.INTEGER] else (unpack_function, dot_function)
     row[cpu.UNPACK] = unpack(weight.type).address
+    byte_dot = byte_dot_function(weight.type)
+    row[cpu.BYTE_DOT] = byte_dot.address if byte_dot else 0
     n_dots = cpu.MOST_TOKENS[row[cpu.INTEGER]]
     row[cpu.DOT : cpu.DOT + n_dots] = [dot(weight.type, n + 1).address for n in range(n_dots)]
 

@@ -14,6 +14,7 @@ from numba import get_num_threads, prange
 
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import add, fetch_add, gelu, load_f32, mul, prefetch, read_f32, silu, store_f32, write_f32
+from dflash.kernels.formats.byte_cpu import BYTES
 from dflash.kernels.formats.cpu import DOT_ROWS
 from dflash.kernels.formats.integers import BLOCK
 from dflash.kernels.formats.lanes import vector_lanes
@@ -25,10 +26,11 @@ STORE, ADD, GATE, UP, GELU_GATE = range(5)
 """Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``, or with GELU."""
 
 DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS = range(8)
-X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, MULTIPLY, DOT = range(8, 16)
+X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, MULTIPLY, BYTE_DOT, DOT = range(8, 17)
 """Columns of a plan, int64: a row describes a weight, its input at address X and its output. INTEGER is not 0 for products
 of whole numbers (`records.SMALL`); then ROUNDED is the address of the rounded tokens, or 0 if each thread rounds them.
-MULTIPLY is a tile function; the columns from DOT on hold a dot function for each number of tokens up to MOST_TOKENS."""
+MULTIPLY is a tile function, BYTE_DOT a function of `byte_cpu` or 0; the columns from DOT on hold a dot function for each
+number of tokens up to MOST_TOKENS."""
 
 DOT_TOKENS = 8
 COLUMNS = DOT + DOT_TOKENS
@@ -49,6 +51,13 @@ _CLOSE_INPUTS = (12 if _WIDE else 10) * 1024  # most rounded inputs that fit the
 
 
 @inline
+def _kind(weight):
+    """Return how the tokens of a weight are rounded: as `INTEGER` says, or to bytes."""
+    is_single = weight[TOKENS] == 1 and weight[ROUNDED] == 0
+    return BYTES if is_single and weight[BYTE_DOT] != 0 else weight[INTEGER]
+
+
+@inline
 def _tokens_of_a_dot(weight):
     """Return the tokens of one call of a dot function: all, or equal shares of rounded ones, which fit the L1 cache."""
     tokens = weight[TOKENS]
@@ -65,7 +74,8 @@ def _few_tokens(weight, source, rows, x, x_bytes, sums, out):
     many = _tokens_of_a_dot(weight)
     for first in range(0, tokens, many):
         n = min(many, tokens - first)
-        dot, at_once = weight[DOT + n - 1], INTEGER_ROWS if weight[INTEGER] else DOT_ROWS[n - 1]
+        dot = weight[BYTE_DOT] if _kind(weight) == BYTES else weight[DOT + n - 1]
+        at_once = INTEGER_ROWS if weight[INTEGER] else DOT_ROWS[n - 1]
         step = at_once if rows >= at_once else 1
         inputs, lanes = x + first * RECORD, sums + first * SUMS_BYTES
         for start in range(0, rows, step):
@@ -201,11 +211,11 @@ def _inputs(weight, own, rounded):
     n_bytes = weight[TOKENS] * RECORD
     if weight[ROUNDED] != 0:
         return weight[ROUNDED], n_bytes, rounded
-    these = weight[X] + weight[INTEGER]
+    these = weight[X] + _kind(weight)
     if rounded != these:
         for t in range(weight[TOKENS]):
             x = weight[X] + t * weight[X_BYTES]
-            round_token(x, weight[WIDTH], weight[INTEGER], own + t * RECORD, n_bytes)
+            round_token(x, weight[WIDTH], _kind(weight), own + t * RECORD, n_bytes)
     return own, n_bytes, these
 
 

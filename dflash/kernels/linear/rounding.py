@@ -19,6 +19,7 @@ from dflash.kernels.cpu.simd.emit import (
     store,
     sum_lanes,
 )
+from dflash.kernels.formats import byte_cpu
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, ORDER
 from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SUMS, constant_lanes, lanes_of
 
@@ -52,12 +53,13 @@ def _round_block(builder, x, width, kind, record):
     none = ir.Constant(F32, 0.0)
     inverse = spread(builder, builder.select(tiny, none, builder.fdiv(ir.Constant(F32, 1.0), scale)))
     scale = builder.fadd(builder.select(tiny, none, scale), fold(builder, not_finite, builder.fadd))
-    scales, magic, rounded = spread(builder, scale), constant(_MAGIC, F32V), []
+    scales, magic, rounded, words = spread(builder, scale), constant(_MAGIC, F32V), [], []
     is_small = builder.icmp_signed("==", kind, I64(SMALL))
     for i, value in enumerate(values):
         moved = builder.fadd(builder.fmul(value, inverse), magic)
         rounded.append(builder.fsub(moved, magic))
         whole = builder.trunc(builder.bitcast(moved, I32V), ir.VectorType(ir.IntType(16), LANES))
+        words.append(whole)
         for half in range(2):
             weight = 2 * LANES * (i // 2) + ORDER.index(LANES * (i % 2) + LANES // 2 * half)
             place = LANES * (i + [0, 1, -1, 0][i % 4]) + LANES // 2 * half
@@ -67,8 +69,13 @@ def _round_block(builder, x, width, kind, record):
     sums = sum_lanes(builder, rounded)
     halves = ([*range(i, LANES, 2), *[LANES] * (LANES // 2)] for i in (0, 1))
     pairs = builder.fadd(*(builder.shuffle_vector(sums, zero, ir.Constant(I32V, half)) for half in halves))
-    sums = builder.select(is_small, pairs, lanes_of(builder, sums, LANE_ORDER))
-    store(builder, builder.add(record, I64(SUMS)), builder.fmul(sums, scales))
+    of_kind = builder.select(is_small, pairs, lanes_of(builder, sums, LANE_ORDER))
+    if byte_cpu.IS_USED:
+        is_bytes = builder.icmp_signed("==", kind, I64(byte_cpu.BYTES))
+        of_kind = builder.select(is_bytes, lanes_of(builder, sums, byte_cpu.ORDER), of_kind)
+        with builder.if_then(is_bytes):
+            byte_cpu.store_bytes(builder, words, record)
+    store(builder, builder.add(record, I64(SUMS)), builder.fmul(of_kind, scales))
     store(builder, builder.add(record, I64(SCALE)), scales)
 
 
