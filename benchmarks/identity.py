@@ -164,7 +164,8 @@ def compare(arguments):
     folders = [ROOT, arguments.against.resolve()]
     children = [
         subprocess.Popen(
-            [sys.executable, __file__, *words],
+            [sys.executable, str(Path(__file__).resolve()), *words],
+            cwd=folder,  # processes that a checkout starts look there first
             env={**os.environ, "PYTHONPATH": str(folder)},
             stdout=subprocess.PIPE,
             text=True,

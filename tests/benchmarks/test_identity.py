@@ -13,11 +13,14 @@ ROOT = Path(dflash.__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "identity.py"
 SMALL = "qwen3-dense-Q4_0 | random 5 | "
 
-CHANGED = f"""
+SAME = f"""
 from pathlib import Path
 __path__ = [{str(ROOT / "dflash")!r}]
 exec(Path(__path__[0], "__init__.py").read_text())
+"""
+"""A checkout with the code of this one."""
 
+CHANGED = f"""{SAME}
 import numpy
 from dflash.lm import LM
 
@@ -26,25 +29,39 @@ LM.logits = lambda lm, tokens: numpy.nextafter(logits(lm, tokens), numpy.float32
 """
 """A checkout whose logits differ in the last bit, and nothing else."""
 
+STARTS = f"""{SAME}
+import subprocess, sys
+
+found = "import importlib.util; print(importlib.util.find_spec('dflash').origin)"
+assert Path(subprocess.check_output([sys.executable, "-c", found], text=True).strip()).samefile(__file__)
+"""
+"""A checkout that starts a process and fails if that finds another package."""
+
 
 @pytest.fixture(scope="module")
 def script():
     return runpy.run_path(str(SCRIPT))
 
 
-def compared(folder, only):
-    return run_python(SCRIPT, "--against", folder, "--tokens", "3", "--only", only, check=False)
+def compared(folder, only, package=""):
+    if package:
+        (folder / "dflash").mkdir()
+        (folder / "dflash" / "__init__.py").write_text(package)
+    return run_python(SCRIPT, "--against", folder, "--tokens", "3", "--only", only, check=False, cwd=ROOT)
 
 
 def test_a_changed_bit_is_found(tmp_path):
-    (tmp_path / "dflash").mkdir()
-    (tmp_path / "dflash" / "__init__.py").write_text(CHANGED)
-    done = compared(tmp_path, SMALL)
+    done = compared(tmp_path, SMALL, CHANGED)
     assert done.returncode == 1, done.stdout + done.stderr
     found, total = done.stdout.splitlines()
     assert found.startswith(f"{SMALL}logits: ")
     assert total.endswith(" rows, 1 differ")
     assert int(total.split()[0]) > 40
+
+
+def test_processes_of_a_checkout_find_its_own_package(tmp_path):
+    done = compared(tmp_path, "nothing", STARTS)
+    assert (done.returncode, done.stdout) == (0, "0 rows, 0 differ\n"), done.stdout + done.stderr
 
 
 def test_a_folder_that_is_no_checkout(tmp_path):

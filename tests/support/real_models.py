@@ -16,7 +16,7 @@ FILES = {
 DEVICE = os.environ.get("DFLASH_REAL_DEVICE", "cpu")
 """Device of the tests, ``cpu`` or ``cuda``."""
 
-THREADS = 2
+THREADS = int(os.environ.get("DFLASH_REAL_THREADS", "2"))
 NEAR = 0.05
 """Difference of the two largest logits below which implementations may choose either token."""
 
