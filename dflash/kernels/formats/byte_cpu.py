@@ -101,7 +101,8 @@ def _dot(
             block, (scales, minima) = QuantBlock(builder, address), _scales(builder, address)
             products = builder.sitofp(_sums(builder, address, token, scales), F32V)
             minima = builder.fneg(builder.fmul(minima, block.each_f16(2).value))
-            return [records.add_record(builder, block.each_f16(0).value, products, minima, token, sums[0])]
+            scale = builder.fmul(block.each_f16(0).value, records.scale_of(builder, token, F32V))
+            return [records.add_record(builder, scale, products, minima, token, sums[0])]
 
         (total,) = loop(builder, n, [constant(0.0, F32V)], body)
         ordered = records.lanes_of(builder, total, [ORDER.index(i) for i in range(LANES)])

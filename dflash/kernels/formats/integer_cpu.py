@@ -80,6 +80,7 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
                     own = range(lanes * p, lanes * (p + 1))
                     scale, minima = (part and records.lanes_of(builder, part.value, own) for part in block[:2])
                     products = builder.sitofp(total, floats)
+                    scale = builder.fmul(scale, records.scale_of(builder, record, floats))
                     after.append(records.add_record(builder, scale, products, minima, record, so_far))
                 return after
 

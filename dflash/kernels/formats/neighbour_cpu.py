@@ -36,13 +36,6 @@ def joined(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     return builder.shuffle_vector(low, high, records.constant_lanes(range(LANES)))
 
 
-def all_lanes(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Return a value in eight lanes."""
-    kind = ir.VectorType(value.type, MANY)
-    first = builder.insert_element(kind(ir.Undefined), value, I32(0))
-    return builder.shuffle_vector(first, first, ir.VectorType(I32, MANY)([0] * MANY))
-
-
 def _if_any(builder: ir.IRBuilder, n: ir.Value, start: Values, emit: Callable[[], Values]) -> Values:
     """Emit code that returns other values than those of the start, for `n` above 0."""
     before = builder.block
@@ -94,7 +87,7 @@ class RowProduct:
         memory = cgutils.alloca_once(builder, scale.type)
         builder.store(scale, memory)
         stored = builder.bitcast(of_unknown_origin(builder, memory), F32.as_pointer())
-        return lambda i: all_lanes(builder, builder.load(builder.gep(stored, [I32(i)])))
+        return lambda i: records.all_lanes(builder, builder.load(builder.gep(stored, [I32(i)])), _EIGHT)
 
     def _pair(self, blocks: SmallBlocks, at: Values, scales: Values, tokens: Values, so_far: Values) -> Values:
         """Add the products of two blocks, in one vector or one after the other, with the words at `tokens`."""
@@ -116,7 +109,8 @@ class RowProduct:
         for i, (product, so_far) in enumerate(zip(products, sums, strict=True)):
             part, t = divmod(i, self._count)
             place = self._builder.add(tokens[t], I64(WORDS * part))
-            found.append(records.add_record(self._builder, None, product, None if part else minima, place, so_far))
+            scale = records.scale_of(self._builder, place, so_far.type)
+            found.append(records.add_record(self._builder, scale, product, None if part else minima, place, so_far))
         return found
 
     def _record(self, i: ir.Value, sums: Values) -> Values:
@@ -154,7 +148,7 @@ class RowProduct:
             for b, one in zip(numbers, blocks, strict=True):
                 if one.minima is not None:
                     has_minima.append(b)
-                    lane = all_lanes(builder, builder.trunc(b, I32))
+                    lane = records.all_lanes(builder, builder.trunc(b, I32), ir.VectorType(I32, MANY))
                     is_own = builder.icmp_signed("==", lane, ir.VectorType(I32, MANY)(list(range(MANY))))
                     minima = builder.select(is_own, one.minima.value, minima)
             return [*self._pair(blocks[0], at, scales, places, products), minima]

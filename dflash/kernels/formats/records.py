@@ -14,14 +14,14 @@ and 7; in them, lane i of eight has the products 2 i, 2 i + 1, 16 + 2 i and 17 +
 So the bits of a product are the same with any instructions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.cpu.simd.emit import I64, LANES, call, load, prefetch
+from dflash.kernels.cpu.simd.emit import I64, LANES, call, load, prefetch, store
 from dflash.kernels.formats.integers import BLOCK, WORDS
-from dflash.kernels.formats.lanes import has, is_zen
+from dflash.kernels.formats.lanes import has, is_zen, of_unknown_origin
 
 SUMS, SCALE, RECORD = 2 * BLOCK, 2 * BLOCK + 4 * LANES, 2 * BLOCK + 8 * LANES
 """Bytes to the sums or minima in a record, to the scale or scales, and of a record of a token."""
@@ -34,6 +34,9 @@ SMALL = 2
 
 INTEGER_ROWS = 8
 """Rows that one call of a dot function processes, one after another; with 2, multiplies of 8 tokens take 3 % more."""
+
+
+Products = Callable[[int, int], ir.Value]
 
 
 def prefetch_ahead(builder: ir.IRBuilder, address: ir.Value, n_bytes: int, *, n_tokens: int = 0) -> None:
@@ -77,17 +80,43 @@ def lanes_of(builder: ir.IRBuilder, value: ir.Value, lanes: Sequence[int]) -> ir
 
 
 def add_record(
-    builder: ir.IRBuilder,
-    scale: ir.Value | None,
-    products: ir.Value,
-    minima: ir.Value | None,
-    record: ir.Value,
-    sums: ir.Value,
+    builder: ir.IRBuilder, scale: ir.Value, products: ir.Value, minima: ir.Value | None, record: ir.Value, sums: ir.Value
 ) -> ir.Value:
     """Add products of float32 with the token at `record`, times both scales, and minima, to float32 lanes, which it has."""
-    kind = sums.type
-    fma, of_token = f"llvm.fma.v{kind.count}f32", load(builder, builder.add(record, I64(SCALE)), kind)
-    sums = call(builder, fma, builder.fmul(scale, of_token) if scale else of_token, products, sums)
+    fma = f"llvm.fma.v{sums.type.count}f32"
+    sums = call(builder, fma, scale, products, sums)
     if minima is None:
         return sums
-    return call(builder, fma, minima, load(builder, builder.add(record, I64(SUMS)), kind), sums)
+    return call(builder, fma, minima, load(builder, builder.add(record, I64(SUMS)), sums.type), sums)
+
+
+def scale_of(builder: ir.IRBuilder, record: ir.Value, kind: ir.Type) -> ir.Value:
+    """Return the scale of the token at `record` in all lanes."""
+    return load(builder, builder.add(record, I64(SCALE)), kind)
+
+
+def scale_products(builder: ir.IRBuilder, scales: Sequence[ir.Value], tokens: Sequence[ir.Value]) -> Products:
+    """Return a function that returns the product of the scales of row r and of the token at address t in all lanes.
+
+    A row has its scale in all lanes, so one product of vectors serves several tokens. The products are broadcast from
+    memory, since the units that multiply have the most work.
+    """
+    kind, of_tokens = scales[0].type, scales[0].type(ir.Undefined)
+    for t, token in enumerate(tokens):
+        scale = load(builder, builder.add(token, I64(SCALE)), kind.element)
+        of_tokens = builder.insert_element(of_tokens, scale, I64(t))
+    memory, size = builder.ptrtoint(cgutils.alloca_once(builder, ir.ArrayType(kind, len(scales))), I64), 4 * kind.count
+    for r, scale in enumerate(scales):
+        store(builder, builder.add(memory, I64(size * r)), builder.fmul(scale, of_tokens))
+    stored = of_unknown_origin(builder, memory)
+
+    def product(r: int, t: int) -> ir.Value:
+        return all_lanes(builder, load(builder, builder.add(stored, I64(size * r + 4 * t)), kind.element), kind)
+
+    return product
+
+
+def all_lanes(builder: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
+    """Return a value in all lanes of a type of vectors."""
+    first = builder.insert_element(kind(ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(first, first, constant_lanes([0] * kind.count))

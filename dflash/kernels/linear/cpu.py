@@ -1,9 +1,9 @@
 """Matrix multiply of packed weights on all cores.
 
-A task is one tile of 16 rows, or two. For few tokens, rows are unpacked in registers and multiplied directly. For more
-tokens, some rows and columns are unpacked into a buffer that fits the L1 cache, and every token is multiplied with them. The
-lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a token has the same bits in
-every batch.
+A task is one tile of 16 rows, for at most 128 tokens. For few tokens, rows are unpacked in registers and multiplied
+directly. For more tokens, some rows and columns are unpacked into a buffer that fits the L1 cache, and every token is
+multiplied with them. The lane sums of wide rows wait in memory for the next columns. Both ways sum in the same order, so a
+token has the same bits in every batch.
 
 Products with quantised weights are sums of whole numbers, for which tokens are rounded to int16: by each thread for itself
 if there are few, else by all threads before the tasks.
@@ -41,8 +41,7 @@ _INTEGER_DEPTH = 768  # most columns of whole numbers that are unpacked as one, 
 _FEW = 16  # most tokens for which a task is one tile of rows, by dot functions or by rows that are unpacked four at a time
 _FEW_INPUTS = _FEW * 1024  # most inputs of these tokens together: more would leave the L1 cache between two groups of rows
 _LEAST = 4  # fewest tokens of a call whose rounded inputs do not fit it
-_TILES = 2  # tiles of a task for more tokens, whose columns are then read from memory once
-_TOKENS = 128  # tokens whose lane sums and columns fit the L2 cache
+_TOKENS = 128  # most tokens of a task; their lane sums and columns fit the L2 cache
 _START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
 _INTEGER_START = 4096  # bytes of a task that are prefetched before it if rows are read one after another
 _WIDE = vector_lanes() == 16
@@ -158,6 +157,14 @@ def _pitch(weight, columns):
 
 
 @inline
+def _prefetch_rows(source, rows, row_bytes, n_bytes):
+    """Prefetch `n_bytes` of each row."""
+    for r in range(rows):
+        for at in range(source + r * row_bytes, source + r * row_bytes + n_bytes, 64):
+            prefetch(at)
+
+
+@inline
 def _many_tokens(weight, source, rows, inputs, x_bytes, first, tokens, buffer, sums, out):
     """Multiply the rows of a task with some tokens."""
     row_bytes, width, steps = weight[ROW_BYTES], weight[WIDTH], weight[STEPS]
@@ -169,22 +176,23 @@ def _many_tokens(weight, source, rows, inputs, x_bytes, first, tokens, buffer, s
         n = min(columns, width - start)
         begin, end = start == 0, start + n == width
         at = first * RECORD + start // BLOCK * x_bytes if weight[INTEGER] else first * x_bytes + 4 * start
+        following = (start + n) // step * step_bytes if not end else rows * row_bytes
         for r in range(0, rows, at_once):
-            n_rows, tile = min(at_once, rows - r), r // TILE
+            n_rows = min(at_once, rows - r)
             _unpack(weight, source + r * row_bytes + start // step * step_bytes, n_rows, n // step, buffer, w_bytes)
-            own, to = sums + tile * tokens * sums_bytes, out + 64 * tile * weight[TOKENS] + 4 * (r % TILE)
-            kind, function, x = weight[INTEGER], weight[MULTIPLY], inputs + at
+            _prefetch_rows(source + r * row_bytes + following, n_rows, row_bytes, n // step * step_bytes)
+            kind, function, x, to = weight[INTEGER], weight[MULTIPLY], inputs + at, out + 4 * r
             _multiply_unpacked(
-                kind, function, buffer, w_bytes, n_rows, x, x_bytes, tokens, n, begin, end, own, sums_bytes, to
+                kind, function, buffer, w_bytes, n_rows, x, x_bytes, tokens, n, begin, end, sums, sums_bytes, to
             )
 
 
 @inline
-def _write(weight, row, rows, products):
-    """Write the products of a tile, (tokens, 16) float32, to the output."""
-    for t in range(weight[TOKENS]):
+def _write(weight, row, rows, first, tokens, products):
+    """Write the products of a tile, (tokens, 16) float32, to the output, from token `first` on."""
+    for t in range(tokens):
         source = products + 64 * t
-        target = weight[OUT] + t * weight[OUT_BYTES] + 4 * row
+        target = weight[OUT] + (first + t) * weight[OUT_BYTES] + 4 * row
         if rows == TILE:
             value = load_f32(source)
             store_f32(target, add(load_f32(target), value) if weight[MODE] == ADD else value)
@@ -192,11 +200,6 @@ def _write(weight, row, rows, products):
             for r in range(rows):
                 value = read_f32(source + 4 * r)
                 write_f32(target + 4 * r, read_f32(target + 4 * r) + value if weight[MODE] == ADD else value)
-
-
-@inline
-def _task_rows(weight):
-    return TILE if weight[TOKENS] <= _FEW else _TILES * TILE
 
 
 @inline
@@ -220,56 +223,57 @@ def _inputs(weight, own, rounded):
 
 
 @inline
-def _task(plan, i, row, scratch, most_tokens, buffer_bytes, own, rounded):
-    """Compute a task, whose rows begin at `row`; return which tokens are at `own`, rounded."""
+def _task(plan, i, first, row, scratch, most_tokens, buffer_bytes, own, rounded):
+    """Compute a task, tokens from `first` and rows from `row` on; return which tokens are at `own`, rounded."""
     sums = (scratch.ctypes.data + 63) // 64 * 64  # a vector load across two cache lines costs two loads
-    buffer = sums + _TILES * min(most_tokens, _TOKENS) * SUMS_BYTES
+    buffer = sums + min(most_tokens, _TOKENS) * SUMS_BYTES
     products = buffer + buffer_bytes
     weight = plan[i]
-    tokens, rows = weight[TOKENS], min(_task_rows(weight), weight[ROWS] - row)
+    tokens, rows = min(_TOKENS, weight[TOKENS] - first), min(TILE, weight[ROWS] - row)
     for part in range(2 if weight[MODE] >= GATE else 1):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
-        out = products + 64 * part * _TILES * tokens
+        out = products + 64 * part * tokens
         x, x_bytes, rounded = _inputs(one, own, rounded)
-        few = _are_few(one)
-        if few:
+        if _are_few(one):
             _few_tokens(one, source, rows, x, x_bytes, sums, out)
-        for first in range(0, 0 if few else tokens, _TOKENS):
-            many = min(_TOKENS, tokens - first)
-            _many_tokens(one, source, rows, x, x_bytes, first, many, buffer, sums, out + 64 * first)
-    for r in range(0, rows, TILE):
-        out = products + 64 * (r // TILE) * tokens
-        if weight[MODE] == GATE:
-            for at in range(out, out + 64 * tokens, 64):
-                store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * _TILES * tokens)))
-        elif weight[MODE] == GELU_GATE:
-            for at in range(out, out + 64 * tokens, 64):
-                store_f32(at, mul(gelu(load_f32(at)), load_f32(at + 64 * _TILES * tokens)))
-        _write(weight, row + r, min(TILE, rows - r), out)
+        else:
+            _many_tokens(one, source, rows, x, x_bytes, first, tokens, buffer, sums, out)
+    if weight[MODE] == GATE:
+        for at in range(products, products + 64 * tokens, 64):
+            store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * tokens)))
+    elif weight[MODE] == GELU_GATE:
+        for at in range(products, products + 64 * tokens, 64):
+            store_f32(at, mul(gelu(load_f32(at)), load_f32(at + 64 * tokens)))
+    _write(weight, row, rows, first, tokens, products)
     return rounded
 
 
 @inline
+def _n_row_tasks(weight):
+    return 0 if weight[MODE] == UP else (weight[ROWS] + TILE - 1) // TILE
+
+
+@inline
 def _n_tasks(weight):
-    rows = _task_rows(weight)
-    return 0 if weight[MODE] == UP else (weight[ROWS] + rows - 1) // rows
+    return _n_row_tasks(weight) * ((weight[TOKENS] + _TOKENS - 1) // _TOKENS)
 
 
 @inline
 def _locate(plan, task):
-    """Return the weight of a task and its first row."""
+    """Return the weight of a task, its first token and its first row; rows vary fastest, so tokens stay in a cache."""
     i = 0
     while task >= _n_tasks(plan[i]):
         task -= _n_tasks(plan[i])
         i += 1
-    return i, task * _task_rows(plan[i])
+    n = _n_row_tasks(plan[i])
+    return i, task // n * _TOKENS, task % n * TILE
 
 
 @inline
 def _prefetch_start(plan, task):
     """Prefetch the beginning of a task's first rows, which no earlier rows prefetch."""
-    i, row = _locate(plan, task)
+    i, _, row = _locate(plan, task)
     n_bytes = plan[i, ROW_BYTES]
     if plan[i, INTEGER]:
         start = plan[i, DATA] + row * n_bytes
@@ -297,7 +301,7 @@ def scratch_bytes(plan, tokens, buffer_bytes):
 @inline
 def _fixed_bytes(tokens, buffer_bytes):
     """Return the bytes of sums, unpacked rows and products."""
-    return _TILES * min(tokens, _TOKENS) * SUMS_BYTES + buffer_bytes + 2 * _TILES * 64 * tokens
+    return min(tokens, _TOKENS) * (SUMS_BYTES + 2 * 64) + buffer_bytes
 
 
 @inline
@@ -333,7 +337,7 @@ def count_tasks(plan):
 @inline
 def take_tasks(plan, n_tasks, n_threads, counter, scratch, tokens, buffer_bytes):
     """Run tasks until the int64 at address `counter` has reached their number; return how many this thread ran."""
-    grain, n_done, rounded = max(1, n_tasks // (8 * n_threads)), 0, 0
+    grain, n_done, rounded = max(1, n_tasks // (8 * n_threads)) if tokens <= _FEW else 1, 0, 0
     own = (scratch.ctypes.data + _fixed_bytes(tokens, buffer_bytes) + 127) // 64 * 64
     first = fetch_add(counter, grain)
     while first < n_tasks:
@@ -342,8 +346,8 @@ def take_tasks(plan, n_tasks, n_threads, counter, scratch, tokens, buffer_bytes)
             _prefetch_start(plan, following)
         last = min(first + grain, n_tasks)
         for task in range(first, last):
-            i, row = _locate(plan, task)
-            rounded = _task(plan, i, row, scratch, tokens, buffer_bytes, own, rounded)
+            i, token, row = _locate(plan, task)
+            rounded = _task(plan, i, token, row, scratch, tokens, buffer_bytes, own, rounded)
         n_done += last - first
         first = following
     return n_done

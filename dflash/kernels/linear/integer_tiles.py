@@ -8,19 +8,19 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
-from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop, prefetch, store
+from dflash.kernels.cpu.simd.emit import BIT, F32, F32V, I32, I64, LANES, load, loop, prefetch, store
+from dflash.kernels.formats import records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, WORDS
 from dflash.kernels.formats.lanes import of_unknown_origin, vector_lanes
 from dflash.kernels.formats.neighbour_cpu import multiply_block, token_words
 from dflash.kernels.formats.neighbours import MANY
-from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SMALL_RECORD, SUMS, add_record, lanes_of, multiply_pairs
-from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile, store_sums, zeros_or_loaded
+from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile, store_sums
 
 Values = list[ir.Value]
 
 _LANES = vector_lanes()
-_WORDS, _FLOATS = ir.VectorType(ir.IntType(16), 2 * _LANES), ir.VectorType(F32, _LANES)
+_WORDS, _FLOATS, _BITS = ir.VectorType(ir.IntType(16), 2 * _LANES), ir.VectorType(F32, _LANES), ir.VectorType(BIT, _LANES)
 
 
 def integer_tile(tokens: int, *, small: bool = False) -> Emit:
@@ -35,82 +35,85 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
         at = [
             builder.add(line, I64(64 * r)) for line in addresses(builder, sums, I64(SUMS_BYTES), tokens) for r in range(ROWS)
         ]
-        for place in at:
-            store(builder, place, zeros_or_loaded(builder, begin, [place], F32V)[0])
+        zeros, are_begun = _FLOATS([0.0] * _LANES), records.all_lanes(builder, builder.not_(begin), _BITS)
 
         def body(i: ir.Value, carried: Values) -> Values:
             of_tokens = builder.mul(i, x_stride)
-            for line in range(0, RECORD, 64):
+            for line in range(0, records.RECORD, 64):
                 prefetch(builder, builder.add(builder.add(ahead, of_tokens), I64(line)))
             for first in range(0, 4 * LANES, 4 * _LANES):
-                offset = builder.add(builder.mul(i, I64(SMALL_RECORD if small else RECORD)), I64(first))
+                offset = builder.add(builder.mul(i, I64(records.SMALL_RECORD if small else records.RECORD)), I64(first))
                 rows = [builder.add(one, offset) for one in ws_at]
-                records = [builder.add(builder.add(x, of_tokens), I64(RECORD * t + first)) for t in range(tokens)]
+                inputs = [builder.add(builder.add(x, of_tokens), I64(records.RECORD * t + first)) for t in range(tokens)]
+                if not small:
+                    scales = records.scale_products(
+                        builder, [records.scale_of(builder, row, _FLOATS) for row in rows], inputs
+                    )
                 left = builder.sub(n, builder.mul(i, I64(MANY // 2)))
-                products = _products_of_small(builder, rows, records, left) if small else _products(builder, rows, records)
+                products = _products_of_small(builder, rows, inputs, left) if small else _products(builder, rows, inputs)
                 for r, row in enumerate(rows):
-                    minima = load(builder, builder.add(row, I64(SUMS)), _FLOATS)
-                    scale = None if small else load(builder, builder.add(row, I64(SCALE)), _FLOATS)
-                    for t, record in enumerate(records):
+                    minima = load(builder, builder.add(row, I64(records.SUMS)), _FLOATS)
+                    for t, record in enumerate(inputs):
                         place = builder.add(at[t * ROWS + r], I64(first))
-                        so_far = load(builder, place, _FLOATS)
-                        added = add_record(builder, scale, products[t * ROWS + r], minima, record, so_far)
+                        so_far = builder.select(carried[0], load(builder, place, _FLOATS), zeros)
+                        scale = records.scale_of(builder, record, _FLOATS) if small else scales(r, t)
+                        added = records.add_record(builder, scale, products[t * ROWS + r], minima, record, so_far)
                         store(builder, place, added)
-            return carried
+            return [_BITS([1] * _LANES)]
 
-        loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [], body)
+        loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [are_begun], body)
         with builder.if_then(end):
             order = range(LANES) if small else LANE_ORDER
-            store_sums(builder, [lanes_of(builder, load(builder, place, F32V), order) for place in at], out)
+            store_sums(builder, [records.lanes_of(builder, load(builder, place, F32V), order) for place in at], out)
 
     return emit
 
 
-def _products(builder: ir.IRBuilder, rows: Values, records: Values) -> Values:
+def _products(builder: ir.IRBuilder, rows: Values, inputs: Values) -> Values:
     """Return the lane sums of a record of each row and token as float32, without the scale of the row."""
     # With 16 registers, LLVM would spill a sum of twelve; so the last of three tokens is read for each row, as an operand.
-    held = 2 if _LANES < LANES and len(records) == 3 else len(records)
+    held = 2 if _LANES < LANES and len(inputs) == 3 else len(inputs)
 
     def step(j: ir.Value, totals: Values) -> Values:
         line, after = builder.shl(j, I64(6)), list(totals)
-        xs = [load(builder, builder.add(record, line), _WORDS) for record in records[:held]]
+        xs = [load(builder, builder.add(record, line), _WORDS) for record in inputs[:held]]
         for r, row in enumerate(rows):
-            if held < len(records):
+            if held < len(inputs):
                 line = of_unknown_origin(builder, line)
             whole = load(builder, builder.add(row, line), _WORDS)
-            read = [load(builder, builder.add(record, line), _WORDS) for record in records[held:]]
+            read = [load(builder, builder.add(record, line), _WORDS) for record in inputs[held:]]
             for t, token in enumerate(xs + read):
                 place = t * ROWS + r
-                after[place] = builder.add(totals[place], multiply_pairs(builder, whole, token))
+                after[place] = builder.add(totals[place], records.multiply_pairs(builder, whole, token))
         return after
 
-    start = [ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)] * (ROWS * len(records))
+    start = [ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)] * (ROWS * len(inputs))
     totals = loop(builder, I64(BLOCK // WORDS), start, step)
     return [builder.sitofp(total, _FLOATS) for total in totals]
 
 
-def _products_of_small(builder: ir.IRBuilder, rows: Values, records: Values, left: ir.Value) -> Values:
+def _products_of_small(builder: ir.IRBuilder, rows: Values, inputs: Values, left: ir.Value) -> Values:
     """Return those of up to `left` pairs of blocks for formats of 32 weights a block, with the scales of the row."""
 
     def step(j: ir.Value, so_far: Values) -> Values:
         line, after = builder.shl(j, I64(7)), list(so_far)
-        xs = [token_words(builder, builder.add(record, line), _WORDS) for record in records]
+        xs = [token_words(builder, builder.add(record, line), _WORDS) for record in inputs]
         for r, row in enumerate(rows):
             whole = token_words(builder, builder.add(row, line), _WORDS)
-            scale = load(builder, builder.add(row, builder.add(builder.shl(j, I64(6)), I64(SCALE))), _FLOATS)
+            scale = load(builder, builder.add(row, builder.add(builder.shl(j, I64(6)), I64(records.SCALE))), _FLOATS)
             for t, token in enumerate(xs):
                 place = t * ROWS + r
                 after[place] = multiply_block(builder, whole, scale, token, so_far[place])
         return after
 
     pairs = builder.select(builder.icmp_signed("<", left, I64(MANY // 2)), left, I64(MANY // 2))
-    return loop(builder, pairs, [ir.Constant(_FLOATS, [0.0] * _LANES)] * (ROWS * len(records)), step)
+    return loop(builder, pairs, [ir.Constant(_FLOATS, [0.0] * _LANES)] * (ROWS * len(inputs)), step)
 
 
 _TILES = {
     0: (float_tile, (1, 2, 3, 4, 5)),
-    SMALL - 1: (integer_tile, (1, 2, 3, 6)),
-    SMALL: (functools.partial(integer_tile, small=True), (1, 2, 3, 4) if _LANES == LANES else (1, 2)),
+    records.SMALL - 1: (integer_tile, (1, 2, 3, 6)),
+    records.SMALL: (functools.partial(integer_tile, small=True), (1, 2, 3, 4) if _LANES == LANES else (1, 2)),
 }
 """The tiles for each `INTEGER` of a plan, and their numbers of tokens."""
 

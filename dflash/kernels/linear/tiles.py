@@ -55,7 +55,9 @@ def float_tile(tokens: int) -> Emit:
                 return after
 
             places = [builder.add(one, I64(first)) for one in at]
-            totals = loop(builder, n, zeros_or_loaded(builder, begin, places, kind), body)
+            zeros = kind([0.0] * lanes)
+            start = [builder.select(begin, zeros, load(builder, place, kind)) for place in places]
+            totals = loop(builder, n, start, body)
             if lanes < LANES:
                 _store_all(builder, places, totals)
         with builder.if_else(end) as (add_lanes, keep):
@@ -67,21 +69,6 @@ def float_tile(tokens: int) -> Emit:
                     _store_all(builder, at, totals)
 
     return emit
-
-
-def zeros_or_loaded(builder: ir.IRBuilder, zero: ir.Value, places: list[ir.Value], kind: ir.Type) -> list[ir.Value]:
-    """Return vectors of zeros, or those at some addresses."""
-    with builder.if_else(zero) as (no_load, some_load):
-        with no_load:
-            before = builder.block
-        with some_load:
-            loaded = [load(builder, place, kind) for place in places]
-            behind = builder.block
-    values = [builder.phi(kind) for _ in places]
-    for phi, value in zip(values, loaded, strict=True):
-        phi.add_incoming(ir.Constant(kind, [0.0] * kind.count), before)
-        phi.add_incoming(value, behind)
-    return values
 
 
 def _store_all(builder: ir.IRBuilder, places: list[ir.Value], values: list[ir.Value]) -> None:
