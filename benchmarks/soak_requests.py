@@ -35,8 +35,8 @@ N_FIXED = 16
 
 
 def words_of(rng, n):
-    """Return a new text of about `n` tokens, and at most 1.05 `n`."""
-    return " ".join(rng.choices(["the", "fox", "import", "return", "lazy", "dog", "then", "quick", "brown", "over"], k=n))
+    """Return a new text of `n` words, each one token of the demo's vocabulary."""
+    return " ".join(rng.choices(["the", "file", "import", "return", "lazy", "dog", "then", "quick", "class", "over"], k=n))
 
 
 def fixed(number, strategy="plain"):
@@ -50,7 +50,7 @@ def request(kind, rng):
     settings = {"stream": rng.random() < 0.5, "temperature": rng.choice([0, 0.7, 1.2]), "seed": rng.randrange(2**31)}
     if strategy := rng.choice(STRATEGIES):
         settings["strategy"] = strategy
-    n_prompt = rng.randint(500, 3700) if kind == "long" else rng.randint(3, 120)
+    n_prompt = rng.randint(500, 3850) if kind == "long" else rng.randint(3, 120)
     text, n = words_of(rng, n_prompt), rng.choice([1, 4, 16] if kind == "long" else [1, 8, 32, 64, 128])
     if kind in ("schema", "pattern"):
         n, settings["chat_template_kwargs"] = 200, {"enable_thinking": False}
