@@ -106,3 +106,8 @@ def has_form(kind, path, body, text):
         return re.fullmatch(PATTERN, text) is not None
     found = json.loads(text)
     return sorted(found) == sorted(SCHEMA["required"]) and found["city"] in CITY["enum"]
+
+
+def is_too_costly(allowed, said):
+    """Return whether the random grammar of a request has reached a limit while it ran, which ends that request alone."""
+    return allowed == ANY and any(reason in said for reason in ("can't be followed further", "masks take too long"))
