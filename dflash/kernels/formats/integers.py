@@ -6,6 +6,7 @@ from typing import NamedTuple
 from llvmlite import ir
 from numba.core import cgutils
 
+from dflash.kernels.cpu.simd.emit import spread
 from dflash.kernels.formats.blocks import IQ4_TABLE, iq4_xs_scales, q3_k_scales, scales_then_minima
 from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock, constant, of_unknown_origin, vector_lanes
 
@@ -67,10 +68,7 @@ class _Scales:
     def _wide(self, i: int) -> Lanes:
         builder = self._builder
         if self._size == WORDS:
-            n = PART // 2
-            value = builder.load(builder.gep(self._stored, [_I32(i)]))
-            first = builder.insert_element(ir.VectorType(_I32, n)(ir.Undefined), value, _I32(0))
-            pairs = builder.shuffle_vector(first, first, ir.VectorType(_I32, n)([0] * n))
+            pairs = spread(builder, builder.load(builder.gep(self._stored, [_I32(i)])), PART // 2)
         else:
             pairs = self._pairs.pick(*[2 * i] * 8, *[2 * i + 1] * 8).value
         return Lanes(builder, builder.bitcast(pairs, ir.VectorType(ir.IntType(16), PART)))

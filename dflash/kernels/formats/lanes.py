@@ -15,6 +15,8 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 
+from dflash.kernels.cpu.simd.emit import spread
+
 LANES = 16
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 _F32 = ir.FloatType()
@@ -236,12 +238,6 @@ def in_order(builder: ir.IRBuilder, values: list[ir.Value]) -> list[ir.Value]:
     return [builder.extract_value(copies, i) for i in range(n)]
 
 
-def _broadcast(builder: ir.IRBuilder, value: ir.Value) -> Lanes:
-    nothing = _vector(value.type)(ir.Undefined)
-    first = builder.insert_element(nothing, value, _I32(0))
-    return Lanes(builder, builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
-
-
 def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
     """Return 16 small integers as float32."""
     return Lanes(builder, _vector(_F32)([float(v) for v in values]))
@@ -262,7 +258,7 @@ class QuantBlock:
 
     def each(self, value: ir.Value) -> Lanes:
         """Broadcast a scalar to every lane."""
-        return _broadcast(self.builder, value)
+        return Lanes(self.builder, spread(self.builder, value))
 
     def u8(self, offset: int, n: int = LANES) -> Lanes:
         """Load 16, 32 or 64 bytes."""

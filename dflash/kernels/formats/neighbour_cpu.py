@@ -5,7 +5,7 @@ from collections.abc import Callable
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.cpu.simd.emit import F32, I32, I64, LANES, call, load, loop, store
+from dflash.kernels.cpu.simd.emit import F32, I32, I64, LANES, call, load, loop, spread, store
 from dflash.kernels.formats import records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integers import PART, WORDS
@@ -87,7 +87,7 @@ class RowProduct:
         memory = cgutils.alloca_once(builder, scale.type)
         builder.store(scale, memory)
         stored = builder.bitcast(of_unknown_origin(builder, memory), F32.as_pointer())
-        return lambda i: records.all_lanes(builder, builder.load(builder.gep(stored, [I32(i)])), _EIGHT)
+        return lambda i: spread(builder, builder.load(builder.gep(stored, [I32(i)])), MANY)
 
     def _pair(self, blocks: SmallBlocks, at: Values, scales: Values, tokens: Values, so_far: Values) -> Values:
         """Add the products of two blocks, in one vector or one after the other, with the words at `tokens`."""
@@ -148,7 +148,7 @@ class RowProduct:
             for b, one in zip(numbers, blocks, strict=True):
                 if one.minima is not None:
                     has_minima.append(b)
-                    lane = records.all_lanes(builder, builder.trunc(b, I32), ir.VectorType(I32, MANY))
+                    lane = spread(builder, builder.trunc(b, I32), MANY)
                     is_own = builder.icmp_signed("==", lane, ir.VectorType(I32, MANY)(list(range(MANY))))
                     minima = builder.select(is_own, one.minima.value, minima)
             return [*self._pair(blocks[0], at, scales, places, products), minima]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from dflash.kernels.cpu.simd.emit import spread
 from dflash.kernels.formats.blocks import FP4_TABLE, IQ4_TABLE
 from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock
 
@@ -44,10 +45,9 @@ class Neighbours:
 
         A vector that is read `i` values before the value of block i has it in lane i, so blends collect all of them.
         """
-        several = ir.VectorType(kind, MANY)
         if self._n == 1:
-            found = self._builder.insert_element(several(ir.Undefined), self._block.load(offset, kind), _I32(0))
-            return self._builder.shuffle_vector(found, found, ir.VectorType(_I32, MANY)([0] * MANY))
+            return spread(self._builder, self._block.load(offset, kind), MANY)
+        several = ir.VectorType(kind, MANY)
         found = self._block.load(offset, several)
         for i in range(1, MANY):
             other = self._block.load(offset + i * (self._n_bytes - size), several)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.cpu.simd.emit import I64, LANES, call, load, prefetch, store
+from dflash.kernels.cpu.simd.emit import I64, LANES, call, load, prefetch, spread, store
 from dflash.kernels.formats.integers import BLOCK, WORDS
 from dflash.kernels.formats.lanes import has, is_zen, of_unknown_origin
 
@@ -35,8 +35,8 @@ SMALL = 2
 INTEGER_ROWS = 8
 """Rows that one call of a dot function processes, one after another; with 2, multiplies of 8 tokens take 3 % more."""
 
-
 Products = Callable[[int, int], ir.Value]
+"""``product(r, t)``: the scales of row `r` and of token `t`, multiplied, in all lanes."""
 
 
 def prefetch_ahead(builder: ir.IRBuilder, address: ir.Value, n_bytes: int, *, n_tokens: int = 0) -> None:
@@ -111,12 +111,6 @@ def scale_products(builder: ir.IRBuilder, scales: Sequence[ir.Value], tokens: Se
     stored = of_unknown_origin(builder, memory)
 
     def product(r: int, t: int) -> ir.Value:
-        return all_lanes(builder, load(builder, builder.add(stored, I64(size * r + 4 * t)), kind.element), kind)
+        return spread(builder, load(builder, builder.add(stored, I64(size * r + 4 * t)), kind.element), kind.count)
 
     return product
-
-
-def all_lanes(builder: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
-    """Return a value in all lanes of a type of vectors."""
-    first = builder.insert_element(kind(ir.Undefined), value, ir.IntType(32)(0))
-    return builder.shuffle_vector(first, first, constant_lanes([0] * kind.count))

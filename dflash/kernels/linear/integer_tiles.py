@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
-from dflash.kernels.cpu.simd.emit import BIT, F32, F32V, I32, I64, LANES, load, loop, prefetch, store
+from dflash.kernels.cpu.simd.emit import BIT, F32, F32V, I32, I64, LANES, load, loop, prefetch, spread, store
 from dflash.kernels.formats import records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, WORDS
@@ -35,7 +35,7 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
         at = [
             builder.add(line, I64(64 * r)) for line in addresses(builder, sums, I64(SUMS_BYTES), tokens) for r in range(ROWS)
         ]
-        zeros, are_begun = _FLOATS([0.0] * _LANES), records.all_lanes(builder, builder.not_(begin), _BITS)
+        zeros, are_begun = _FLOATS([0.0] * _LANES), spread(builder, builder.not_(begin), _LANES)
 
         def body(i: ir.Value, carried: Values) -> Values:
             of_tokens = builder.mul(i, x_stride)

@@ -92,11 +92,11 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int = 1) -> None:
     builder.call(function, [builder.inttoptr(address, byte), I32(0), I32(4 - level if level else 0), I32(1)])
 
 
-def spread(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Broadcast a scalar to every lane."""
-    undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+def spread(builder: ir.IRBuilder, value: ir.Value, n: int = LANES) -> ir.Value:
+    """Broadcast a scalar to `n` lanes."""
+    undefined = ir.VectorType(value.type, n)(ir.Undefined)
     first = builder.insert_element(undefined, value, I32(0))
-    return builder.shuffle_vector(first, undefined, constant(0, I32V))
+    return builder.shuffle_vector(first, undefined, ir.VectorType(I32, n)([0] * n))
 
 
 def fold(builder: ir.IRBuilder, value: ir.Value, combine: Any) -> ir.Value:
