@@ -119,27 +119,38 @@ TASKS: dict[str, tuple[str, list[Action]]] = {
 
 
 class Client(NamedTuple):
-    """Recording of a client, and its tools for each kind of action: a name, and the arguments with parts in braces."""
+    """Recording of a client, its tool for each kind of action (name, and arguments with parts in braces), and its task."""
 
     file: str
     tools: dict[str, tuple[str, dict[str, Any]]]
+    task: str = RECORDED
 
 
-def _client(file: str, path: str, old: str, new: str, tools: str) -> Client:
-    """Return a client by the names of its arguments and of its tools to read, write, edit and run."""
+def _client(file: str, paths: str, old: str, new: str, tools: str) -> Client:
+    """Return a client by the names of its arguments (`paths` to read, edit) and of its tools to read, write, edit, run."""
+    path, edited = (2 * paths.split())[:2]
     read, write, edit, run = tools.split()
     return Client(
         file,
         {
             "read": (read, {path: "{path}"}),
             "write": (write, {path: "{path}", "content": "{text}"}),
-            "edit": (edit, {path: "{path}", old: "{old}", new: "{new}"}),
+            "edit": (edit, {edited: "{path}", old: "{old}", new: "{new}"}),
             "run": (run, {"command": "{command}"}),
         },
     )
 
 
-_SHELL = "exec_command"
+def _shell(file: str, tool: str, command: str) -> Client:
+    """Return a client that does everything with commands."""
+    commands = {
+        "read": "cat {path}",
+        "write": "cat > {path} <<'EOF'\n{text}EOF",
+        "edit": "perl -pi -e 's/\\Q{old}\\E/{new}/' {path}",
+        "run": "{command}",
+    }
+    return Client(file, {kind: (tool, {command: text}) for kind, text in commands.items()})
+
 
 CLIENTS = {
     "pi": Client(
@@ -151,20 +162,16 @@ CLIENTS = {
             "run": ("bash", {"command": "{command}"}),
         },
     ),
-    "codex": Client(
-        "codex/lean.jsonl",
-        {
-            "read": (_SHELL, {"cmd": "cat {path}"}),
-            "write": (_SHELL, {"cmd": "cat > {path} <<'EOF'\n{text}EOF"}),
-            "edit": (_SHELL, {"cmd": "perl -pi -e 's/\\Q{old}\\E/{new}/' {path}"}),
-            "run": (_SHELL, {"cmd": "{command}"}),
-        },
-    ),
+    "codex": _shell("codex/lean.jsonl", "exec_command", "cmd"),
     "opencode": _client("opencode/tools.jsonl", "filePath", "oldString", "newString", "read write edit bash"),
     "claude": _client("claude/tools.jsonl", "file_path", "old_string", "new_string", "Read Write Edit Bash"),
     "qwen": _client(
         "qwen/tools.jsonl", "file_path", "old_string", "new_string", "read_file write_file edit run_shell_command"
     ),
+    "mini": _shell("mini/tools.jsonl", "bash", "command")._replace(  # words of its task are replaced too
+        task="Blue bar birth or cold butterfly, club again bring.bag corn i black another so me."
+    ),
+    "continue": _client("continue/tools.jsonl", "filepath file_path", "old_string", "new_string", "Read Write Edit Bash"),
 }
 
 
@@ -196,9 +203,9 @@ def _turns(recordings: Path, name: str) -> list[AgentTurn]:
     client, found = CLIENTS[name], []
     recorded = next(turn for turn in load_session(recordings / client.file) if turn.tools)
     text = json.dumps(list(recorded.messages))
-    assert text.count(RECORDED) == 1, f"{client.file}: not the recording of {RECORDED!r}"
+    assert text.count(client.task) == 1, f"{client.file}: not the recording of {client.task!r}"
     for task, (words, actions) in TASKS.items():
-        messages = json.loads(text.replace(RECORDED, json.dumps(words)[1:-1]))
+        messages = json.loads(text.replace(client.task, json.dumps(words)[1:-1]))
         for number in range(len(actions) + 1):
             wants = "call" if number < len(actions) else "answer"
             found.append(AgentTurn(f"{name}/{task}/{number}", list(messages), list(recorded.tools), wants))

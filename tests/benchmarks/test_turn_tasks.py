@@ -15,10 +15,10 @@ TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": 
 @pytest.fixture
 def recordings(tmp_path):
     """One request of each client: a system prompt, and the task as the last part of the user's message."""
-    content = [{"type": "text", "text": "about"}, {"type": "text", "text": turn_tasks.RECORDED}]
-    messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": content}]
-    bodies = [{"messages": messages[:1]}, {"messages": messages, "tools": [TOOL]}]
     for client in turn_tasks.CLIENTS.values():
+        content = [{"type": "text", "text": "about"}, {"type": "text", "text": client.task}]
+        messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": content}]
+        bodies = [{"messages": messages[:1]}, {"messages": messages, "tools": [TOOL]}]
         path = tmp_path / client.file
         path.parent.mkdir()
         path.write_text("\n".join(json.dumps({"path": "/v1/chat/completions", "body": body}) for body in bodies))
@@ -27,8 +27,8 @@ def recordings(tmp_path):
 
 def test_turns_of_all_clients(recordings):
     turns = turn_tasks.agent_turns(recordings, list(turn_tasks.CLIENTS))
-    assert len({turn.name for turn in turns}) == len(turns) == 60
-    assert [turn.wants for turn in turns].count("call") == 40
+    assert len({turn.name for turn in turns}) == len(turns) == 12 * len(turn_tasks.CLIENTS)
+    assert [turn.wants for turn in turns].count("call") == 8 * len(turn_tasks.CLIENTS)
     for turn in turns:
         assert turn.tools == [TOOL]
         assert turn.messages[1]["content"][1]["text"] == turn_tasks.TASKS[turn.name.split("/")[1]][0]
