@@ -1,4 +1,4 @@
-"""Run GGUF models of the Qwen3.5 family with interchangeable decoding strategies.
+"""Run GGUF models with interchangeable decoding strategies.
 
 ::
 
