@@ -131,6 +131,31 @@ def test_every_format_in_a_prompt(kind):
         Layer(weights, 70, made).check(kind, normal(70, 256))
 
 
+def check_many(monkeypatch, weights, rows):
+    """Rows have the same bits by the launches for experts with few rows and for those with many, alone and together."""
+    x, layer, bits = normal(rows, weights.gate.shape[-1]), Layer(weights, rows, PREFILL), []
+    for least in (rows, 0):
+        monkeypatch.setattr(cuda_prefill, "MANY", least)
+        bits.append(layer(x))
+        for start, n in ((0, 1), (rows // 3, rows // 2)):
+            assert_same_bits(f"{n} rows", layer(x[start : start + n]), bits[-1][start : start + n])
+    assert_same_bits("many rows", bits[1], bits[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_many_rows_of_an_expert_have_the_bits_of_few(monkeypatch, shape):
+    check_many(monkeypatch, random_experts(**shape), 450)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_many_rows_of_every_format(monkeypatch, kind):
+    check_many(monkeypatch, random_experts(kind, kind, n=2, n_used=2), 200)
+
+
+def test_many_rows_of_the_true_shape(monkeypatch):
+    check_many(monkeypatch, random_experts("Q4_K", "Q6_K", n=6, width=2048, ffn=512, n_used=3), 700)
+
+
 @pytest.fixture(scope="module", params=[PREFILL, PORTABLE], ids=["default", "portable"])
 def prefill_layer(request):
     return Layer(random_experts("Q4_K", "Q6_K", n=24, width=2048, ffn=512, n_used=8), 700, request.param)

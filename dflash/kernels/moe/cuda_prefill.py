@@ -1,5 +1,6 @@
 """Experts in prefill on a GPU: grids and constants from shapes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,20 +20,13 @@ from dflash.kernels.moe.moe_kind import USUAL, MoeKind
 
 AT_ONCE = 8192
 """Largest capacity of the scratch in rows; more rows are run in slices."""
-
-
-class HopperTuning(NamedTuple):
-    """Settings on Hopper: warpgroups of a block, spans in flight, and blocks of a multiprocessor."""
-
-    groups: int
-    stages: int
-    blocks: int
-
-
-HOPPER_PAIRS, GATE_UP, DOWN = 96, HopperTuning(4, 2, 1), HopperTuning(4, 2, 1)
+MANY = 96
+"""Rows of an expert, on average, from which a launch on Hopper has the items of many rows."""
 
 _HERE = Path(__file__).parent
-_PAIRS = 64
+_PAIRS, _HOPPER_PAIRS, _MANY_PAIRS = 64, 96, 192  # rows of an item
+_GROUPS = 4  # warpgroups of prefill_hopper.cu
+_ITEMS_KEPT = 4  # ITEMS of prefill_hopper_many.cu
 _BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first
 _STATIC_SHARED = 2048  # bytes
 _LOGIT_STAGES, _LOGIT_STAGE = 4, 4 * 96 * 68  # of `logits` in prefill_router.cu: stages at most, and bytes of one
@@ -49,7 +43,7 @@ class PrefillScratch:
         shape = MoeShape(weights)
         self.rows = rows = min(rows, AT_ONCE)
         pairs = rows * shape.slots
-        items = max(shape.items(rows, n) * n for n in (_PAIRS, HOPPER_PAIRS))
+        items = max(shape.items(rows, n) * n for n in (_PAIRS, _HOPPER_PAIRS, _MANY_PAIRS))
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
         self.exact = cupy.empty((rows, shape.width), np.float32)
         self.logits, self.shared_logits = cupy.empty((rows, shape.experts), np.float32), cupy.empty(rows, np.float32)
@@ -67,6 +61,14 @@ def scratch_bytes(rows: int, width: int, inner: int, slots: int) -> int:
     return min(rows, AT_ONCE) * row
 
 
+class _Plan(NamedTuple):
+    """Launches whose items have up to `pairs` rows: those that make the items, and the projections with their grids."""
+
+    pairs: int
+    group: Bound
+    projections: list[tuple[Bound, Callable[[int], tuple[int, int]]]]
+
+
 class PrefillMoe:
     """A norm and the experts of a layer on fixed arrays, for any number of rows.
 
@@ -75,7 +77,7 @@ class PrefillMoe:
 
     Computes the formula of `Moe`; with warpgroup instructions, weights are rounded to float16. A row has the same bits
     whichever other rows are in the launch. Seven launches for every `AT_ONCE` rows. An expert's weights are read once for
-    64 of its rows, or 96 on Hopper.
+    64 of its rows, or 96 on Hopper, or 192 where experts have more than `MANY`.
     """
 
     def __init__(
@@ -96,14 +98,14 @@ class PrefillMoe:
         into = w.gate, w.up, w.shared_gate, w.shared_up
         back = w.down, w.down, w.shared_down, w.shared_down
         self._hopper = _can_group(into, back) if hopper is None else hopper
-        self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
+        few = _HOPPER_PAIRS if self._hopper else _PAIRS
         stages = min(_LOGIT_STAGES, _room() // _LOGIT_STAGE)
         macros = kind.constants(weights)
         constants = shape.of_router() | macros["router"] | macros["topk"]
-        constants |= {"PAIRS": self._pairs, "STAGES": stages, "NORMED_ORDER": self._order(into)}
+        constants |= {"STAGES": stages, "NORMED_ORDER": self._order(into)}
 
-        def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
-            made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, **constants)
+        def bind(entry: str, *args: Any, shared: int = 0, pairs: int = few) -> Bound:
+            made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, PAIRS=pairs, **constants)
             return made.bind((1, 1), 256, args, shared=shared)
 
         items = s.item_expert, s.item_pairs, s.n_items
@@ -112,9 +114,14 @@ class PrefillMoe:
         self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=stages * _LOGIT_STAGE)
         chosen = s.experts, s.factors, s.count
         self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, *chosen, *kind.selection(weights))
-        self._group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items)
-        self._gate_up = self._bind(into, (s.normed, *items), self._order(back), macros["gate_up"], gated=True)
-        self._down = self._bind(back, (s.inner, *items), 0, {}, gated=False)
+
+        def plan(pairs: int, bind_projection: Callable[..., Any]) -> _Plan:
+            group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items, pairs=pairs)
+            gate_up = bind_projection(into, (s.normed, *items), self._order(back), macros["gate_up"], gated=True)
+            return _Plan(pairs, group, [gate_up, bind_projection(back, (s.inner, *items), 0, {}, gated=False)])
+
+        self._few = plan(few, self._bind)
+        self._many = plan(_MANY_PAIRS, self._bind_many) if self._hopper else self._few
         out = stream if kind.out is None else kind.out
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, out))
@@ -124,13 +131,13 @@ class PrefillMoe:
         shape = self._shape
         for first in range(0, n_rows, self._scratch.rows):
             n = min(n_rows - first, self._scratch.rows)
-            items = shape.items(n, self._pairs)
+            plan = self._many if n * shape.n_used > MANY * shape.experts else self._few
             self._normalize(stream, grid=n, first_row=first)
             self._logits(stream, grid=(-(-shape.experts // 64), -(-n // 32)), first_row=first)
             self._choose(stream, grid=-(-n // 8), first_row=first, n_here=n)
-            self._group(stream, grid=shape.experts + 1, first_row=first, n_here=n)
-            for launch, blocks in (self._gate_up, self._down):
-                launch(stream, grid=(blocks, items))
+            plan.group(stream, grid=shape.experts + 1, first_row=first, n_here=n)
+            for launch, grid in plan.projections:
+                launch(stream, grid=grid(shape.items(n, plan.pairs)))
             self._combine(stream, grid=(-(-shape.width // 1024), n), first_row=first)
 
     def _order(self, weights: tuple[PackedWeight, ...]) -> int:
@@ -145,27 +152,52 @@ class PrefillMoe:
         macros: dict[str, int],
         *,
         gated: bool,
-    ) -> tuple[Bound, int]:
-        """Return the launch of a projection, and its blocks for an item."""
+    ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
+        """Return the launch of a projection, and its grid for a number of items."""
         shape, kinds = self._shape, [w.type for w in weights]
-        constants = shape.constants() | dict(zip(("FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"), kinds, strict=True))
-        constants |= macros
+        constants = self._constants(kinds, gated) | macros
         if self._hopper:
-            groups, stages, on_processor = GATE_UP if gated else DOWN
-            rows, threads, source = (32 if gated else 64) * groups, 128 * groups, "prefill_hopper.cu"
-            constants |= {"PAIRS": HOPPER_PAIRS, "WARPGROUPS": groups, "BLOCKS_PER_SM": on_processor}
-            constants["INNER_ORDER"] = inner_order
-            stage = HOPPER_PAIRS * 2 * SPAN + -(-4 * groups * span_bytes(kinds) // 1024) * 1024
-            stages = min(stages, (_room() - 1024) // stage)
+            rows, threads, source = (32 if gated else 64) * _GROUPS, 128 * _GROUPS, "prefill_hopper.cu"
+            stage = _HOPPER_PAIRS * 2 * SPAN + -(-4 * _GROUPS * span_bytes(kinds) // 1024) * 1024
+            stages = min(2, (_room() - 1024) // stage)
             shared = 1024 + stages * stage
+            constants |= {"PAIRS": _HOPPER_PAIRS, "WARPGROUPS": _GROUPS, "BLOCKS_PER_SM": 1, "INNER_ORDER": inner_order}
         else:
             warps, stages, shared = _block(kinds)
             rows, threads, source = (16 if gated else 32) * warps, 32 * warps, "prefill.cu"
             constants |= {"PAIRS": _PAIRS, "WARPS": warps}
-        made = kernel(_HERE / source, "prefill", dependent=True, STAGES=stages, GATED=int(gated), **constants)
-        s = self._scratch
+        made = kernel(_HERE / source, "prefill", dependent=True, STAGES=stages, **constants)
         blocks = -(-(shape.inner_spans * SPAN if gated else shape.width) // rows)
-        return made.bind((1, 1), threads, (*args, *data_of(weights), s.inner, s.product), shared=shared), blocks
+        return self._bound(made, threads, args, weights, shared), lambda items: (blocks, items)
+
+    def _bind_many(
+        self,
+        weights: tuple[PackedWeight, ...],
+        args: tuple[Any, ...],
+        inner_order: int,
+        macros: dict[str, int],
+        *,
+        gated: bool,
+    ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
+        """Return the launch of a projection for items of many rows, and its grid: a block of each multiprocessor."""
+        kinds = [w.type for w in weights]
+        others = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * _ITEMS_KEPT * _MANY_PAIRS + 1024
+        stages = min(4, (_room() - others) // (128 * _MANY_PAIRS))
+        constants = self._constants(kinds, gated) | macros
+        constants |= {"PAIRS": _MANY_PAIRS, "STAGES": stages, "INNER_ORDER": inner_order}
+        made = kernel(_HERE / "prefill_hopper_many.cu", "prefill_many", dependent=True, **constants)
+        grid = capabilities().processors, 1
+        return self._bound(made, 384, args, weights, others + stages * 128 * _MANY_PAIRS), lambda items: grid
+
+    def _constants(self, kinds: list[str], gated: bool) -> dict[str, Any]:
+        names = "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"
+        return self._shape.constants() | dict(zip(names, kinds, strict=True)) | {"GATED": int(gated)}
+
+    def _bound(
+        self, made: Any, threads: int, args: tuple[Any, ...], weights: tuple[PackedWeight, ...], shared: int
+    ) -> Bound:
+        s = self._scratch
+        return made.bind((1, 1), threads, (*args, *data_of(weights), s.inner, s.product), shared=shared)
 
 
 def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
