@@ -26,7 +26,6 @@ MANY = 96
 _HERE = Path(__file__).parent
 _PAIRS, _HOPPER_PAIRS, _MANY_PAIRS = 64, 96, 192  # rows of an item
 _GROUPS = 4  # warpgroups of prefill_hopper.cu
-_ITEMS_KEPT = 4  # ITEMS of prefill_hopper_many.cu
 _BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first
 _STATIC_SHARED = 2048  # bytes
 _LOGIT_STAGES, _LOGIT_STAGE = 4, 4 * 96 * 68  # of `logits` in prefill_router.cu: stages at most, and bytes of one
@@ -181,13 +180,13 @@ class PrefillMoe:
     ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
         """Return the launch of a projection for items of many rows, and its grid: a block of each multiprocessor."""
         kinds = [w.type for w in weights]
-        others = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * _ITEMS_KEPT * _MANY_PAIRS + 1024
-        stages = min(4, (_room() - others) // (128 * _MANY_PAIRS))
+        others, stage = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * 4 * _MANY_PAIRS + 1024, 128 * (_MANY_PAIRS + 128)
+        stages = min(4, (_room() - others) // stage)
         constants = self._constants(kinds, gated) | macros
         constants |= {"PAIRS": _MANY_PAIRS, "STAGES": stages, "INNER_ORDER": inner_order}
         made = kernel(_HERE / "prefill_hopper_many.cu", "prefill_many", dependent=True, **constants)
         grid = capabilities().processors, 1
-        return self._bound(made, 384, args, weights, others + stages * 128 * _MANY_PAIRS), lambda items: grid
+        return self._bound(made, 512, args, weights, others + stages * stage), lambda items: grid
 
     def _constants(self, kinds: list[str], gated: bool) -> dict[str, Any]:
         names = "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"
