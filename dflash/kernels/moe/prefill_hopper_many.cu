@@ -10,7 +10,7 @@
 // Grid any number of blocks: block b computes tiles b, b + grid and so on. Block 512, shared memory 1024 + PAIRS_AT + 4 *
 // ITEMS * PAIRS.
 //
-// Macros: those of shape.cuh; PAIRS, 192; STAGES, 3 or 4, quarters in flight; GATED; INNER_ORDER,
+// Macros: those of shape.cuh; PAIRS, 192; STAGES, 3 to 6, quarters of tokens; GATED; INNER_ORDER,
 // order of the inner values; FIRST and SECOND, formats of the two warpgroups; SHARED_FIRST and SHARED_SECOND, those of the
 // shared expert.
 // Bytes: the tiles of an expert once for every item, the tokens of an item once for every tile.
@@ -40,35 +40,35 @@ constexpr int TILES_ACROSS = GATED ? INNER_SPANS * 4 : (MODEL_DIM + 127) / 128;
 constexpr int STRIPES_ACROSS = GATED ? WARPS / 2 : WARPS;  // stripes of 16 rows of a tile
 constexpr int STRIPES = (GATED ? FFN_DIM : MODEL_DIM) / 16, SHARED_STRIPES = (GATED ? SHARED_FFN_DIM : MODEL_DIM) / 16;
 
-constexpr int X_BYTES = PAIRS * 128, STAGE_BYTES = X_BYTES + 128 * 128;  // 64 values of all tokens; and of 128 weight rows
+constexpr int X_BYTES = PAIRS * 128, W_BYTES = 128 * 128;  // a quarter: 64 values of all tokens, and of 128 weight rows
+constexpr int WEIGHTS_AT = STAGES * X_BYTES, WEIGHT_STAGES = 2, AHEAD = STAGES - 2;  // quarters that tokens are ahead
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
-constexpr int TILES_AT = STAGES * STAGE_BYTES, TILE_STAGES = 2;  // spans of packed weights in flight
+constexpr int TILES_AT = WEIGHTS_AT + WEIGHT_STAGES * W_BYTES, TILE_STAGES = 2;  // spans of packed weights in flight
 constexpr int ITEMS = 4;                                         // items whose pairs are in shared memory
 constexpr int EXCHANGED = GATED ? 4 : 0;     // eights of tokens whose sums two warpgroups exchange at a time
 constexpr int EXCHANGE_AT = TILES_AT + TILE_STAGES * WARPS * TILE_BYTES;
 constexpr int PAIRS_AT = EXCHANGE_AT + CONSUMERS * EXCHANGED * 16;
 #define WIDTHS 4, 6, 8, 9, 10, 12  // sixteens of tokens that code exists for
-static_assert(PAIRS == 192 && STAGES >= 3 && STAGES <= 4, "see ITEMS");
+static_assert(PAIRS == 192 && STAGES >= 3 && STAGES <= 6, "see ITEMS");
 constexpr bool SAME_FORMATS = is_same<FIRST, SECOND> && is_same<SHARED_FIRST, SHARED_SECOND>;
 constexpr bool SHARED_ALIKE = is_same<FIRST, SHARED_FIRST> && is_same<SECOND, SHARED_SECOND>;
 
-// Position of a thread in a pipeline of N stages, each with a barrier of its being full and one of its being empty.
-template <int N>
-struct Ring {
+// Position of a thread in the pipeline of quarters: stages of weights, each with a barrier of its quarter being full and one of
+// its being empty, and of tokens. A stage of tokens is empty once the quarter that was STAGES before is.
+struct Quarters {
     u32 full, empty;
-    int stage = 0, phase = 0;
+    int weights = 0, phase = 0, tokens = 0;
 
-    __device__ Ring(u64* full, u64* empty) : full(smem_address(full)), empty(smem_address(empty)) {}
-    __device__ __forceinline__ u32 full_barrier() const { return full + 8 * stage; }
-    __device__ __forceinline__ u32 empty_barrier() const { return empty + 8 * stage; }
+    __device__ Quarters(u64* full, u64* empty) : full(smem_address(full)), empty(smem_address(empty)) {}
+    __device__ __forceinline__ u32 full_barrier() const { return full + 8 * weights; }
+    __device__ __forceinline__ u32 empty_barrier() const { return empty + 8 * weights; }
     __device__ __forceinline__ void wait_full() const { mbarrier_wait(full_barrier(), phase); }
     __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty_barrier(), phase ^ 1); }
     __device__ __forceinline__ void next() {
-        if (++stage == N) stage = 0, phase ^= 1;
+        if (++weights == WEIGHT_STAGES) weights = 0, phase ^= 1;
+        if (++tokens == STAGES) tokens = 0;
     }
 };
-using Quarters = Ring<STAGES>;
-using Tiles = Ring<TILE_STAGES>;
 
 // Add the products of all quarters of 64 weight rows with 16 * N tokens.
 template <int N>
@@ -81,8 +81,8 @@ __device__ __forceinline__ void multiply(Quarters& quarters, u32 stages, int n_q
 #pragma unroll 1
     for (int i = 0; i < n_quarters; ++i) {
         quarters.wait_full();
-        const u32 x = stages + quarters.stage * STAGE_BYTES;
-        const u64 a = wgmma_descriptor(x + X_BYTES + threadIdx.x / 128 * 8192), b = wgmma_descriptor(x);
+        const u32 weights = stages + WEIGHTS_AT + quarters.weights * W_BYTES + threadIdx.x / 128 * (W_BYTES / 2);
+        const u64 a = wgmma_descriptor(weights), b = wgmma_descriptor(stages + quarters.tokens * X_BYTES);
         wgmma_fence();
         UNROLL for (int k = 0; k < 4; ++k) wgmma_ss(total, a + 2 * k, b + 2 * k, 1);
         wgmma_commit_group();
@@ -188,20 +188,21 @@ __device__ __forceinline__ int stripe_of(int tile, int warp) {
 }
 
 // Dequantise a span of 16 rows to the next four quarters; `rows`: these rows in the first stage. `copy` copies the tokens of
-// the quarter after a next one, whose own are on their way.
+// the quarter that is AHEAD.
 template <class Q, class Copy>
 __device__ __forceinline__ void dequantise(Quarters& quarters, const u8* tile, u8* rows, int lane, const Copy& copy) {
     Weights<Q> weights(tile, lane);
     UNROLL for (int q = 0; q < 4; ++q) {
-        copy();
         u32 a[2][8];
         UNROLL for (int j = 0; j < 2; ++j) weights.load(2 * q + j, lane, a[j]);
-        u8* const to = rows + quarters.stage * STAGE_BYTES + lane % 4 * 4;
+        quarters.wait_empty();
+        copy();
+        u8* const to = rows + quarters.weights * W_BYTES + lane % 4 * 4;
         UNROLL for (int i = 0; i < 16; ++i) {
             const int row = lane / 4 + i % 2 * 8, chunk = i / 2;
             *(u32*)(to + row * 128 + (chunk ^ row % 8) * 16) = a[i / 8][i % 8];
         }
-        cp_async_wait_group<1>();
+        cp_async_wait_group<AHEAD>();
         fence_async_proxy();  // wgmma reads the quarter through the async proxy
         __syncwarp();         // all lanes have fenced their part of it
         if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(quarters.full_barrier());
@@ -238,8 +239,7 @@ __device__ __forceinline__ void produce(Quarters quarters, const u64* loaded, u8
     };
     UNROLL for (int i = 0; i < TILE_STAGES; ++i) load();
 
-    Quarters copying = quarters;
-    int copied = blockIdx.x, quarters_left = 0, n = 0, quarter = 0, pairs[EACH], expert;
+    int stage = 0, copied = blockIdx.x, quarters_left = 0, n = 0, quarter = 0, pairs[EACH], expert;
     const auto read_pairs = [&] {
         if (copied >= n_tiles) return;
         const int item = copied / TILES_ACROSS;
@@ -249,7 +249,6 @@ __device__ __forceinline__ void produce(Quarters quarters, const u64* loaded, u8
     int tokens[EACH];
     const auto copy = [&] {  // the tokens of the next quarter
         if (quarters_left > 0 || copied < n_tiles) {
-            copying.wait_empty();
             if (quarters_left == 0) {
                 int* const kept = (int*)(shared + PAIRS_AT) + n % ITEMS * PAIRS;
                 UNROLL for (int i = 0; i < EACH; ++i) {
@@ -261,18 +260,19 @@ __device__ __forceinline__ void produce(Quarters quarters, const u64* loaded, u8
                 copied += gridDim.x, ++n;
                 read_pairs();
             }
-            const u32 to = smem_address(shared) + copying.stage * STAGE_BYTES + row * 128 + (chunk ^ row % 8) * 16;
+            const u32 to = smem_address(shared) + stage * X_BYTES + row * 128 + (chunk ^ row % 8) * 16;
             const u8* values = x + quarter / 4 * SPAN_BYTES + quarter % 4 * 128 + chunk * 16;
             UNROLL for (int i = 0; i < EACH; ++i) {
                 if (tokens[i] >= 0) cp_async_16(to + i * 4096, values + (size_t)tokens[i] * TOKEN_BYTES);
             }
-            copying.next(), ++quarter, --quarters_left;
+            if (++stage == STAGES) stage = 0;
+            ++quarter, --quarters_left;
         }
         cp_async_commit_group();
     };
     read_pairs();
-    copy();
-    u8* const rows = shared + X_BYTES + warp * 2048;
+    UNROLL for (int i = 0; i < AHEAD; ++i) copy();
+    u8* const rows = shared + WEIGHTS_AT + warp * 2048;
     for (int tile = blockIdx.x, spans = 0; tile < n_tiles; tile += gridDim.x) {
         const bool is_shared = item_expert[tile / TILES_ACROSS] == EXPERTS;
         const int n_spans = is_shared ? SHARED_SPANS : OWN_SPANS;
@@ -302,12 +302,12 @@ prefill_many(const unsigned char* x, const int* item_expert, const int* item_pai
              const unsigned char* shared_second, unsigned char* inner, float* product) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 dynamic[];
-    __shared__ __align__(8) u64 full[STAGES], empty[STAGES], loaded[TILE_STAGES * WARPS];
+    __shared__ __align__(8) u64 full[WEIGHT_STAGES], empty[WEIGHT_STAGES], loaded[TILE_STAGES * WARPS];
     __shared__ int experts[ITEMS];
     u8* shared = dynamic + (-smem_address(dynamic) & 1023);
     const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; ++s) {
+        for (int s = 0; s < WEIGHT_STAGES; ++s) {
             mbarrier_init(smem_address(full + s), WARPS * WARP_ARRIVALS);
             mbarrier_init(smem_address(empty + s), 2 * WARPGROUP_ARRIVALS);
         }
