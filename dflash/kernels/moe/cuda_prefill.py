@@ -180,7 +180,7 @@ class PrefillMoe:
     ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
         """Return the launch of a projection for items of many rows, and its grid: a block of each multiprocessor."""
         kinds = [w.type for w in weights]
-        others, stage = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * 4 * _MANY_PAIRS + 33 * 1024, 128 * _MANY_PAIRS
+        others, stage = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * 4 * _MANY_PAIRS + 49 * 1024, 128 * _MANY_PAIRS
         stages = min(6, (_room() - others) // stage)
         constants = self._constants(kinds, gated) | macros
         constants |= {"PAIRS": _MANY_PAIRS, "STAGES": stages, "INNER_ORDER": inner_order}

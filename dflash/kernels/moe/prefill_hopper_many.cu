@@ -10,7 +10,7 @@
 // Grid any number of blocks: block b computes tiles b, b + grid and so on. Block 512, shared memory 1024 + PAIRS_AT + 4 *
 // ITEMS * PAIRS.
 //
-// Macros: those of shape.cuh; PAIRS, 192; STAGES, 3 to 6, quarters of tokens; GATED; INNER_ORDER,
+// Macros: those of shape.cuh; PAIRS, 192; STAGES, 4 to 6, quarters of tokens; GATED; INNER_ORDER,
 // order of the inner values; FIRST and SECOND, formats of the two warpgroups; SHARED_FIRST and SHARED_SECOND, those of the
 // shared expert.
 // Bytes: the tiles of an expert once for every item, the tokens of an item once for every tile.
@@ -41,7 +41,7 @@ constexpr int STRIPES_ACROSS = GATED ? WARPS / 2 : WARPS;  // stripes of 16 rows
 constexpr int STRIPES = (GATED ? FFN_DIM : MODEL_DIM) / 16, SHARED_STRIPES = (GATED ? SHARED_FFN_DIM : MODEL_DIM) / 16;
 
 constexpr int X_BYTES = PAIRS * 128, W_BYTES = 128 * 128;  // a quarter: 64 values of all tokens, and of 128 weight rows
-constexpr int WEIGHTS_AT = STAGES * X_BYTES, WEIGHT_STAGES = 2, AHEAD = STAGES - 2;  // quarters that tokens are ahead
+constexpr int WEIGHTS_AT = STAGES * X_BYTES, WEIGHT_STAGES = 3, AHEAD = STAGES - 3;  // quarters that tokens are ahead
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
 constexpr int TILES_AT = WEIGHTS_AT + WEIGHT_STAGES * W_BYTES, TILE_STAGES = 2;  // spans of packed weights in flight
 constexpr int ITEMS = 4;                                         // items whose pairs are in shared memory
@@ -49,24 +49,29 @@ constexpr int EXCHANGED = GATED ? 4 : 0;     // eights of tokens whose sums two 
 constexpr int EXCHANGE_AT = TILES_AT + TILE_STAGES * WARPS * TILE_BYTES;
 constexpr int PAIRS_AT = EXCHANGE_AT + CONSUMERS * EXCHANGED * 16;
 #define WIDTHS 4, 6, 8, 9, 10, 12  // sixteens of tokens that code exists for
-static_assert(PAIRS == 192 && STAGES >= 3 && STAGES <= 6, "see ITEMS");
+static_assert(PAIRS == 192 && STAGES >= 4 && STAGES <= 6, "see ITEMS");
 constexpr bool SAME_FORMATS = is_same<FIRST, SECOND> && is_same<SHARED_FIRST, SHARED_SECOND>;
 constexpr bool SHARED_ALIKE = is_same<FIRST, SHARED_FIRST> && is_same<SECOND, SHARED_SECOND>;
 
 // Position of a thread in the pipeline of quarters: stages of weights, each with a barrier of its quarter being full and one of
-// its being empty, and of tokens. A stage of tokens is empty once the quarter that was STAGES before is.
+// its being empty, and stages of tokens with a barrier of the copies' end. A stage of tokens is empty once the quarter that was
+// STAGES before is.
 struct Quarters {
-    u32 full, empty;
-    int weights = 0, phase = 0, tokens = 0;
+    u32 full, empty, copied;
+    int weights = 0, phase = 0, tokens = 0, tokens_phase = 0;
 
-    __device__ Quarters(u64* full, u64* empty) : full(smem_address(full)), empty(smem_address(empty)) {}
+    __device__ Quarters(u64* full, u64* empty, u64* copied)
+        : full(smem_address(full)), empty(smem_address(empty)), copied(smem_address(copied)) {}
     __device__ __forceinline__ u32 full_barrier() const { return full + 8 * weights; }
     __device__ __forceinline__ u32 empty_barrier() const { return empty + 8 * weights; }
-    __device__ __forceinline__ void wait_full() const { mbarrier_wait(full_barrier(), phase); }
+    __device__ __forceinline__ void wait_full() const {
+        mbarrier_wait(full_barrier(), phase);
+        mbarrier_wait(copied + 8 * tokens, tokens_phase);
+    }
     __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty_barrier(), phase ^ 1); }
     __device__ __forceinline__ void next() {
         if (++weights == WEIGHT_STAGES) weights = 0, phase ^= 1;
-        if (++tokens == STAGES) tokens = 0;
+        if (++tokens == STAGES) tokens = 0, tokens_phase ^= 1;
     }
 };
 
@@ -81,6 +86,7 @@ __device__ __forceinline__ void multiply(Quarters& quarters, u32 stages, int n_q
 #pragma unroll 1
     for (int i = 0; i < n_quarters; ++i) {
         quarters.wait_full();
+        fence_async_proxy();  // wgmma reads through the async proxy what threads wrote; a fence of theirs waits for all copies
         const u32 weights = stages + WEIGHTS_AT + quarters.weights * W_BYTES + threadIdx.x / 128 * (W_BYTES / 2);
         const u64 a = wgmma_descriptor(weights), b = wgmma_descriptor(stages + quarters.tokens * X_BYTES);
         wgmma_fence();
@@ -202,9 +208,7 @@ __device__ __forceinline__ void dequantise(Quarters& quarters, const u8* tile, u
             const int row = lane / 4 + i % 2 * 8, chunk = i / 2;
             *(u32*)(to + row * 128 + (chunk ^ row % 8) * 16) = a[i / 8][i % 8];
         }
-        cp_async_wait_group<AHEAD>();
-        fence_async_proxy();  // wgmma reads the quarter through the async proxy
-        __syncwarp();         // all lanes have fenced their part of it
+        __syncwarp();  // all lanes have written their part of it
         if (EVERY_LANE_ARRIVES || lane == 0) mbarrier_arrive(quarters.full_barrier());
         quarters.next();
     }
@@ -265,10 +269,10 @@ __device__ __forceinline__ void produce(Quarters quarters, const u64* loaded, u8
             UNROLL for (int i = 0; i < EACH; ++i) {
                 if (tokens[i] >= 0) cp_async_16(to + i * 4096, values + (size_t)tokens[i] * TOKEN_BYTES);
             }
+            cp_async_mbarrier_arrive(quarters.copied + 8 * stage);
             if (++stage == STAGES) stage = 0;
             ++quarter, --quarters_left;
         }
-        cp_async_commit_group();
     };
     read_pairs();
     UNROLL for (int i = 0; i < AHEAD; ++i) copy();
@@ -302,7 +306,7 @@ prefill_many(const unsigned char* x, const int* item_expert, const int* item_pai
              const unsigned char* shared_second, unsigned char* inner, float* product) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 dynamic[];
-    __shared__ __align__(8) u64 full[WEIGHT_STAGES], empty[WEIGHT_STAGES], loaded[TILE_STAGES * WARPS];
+    __shared__ __align__(8) u64 full[WEIGHT_STAGES], empty[WEIGHT_STAGES], copied[STAGES], loaded[TILE_STAGES * WARPS];
     __shared__ int experts[ITEMS];
     u8* shared = dynamic + (-smem_address(dynamic) & 1023);
     const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
@@ -311,13 +315,14 @@ prefill_many(const unsigned char* x, const int* item_expert, const int* item_pai
             mbarrier_init(smem_address(full + s), WARPS * WARP_ARRIVALS);
             mbarrier_init(smem_address(empty + s), 2 * WARPGROUP_ARRIVALS);
         }
+        for (int s = 0; s < STAGES; ++s) mbarrier_init(smem_address(copied + s), CONSUMERS);
         for (int i = 0; i < TILE_STAGES * WARPS; ++i) mbarrier_init(smem_address(loaded + i), 1);
     }
     launch_dependent_grids();
     __syncthreads();  // the barriers are initialised
     wait_on_dependent_grids();
     const int n_tiles = *n_items * TILES_ACROSS;
-    Quarters quarters(full, empty);
+    Quarters quarters(full, empty, copied);
     if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<104>();
         produce(quarters, loaded, shared, n_tiles, x, item_expert, item_pairs, {first, second, shared_first, shared_second},
