@@ -180,13 +180,13 @@ class PrefillMoe:
     ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
         """Return the launch of a projection for items of many rows, and its grid: a block of each multiprocessor."""
         kinds = [w.type for w in weights]
-        others, stage = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * 4 * _MANY_PAIRS + 49 * 1024, 128 * _MANY_PAIRS
-        stages = min(6, (_room() - others) // stage)
+        others, stage = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * 4 * _MANY_PAIRS + 1024, 128 * _MANY_PAIRS
+        stages = min(5, (_room() - others) // stage)
         constants = self._constants(kinds, gated) | macros
         constants |= {"PAIRS": _MANY_PAIRS, "STAGES": stages, "INNER_ORDER": inner_order}
         made = kernel(_HERE / "prefill_hopper_many.cu", "prefill_many", dependent=True, **constants)
         grid = capabilities().processors, 1
-        return self._bound(made, 512, args, weights, others + stages * stage), lambda items: grid
+        return self._bound(made, 384, args, weights, others + stages * stage), lambda items: grid
 
     def _constants(self, kinds: list[str], gated: bool) -> dict[str, Any]:
         names = "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"
