@@ -133,7 +133,9 @@ def test_every_format_in_a_prompt(kind):
 
 def check_many(monkeypatch, weights, rows):
     """Rows have the same bits by the launches for experts with few rows and for those with many, alone and together."""
-    x, layer, bits = normal(rows, weights.gate.shape[-1]), Layer(weights, rows, PREFILL), []
+    x, bits = normal(rows, weights.gate.shape[-1]), []
+    monkeypatch.setattr(cuda_prefill, "MANY", 0)
+    layer = Layer(weights, rows, PREFILL)
     for least in (rows, 0):
         monkeypatch.setattr(cuda_prefill, "MANY", least)
         bits.append(layer(x))

@@ -55,6 +55,11 @@ def prefill_hopper(kind, gated=1, inner_order=8, shape=SHAPE):
     return compiled("moe/prefill_hopper.cu", "90a", GATED=gated, INNER_ORDER=inner_order, **constants)
 
 
+def prefill_many(kind, gated=1, inner_order=8, shape=SHAPE):
+    constants = kinds(kind, "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND") | shape | {"PAIRS": 192, "STAGES": 5}
+    return compiled("moe/prefill_hopper_many.cu", "90a", GATED=gated, INNER_ORDER=inner_order, **constants)
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_experts_compile_for_every_architecture(arch):
     assert gate_up("Q4_K", arch) == 0
@@ -94,6 +99,8 @@ def test_prefill_of_experts_compiles():
     prefill("F32", gated=0, warps=1, stages=1)
     assert prefill_hopper("Q4_K") == 0
     assert prefill_hopper("Q6_K", gated=0) == 0
+    assert prefill_many("Q4_K") == 0
+    assert prefill_many("Q6_K", gated=0) == 0
 
 
 @pytest.mark.parametrize(("name", "arch"), [("30B-A3B", 80), ("30B-A3B", 90), ("80B-A3B", 90), ("80B-A3B", 120)])

@@ -61,11 +61,14 @@ def scratch_bytes(rows: int, width: int, inner: int, slots: int) -> int:
 
 
 class _Plan(NamedTuple):
-    """Launches whose items have up to `pairs` rows: those that make the items, and the projections with their grids."""
+    """Launches whose items have up to `pairs` rows: that makes the items, and projections with an item's blocks.
+
+    A projection without blocks of an item has one block for each multiprocessor.
+    """
 
     pairs: int
     group: Bound
-    projections: list[tuple[Bound, Callable[[int], tuple[int, int]]]]
+    projections: tuple[tuple[Bound, int], ...]
 
 
 class PrefillMoe:
@@ -114,13 +117,13 @@ class PrefillMoe:
         chosen = s.experts, s.factors, s.count
         self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, *chosen, *kind.selection(weights))
 
-        def plan(pairs: int, bind_projection: Callable[..., Any]) -> _Plan:
+        def plan(pairs: int, bind_projection: Callable[..., tuple[Bound, int]]) -> _Plan:
             group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items, pairs=pairs)
             gate_up = bind_projection(into, (s.normed, *items), self._order(back), macros["gate_up"], gated=True)
-            return _Plan(pairs, group, [gate_up, bind_projection(back, (s.inner, *items), 0, {}, gated=False)])
+            return _Plan(pairs, group, (gate_up, bind_projection(back, (s.inner, *items), 0, {}, gated=False)))
 
         self._few = plan(few, self._bind)
-        self._many = plan(_MANY_PAIRS, self._bind_many) if self._hopper else self._few
+        self._many = plan(_MANY_PAIRS, self._bind_many) if self._hopper and self._has_many(scratch.rows) else self._few
         out = stream if kind.out is None else kind.out
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, out))
@@ -130,14 +133,17 @@ class PrefillMoe:
         shape = self._shape
         for first in range(0, n_rows, self._scratch.rows):
             n = min(n_rows - first, self._scratch.rows)
-            plan = self._many if n * shape.n_used > MANY * shape.experts else self._few
+            plan = self._many if self._has_many(n) else self._few
             self._normalize(stream, grid=n, first_row=first)
             self._logits(stream, grid=(-(-shape.experts // 64), -(-n // 32)), first_row=first)
             self._choose(stream, grid=-(-n // 8), first_row=first, n_here=n)
             plan.group(stream, grid=shape.experts + 1, first_row=first, n_here=n)
-            for launch, grid in plan.projections:
-                launch(stream, grid=grid(shape.items(n, plan.pairs)))
+            for launch, blocks in plan.projections:
+                launch(stream, grid=(blocks, shape.items(n, plan.pairs)) if blocks else capabilities().processors)
             self._combine(stream, grid=(-(-shape.width // 1024), n), first_row=first)
+
+    def _has_many(self, n_rows: int) -> bool:
+        return n_rows * self._shape.n_used > MANY * self._shape.experts
 
     def _order(self, weights: tuple[PackedWeight, ...]) -> int:
         """Return the element order of activations that some weights require."""
@@ -151,8 +157,8 @@ class PrefillMoe:
         macros: dict[str, int],
         *,
         gated: bool,
-    ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
-        """Return the launch of a projection, and its grid for a number of items."""
+    ) -> tuple[Bound, int]:
+        """Return the launch of a projection, and its blocks for an item."""
         shape, kinds = self._shape, [w.type for w in weights]
         constants = self._constants(kinds, gated) | macros
         if self._hopper:
@@ -167,7 +173,7 @@ class PrefillMoe:
             constants |= {"PAIRS": _PAIRS, "WARPS": warps}
         made = kernel(_HERE / source, "prefill", dependent=True, STAGES=stages, **constants)
         blocks = -(-(shape.inner_spans * SPAN if gated else shape.width) // rows)
-        return self._bound(made, threads, args, weights, shared), lambda items: (blocks, items)
+        return self._bound(made, threads, args, weights, shared), blocks
 
     def _bind_many(
         self,
@@ -177,16 +183,15 @@ class PrefillMoe:
         macros: dict[str, int],
         *,
         gated: bool,
-    ) -> tuple[Bound, Callable[[int], tuple[int, int]]]:
-        """Return the launch of a projection for items of many rows, and its grid: a block of each multiprocessor."""
+    ) -> tuple[Bound, int]:
+        """Return the launch of a projection for items of many rows."""
         kinds = [w.type for w in weights]
         others, stage = 2 * 8 * span_bytes(kinds) + (1 << 14) * gated + 4 * 4 * _MANY_PAIRS + 1024, 128 * _MANY_PAIRS
         stages = min(5, (_room() - others) // stage)
         constants = self._constants(kinds, gated) | macros
         constants |= {"PAIRS": _MANY_PAIRS, "STAGES": stages, "INNER_ORDER": inner_order}
         made = kernel(_HERE / "prefill_hopper_many.cu", "prefill_many", dependent=True, **constants)
-        grid = capabilities().processors, 1
-        return self._bound(made, 384, args, weights, others + stages * stage), lambda items: grid
+        return self._bound(made, 384, args, weights, others + stages * stage), 0
 
     def _constants(self, kinds: list[str], gated: bool) -> dict[str, Any]:
         names = "FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"

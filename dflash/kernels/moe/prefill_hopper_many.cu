@@ -10,7 +10,7 @@
 // Grid any number of blocks: block b computes tiles b, b + grid and so on. Block 384, shared memory 1024 + PAIRS_AT + 4 *
 // ITEMS * PAIRS.
 //
-// Macros: those of shape.cuh; PAIRS, a multiple of 16 up to 192; STAGES, quarters of tokens in flight; GATED; INNER_ORDER,
+// Macros: those of shape.cuh; PAIRS, a multiple of 16, 96 to 192; STAGES, quarters of tokens in flight; GATED; INNER_ORDER,
 // order of the inner values; FIRST and SECOND, formats of the two warpgroups; SHARED_FIRST and SHARED_SECOND, those of the
 // shared expert.
 // Bytes: the tiles of an expert once for every item, the tokens of an item once for every tile.
@@ -46,8 +46,8 @@ constexpr int WEIGHT_STAGES = 2, ITEMS = 4;  // spans of weights in flight; item
 constexpr int EXCHANGED = GATED ? 4 : 0;     // eights of tokens whose sums two warpgroups exchange at a time
 constexpr int EXCHANGE_AT = STAGES * QUARTER + WEIGHT_STAGES * WARPS * WEIGHT_BYTES;
 constexpr int PAIRS_AT = EXCHANGE_AT + CONSUMERS * EXCHANGED * 16;
-constexpr int LEAST = PAIRS < 96 ? 1 : 6;  // fewest sixteens of tokens that code exists for
-static_assert(PAIRS % 16 == 0 && STAGES >= 2 && STAGES <= 6, "see ITEMS");
+constexpr int LEAST = 6;  // fewest sixteens of tokens that code exists for
+static_assert(PAIRS % 16 == 0 && PAIRS >= 16 * LEAST && STAGES >= 2 && STAGES <= 6, "see ITEMS");
 constexpr bool SAME_FORMATS = is_same<FIRST, SECOND> && is_same<SHARED_FIRST, SHARED_SECOND>;
 constexpr bool SHARED_ALIKE = is_same<FIRST, SHARED_FIRST> && is_same<SECOND, SHARED_SECOND>;
 
@@ -229,8 +229,8 @@ __device__ __forceinline__ void produce(Tokens tokens, Tiles tiles, u8* shared, 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prefill_many(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items,
-        const unsigned char* first, const unsigned char* second, const unsigned char* shared_first,
-        const unsigned char* shared_second, unsigned char* inner, float* product) {
+             const unsigned char* first, const unsigned char* second, const unsigned char* shared_first,
+             const unsigned char* shared_second, unsigned char* inner, float* product) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ __align__(8) u64 barriers[2 * (STAGES + WEIGHT_STAGES)];
