@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -15,13 +17,23 @@ from dflash.generation.grammar.limits import COMPILE_FUEL, MAX_STATES, MAX_SYMBO
 _MAX_READ, _MAX_REASON = 4096, 200
 """Characters of a message of the library: it may repeat a whole pattern. Characters that an error shows."""
 
+_OLDEST = 1, 9
+"""Version of the library whose vocabularies take several end tokens."""
+
 _stack = threading.Lock()
 
 
+version = functools.cache(importlib.metadata.version)
+
+
 def guidance() -> ModuleType:
-    """Return the library."""
+    """Return the library; an older one does not take what is passed to it."""
     with needed("an output with response_format, regex, lark, grammar or tool_choice", "grammar", RequestError):
         import llguidance
+
+        found = version("llguidance")
+        if tuple(map(int, found.split(".")[:2])) < _OLDEST:
+            raise ImportError(f"version {found} is older than {'.'.join(map(str, _OLDEST))}", name="llguidance")
     return llguidance
 
 

@@ -6,8 +6,8 @@ import os
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from time import thread_time
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -67,11 +67,13 @@ class GuidanceVocabulary:
     def isolate(self) -> GrammarChecker | None:
         """Start and return `checker`, which the caller closes.
 
-        Do nothing without llguidance, where every grammar is refused, and on systems without `fork`, such as Windows, where
-        grammars are compiled in this process only.
+        Do nothing without a recent llguidance, where every grammar is refused, and on systems without `fork`, such as
+        Windows, where grammars are compiled in this process only.
         """
-        if find_spec("llguidance") is not None and hasattr(os, "fork"):
-            self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
+        with suppress(RequestError):
+            guidance()
+            if hasattr(os, "fork"):
+                self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
         return self.checker
 
 

@@ -325,6 +325,15 @@ def test_a_missing_library_is_one_sentence(monkeypatch):
         GuidanceGrammar(GuidanceVocabulary.of(demo_tokenizer()), "start: /a/", "lark")
 
 
+def test_an_old_library_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(compilation, "version", lambda name: "1.6.1")
+    vocabulary = GuidanceVocabulary(demo_tokenizer())
+    assert vocabulary.isolate() is None
+    words = r"llguidance \(version 1.6.1 is older than 1.9\): pip install 'dflash-gguf\[grammar\]'$"
+    with pytest.raises(RequestError, match=words):
+        GuidanceGrammar(vocabulary, "start: /a/", "lark")
+
+
 def test_padding_and_added_tokens_are_never_legal():
     """A grammar of any text at all allows every token that is text, and no other."""
     tokenizer = demo_tokenizer()
