@@ -9,7 +9,8 @@ tokens are left out of the KL divergence, and a scored one counts as that likely
 Python's own module `inspect`. Prints the perplexity of both programs, how often both have the same most likely token, and
 the mean KL divergence of dflash's distribution from llama.cpp's.
 
-With `--bench`, processes of `dflash bench` and of llama-bench take turns; prints the medians of their tokens a second.
+With `--bench`, processes of `dflash bench` and of llama-bench take turns; prints the medians of their tokens a second, and
+the most MiB that each process had in pages of 2 MiB, of mapped files and of memory. `--no-mmap` goes to both programs.
 """
 
 import argparse
@@ -19,6 +20,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -66,24 +69,37 @@ def compare(lm, ids, rows, n_vocab, block=64):
     return np.concatenate(found, 1)
 
 
-def samples_of_llama(arguments):
+def run(words, huge):
+    """Return what a process prints as JSON. huge: most kB in pages of 2 MiB of files and of memory, by name, raised here."""
+    with tempfile.TemporaryFile("w+") as printed:
+        with subprocess.Popen(list(map(str, words)), stdout=printed, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                with suppress(OSError):  # the process may have ended
+                    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+                    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines[1:]}
+                    huge |= {name: max(sizes.get(name, 0), huge.get(name, 0)) for name in ("FilePmdMapped", "AnonHugePages")}
+                time.sleep(1)
+        assert process.returncode == 0, f"{words[0]} ended with {process.returncode}"
+        printed.seek(0)
+        return json.load(printed)
+
+
+def samples_of_llama(arguments, huge):
     """Return the rates of one process of llama-bench for the prompt, and of one for the outputs, by name."""
     found = {}
     for lengths in ([arguments.prompt, 0, "0"], [0, arguments.generate, arguments.depth]):
         words = [arguments.bench, "-m", arguments.model, "-t", arguments.threads, "-r", arguments.repeat, "-o", "json"]
-        words += ["-p", lengths[0], "-n", lengths[1], "-d", lengths[2]]
-        printed = subprocess.run(list(map(str, words)), check=True, capture_output=True, text=True).stdout
-        for test in json.loads(printed):
+        words += ["-p", lengths[0], "-n", lengths[1], "-d", lengths[2], "-lm", "mmap" if arguments.mmap else "none"]
+        for test in run(words, huge) if lengths[0] or lengths[1] else ():
             found[name_of(test["n_prompt"], test["n_gen"], test["n_depth"])] = test["samples_ts"]
     return found
 
 
-def samples_of_dflash(arguments):
+def samples_of_dflash(arguments, huge):
     """Return the rates of one process of `dflash bench`, by name."""
     words = [sys.executable, "-m", "dflash", "bench", arguments.model, "--device", "cpu", "-t", arguments.threads, "--json"]
     words += ["-p", arguments.prompt, "-n", arguments.generate, "-d", arguments.depth, "-r", arguments.repeat]
-    printed = subprocess.run(list(map(str, words)), check=True, capture_output=True, text=True).stdout
-    found = json.loads(printed)["rates"]
+    found = run([*words, "--mmap" if arguments.mmap else "--no-mmap"], huge)["rates"]
     return {name.replace(" @ d", " after "): rate["samples"] for name, rate in found.items()}
 
 
@@ -98,8 +114,11 @@ def rates(arguments):
     for turn in range(arguments.turns):
         sides = {"dflash": samples_of_dflash, "llama.cpp": samples_of_llama}
         for side in list(sides)[:: 1 if turn % 2 else -1]:
-            found = {name: statistics.median(samples) for name, samples in sides[side](arguments).items()}
-            print(f"turn {turn + 1}, {side}: " + ", ".join(f"{name} {rate:.1f}" for name, rate in found.items()), flush=True)
+            huge = {}
+            found = {name: statistics.median(samples) for name, samples in sides[side](arguments, huge).items()}
+            shown = [f"{name} {rate:.1f}" for name, rate in found.items()]
+            shown += [f"{name} {size >> 10} MiB" for name, size in huge.items()]
+            print(f"turn {turn + 1}, {side}: {', '.join(shown)}", flush=True)
             for name, rate in found.items():
                 medians.setdefault(name, {}).setdefault(side, []).append(rate)
     for name, sides in medians.items():
@@ -115,6 +134,7 @@ def main():
     programs.add_argument("--perplexity", help="path of llama-perplexity")
     programs.add_argument("--bench", help="path of llama-bench")
     parser.add_argument("--turns", type=int, default=3, help="turns of --bench (3)")
+    parser.add_argument("--no-mmap", dest="mmap", action="store_false", help="read the file into memory")
     parser.add_argument("-p", "--prompt", type=int, default=512, help="tokens of the prompt of --bench (512)")
     parser.add_argument("-n", "--generate", type=int, default=128, help="tokens of the output of --bench (128)")
     parser.add_argument("-d", "--depth", default="0,4096", help="context tokens before the output of --bench (0,4096)")

@@ -157,6 +157,7 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     sequences: int = 8,
+    mmap: bool = True,
     kv: str = "f16",
     kv_bytes: int | None = None,
     prefill: str = "f16",
@@ -193,6 +194,10 @@ def load(
         Maximum tokens of a sequence, prompt and output together; None is the context in the model file.
     sequences : int
         Maximum sequences decoded at the same time; further requests wait.
+    mmap : bool
+        On a CPU, map the model file, which starts at once and shares its memory with other processes. False reads the file
+        into memory of this process, on Linux in pages of 2 MiB, from which some machines decode faster. A GPU has its own
+        copy of the weights and ignores this.
     kv : str
         Type of the KV cache: ``"f16"``, ``"f32"``, ``"q8_0"``, which takes a little more than half of f16, or ``"q4_0"``, a
         little more than a quarter. Two with a slash, as ``"q8_0/q4_0"``, store keys and values apart; on a GPU both must be

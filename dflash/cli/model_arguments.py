@@ -41,18 +41,15 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     add_devices(parser)
     add_plugins(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
+    text = "map the model file; --no-mmap reads it into memory first, on a CPU, where that may decode faster (--mmap)"
+    parser.add_argument("--mmap", action=argparse.BooleanOptionalAction, default=True, help=text)
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
     text = "type of the products of prompts on a GPU; int8, on Hopper, is faster and less exact (f16)"
     parser.add_argument("--prefill-type", dest="prefill", choices=("f16", "int8"), default="f16", help=text)
     text = "most GPU memory for weights that stay unpacked for prompts, as 20G (half of the rest, if it holds half of them)"
     parser.add_argument("--unpacked-bytes", metavar="N", help=text)
-    parser.add_argument(
-        "--pending",
-        type=int,
-        metavar="N",
-        help="most rows of a sequence in a step, its last token and draft tokens, 1 to 64; fewer take less memory "
-        "(64; on a GPU 16 or 8 if the memory is short)",
-    )
+    text = "most rows of a sequence in a step, its last token and draft tokens, 1 to 64; fewer take less memory "
+    parser.add_argument("--pending", type=int, metavar="N", help=f"{text}(64; on a GPU 16 or 8 if the memory is short)")
     for option, part in (("k", "keys"), ("v", "values")):
         names = f"-ct{option}", f"--cache-type-{option}"
         parser.add_argument(*names, choices=KV_NAMES, help=f"type of the {part} in the KV cache (default: --kv)")
@@ -60,13 +57,8 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
     """Add the modules outside the package that register drafters and recoveries."""
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        type=_plugin,
-        metavar="MODULE",
-        help="module, or file that ends in .py, that registers drafters, recoveries, formats; may be given several times",
-    )
+    text = "module, or file that ends in .py, that registers drafters, recoveries, formats; may be given several times"
+    parser.add_argument("--plugin", action="append", type=_plugin, metavar="MODULE", help=text)
 
 
 def _plugin(name: str) -> str:
@@ -135,27 +127,16 @@ def add_template_file(parser: argparse._ActionsContainer) -> None:
 
 def add_draft(parser: argparse._ActionsContainer) -> None:
     """Add the draft model of strategies and its settings."""
-    parser.add_argument(
-        "--draft",
-        "-md",
-        "--model-draft",
-        action=_AsTyped,
-        metavar="FILE",
-        help="draft model of the strategy; auto: the one published for the model",
-    )
+    text = "draft model of the strategy; auto: the one published for the model"
+    parser.add_argument("--draft", "-md", "--model-draft", action=_AsTyped, metavar="FILE", help=text)
     text = "device of the draft model: cpu, cuda, or a GPU of its own as cuda:1 or CUDA1 (default: that of the model)"
     names = "--draft-device", "--device-draft", "-devd"
     parser.add_argument(*names, dest="draft_device", action=_AsTyped, type=_draft_device, metavar="DEVICE", help=text)
     text = "number of the GPU of the draft model; the same as --draft-device cuda:N"
     kind: JsonObject = {"type": _gpu, "action": _AsTyped, "default": argparse.SUPPRESS}
     parser.add_argument("--draft-gpu", dest="draft_device", **kind, metavar="N", help=text)
-    parser.add_argument(
-        "--draft-vocab",
-        action=_AsTyped,
-        type=int,
-        metavar="N",
-        help="draft vocabulary of a block draft or a head: the first N tokens (default: adapts to the output)",
-    )
+    text = "draft vocabulary of a block draft or a head: the first N tokens (default: adapts to the output)"
+    parser.add_argument("--draft-vocab", action=_AsTyped, type=int, metavar="N", help=text)
 
 
 def add_verifier(parser: argparse._ActionsContainer) -> None:

@@ -29,7 +29,7 @@ _REFUSED = {
         "speculative decoding is set by --strategy, such as dflash:15, and --draft FILE"
     ),
     ("-b", "--batch-size", "-ub", "--ubatch-size"): "the size of prompt chunks is chosen for the device; drop it",
-    ("-fa", "--flash-attn", "--no-mmap", "--mlock"): "attention and loading have one implementation here; drop it",
+    ("-fa", "--flash-attn", "--mlock"): "attention and loading have one implementation here; drop it",
     ("-mm", "--mmproj", "--lora", "--embedding", "--embeddings", "--rerank", "--reranking"): "is not supported",
     ("--chat-template",): "names no template here; give a file to --chat-template-file",
     ("-to", "--timeout"): "limits reading and writing there; a request is limited by --request-timeout",

@@ -1,4 +1,4 @@
-"""GGUF files: metadata as Python values, weights as memory-mapped bytes."""
+"""GGUF files: metadata as Python values, weights as bytes that are memory-mapped, or read once."""
 
 import hashlib
 import os
@@ -6,16 +6,17 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import chain
+from mmap import mmap
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
 import numpy as np
 
-from dflash.errors import FormatError, ModelError, NotFound
+from dflash.errors import FormatError, ModelError, NotFound, OutOfMemory
 from dflash.model.gguf.floats import FLOATS, to_float32
 from dflash.model.gguf.header import Value, quoted
-from dflash.model.gguf.part import GGUFPart, TensorInfo, open_part
+from dflash.model.gguf.part import GGUFPart, TensorInfo, in_memory, open_part
 
 __all__ = ["GGUFFile", "TensorInfo"]
 
@@ -28,7 +29,8 @@ _SAMPLE = 1024
 class GGUFFile:
     """An open model: one GGUF file, or all parts of a split model.
 
-    Opening reads and checks only the header; weights are memory-mapped and read from disk when they are used.
+    Opening reads and checks only the header; weights are memory-mapped and read from disk when they are used, unless `read`
+    reads them.
 
     metadata: keys of the first file; arrays are NumPy arrays, or lists of str.
     """
@@ -38,7 +40,7 @@ class GGUFFile:
         self.parts = tuple(part.path for part in parts)
         self.metadata: Mapping[str, Value] = MappingProxyType(parts[0].metadata)
         self.tensors: dict[str, TensorInfo] = {}
-        self._data = tuple(part.data for part in parts)
+        self._data: tuple[mmap | memoryview, ...] = tuple(part.data for part in parts)
         for name, tensor in chain.from_iterable(part.tensors.items() for part in parts):
             if name in self.tensors:
                 raise FormatError(f"tensor {quoted(name)} is in an earlier part, too", path=parts[tensor.part].path)
@@ -66,11 +68,20 @@ class GGUFFile:
                 given.data.close()
             return found
 
+    def read(self, free: int) -> None:
+        """Read all parts into memory of this process, which `data` then returns. free: bytes that may be allocated."""
+        size = sum(map(len, self._data))
+        if size > free:
+            raise OutOfMemory(
+                f"{self.path.name}: mmap=False reads {size >> 20} MiB into memory, {free >> 20} MiB are free; "
+                "map the file, without --no-mmap"
+            )
+        self._data = tuple(in_memory(path, len(data)) for path, data in zip(self.parts, self._data, strict=True))
+
     def data(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as stored in the file.
 
-        Returns: uint8 (..., row_bytes); read-only, memory-mapped; the leading axes are those of the tensor. Stays valid
-            after `close`.
+        Returns: uint8 (..., row_bytes); read-only; the leading axes are those of the tensor. Stays valid after `close`.
         """
         tensor = self._tensor(name)
         raw = np.frombuffer(self._data[tensor.part], np.uint8, tensor.n_bytes, tensor.offset)
@@ -101,7 +112,7 @@ class GGUFFile:
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Release the files; the mapping ends with the last array that `data` has returned."""
+        """Release the files; mappings or memory end with the last array that `data` has returned."""
         self._data = ()
 
     def __enter__(self) -> Self:

@@ -35,6 +35,7 @@ class LoadSettings:
     threads: int | None = None
     context: int | None = None
     sequences: int = 8
+    mmap: bool = True
     kv: str = "f16"
     kv_bytes: int | None = None
     prefill: str = "f16"
@@ -58,19 +59,15 @@ class LoadSettings:
             raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")
         if self.prefix_cache_disk is not None and self.prefix_cache_folder is None:
             raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
-        for name in ("swap_bytes", "unpacked_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise RequestError(f"{name} is {value}, must be at least 0")
         if self.device not in DEVICES and device_number(self.device) is None:
             raise Unsupported(f"device {self.device!r}: must be one of {', '.join(DEVICES)}, or a GPU as cuda:1")
         kv_types(self.kv)
         if self.prefill not in PREFILL_TYPES:
             raise Unsupported(f"prefill {self.prefill!r}: must be one of {', '.join(PREFILL_TYPES)}")
-        for name in ("threads", "context", "sequences"):
+        for name, least in (("threads", 1), ("context", 1), ("sequences", 1), ("swap_bytes", 0), ("unpacked_bytes", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RequestError(f"{name} is {value}, must be at least 1")
+            if value is not None and value < least:
+                raise RequestError(f"{name} is {value}, must be at least {least}")
         if self.sequences > MAX_SEQUENCES:
             raise RequestError(f"sequences is {self.sequences}, must be at most {MAX_SEQUENCES}")
         if self.pending is not None:

@@ -17,6 +17,7 @@ from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.loading.forks import check_fork
+from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.settings import LoadSettings
 from dflash.model.loading.short_memory import memory_errors
@@ -123,8 +124,10 @@ def load_model(
             load: Callable[..., Model | DeviceModel]
             if on_host:
                 load = partial(_on_host, before_kernels=before_kernels or (lambda _: None))
+            elif len(settings.gpus) > 1:
+                from dflash.model.cuda.split.load import load_on_gpus as load
             else:
-                load = _on_gpus if len(settings.gpus) > 1 else _on_gpu
+                from dflash.model.cuda.load import load_on_gpu as load
             with gpu.on(number):
                 model = load(file, config, settings, threads=settings.threads or n_cores(), tell=tell)
             return Loaded(file, model, tokenizer, template, settings.sequences, trouble, number)
@@ -187,23 +190,14 @@ def _on_host(
 ) -> Model:
     tell("kernels")
     before_kernels(HostSettings(file, config, settings.kv, threads))
+    if not settings.mmap:
+        tell("weights")
+        file.read(free_memory())
     tell("memory")
     pages, fits = n_pages(config, settings)
     rows = CHUNK + config.pending * settings.sequences
     config = replace(config, context=fits)
     return Model(file, config, pages=pages, slots=settings.sequences + 1, kv=settings.kv, threads=threads, rows=rows)
-
-
-def _on_gpu(file: GGUFFile, config: Config, settings: LoadSettings, **work: Any) -> "DeviceModel":
-    from dflash.model.cuda.load import load_on_gpu
-
-    return load_on_gpu(file, config, settings, **work)
-
-
-def _on_gpus(file: GGUFFile, config: Config, settings: LoadSettings, **work: Any) -> "DeviceModel":
-    from dflash.model.cuda.split.load import load_on_gpus
-
-    return load_on_gpus(file, config, settings, **work)
 
 
 def _template(file: GGUFFile, tokenizer: Tokenizer, spelled: SpelledTokens | None) -> ChatTemplate | None:

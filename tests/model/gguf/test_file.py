@@ -10,9 +10,10 @@ from gguf_bytes import ARRAY, BOOL, F32, FORMATS, I32, STRING, U8, U16, U32, arr
 from gguf_bytes import gguf as header
 from gguf_writing import write_all
 
-from dflash.errors import FormatError, ModelError, NotFound, Unsupported
+from dflash.errors import FormatError, ModelError, NotFound, OutOfMemory, Unsupported
 from dflash.kernels.formats.types import BLOCKS
 from dflash.model.gguf.file import GGUFFile, part_names
+from dflash.model.gguf.part import in_memory
 
 DATA = Path(__file__).parents[2] / "data" / "golden"
 PACKAGED = Path(__file__).parents[3] / "dflash" / "data"
@@ -290,6 +291,23 @@ class TestSplit:
         writer.close()
         with GGUFFile.open(tmp_path / self.NAMES[1]) as file:
             assert [file.array(f"w{i}")[0, 0] for i in range(5)] == [0, 1, 2, 3, 4]
+
+    def test_parts_that_were_read_no_longer_need_their_files(self, tmp_path):
+        self.write(tmp_path)
+        with GGUFFile.open(tmp_path / self.NAMES[0]) as file:
+            fingerprint = file.fingerprint()
+            with pytest.raises(OutOfMemory, match="mmap=False reads 0 MiB into memory, 0 MiB are free; map the file"):
+                file.read(file.path.stat().st_size)
+            file.read(1 << 20)
+            for name in self.NAMES:
+                write(tmp_path / name, b"")  # a mapped file would end the process now
+            assert [file.data(f"w{i}").tobytes() for i in range(3)] == [bytes([i]) * 32 for i in range(3)]
+            assert not file.data("w0").flags.writeable
+            assert file.fingerprint() == fingerprint
+        with pytest.raises(FormatError, match=r"00001-of-00003\.gguf: ended after 0 of 64 bytes while it was read"):
+            in_memory(tmp_path / self.NAMES[0], 64)
+        with pytest.raises(ModelError, match=r"gone\.gguf: can't be read: No such file"):
+            in_memory(tmp_path / "gone.gguf", 64)
 
     def test_missing_parts_are_named(self, tmp_path):
         self.write(tmp_path)

@@ -57,7 +57,8 @@ def test_load_passes_every_setting_on(started):
 def test_server_options_become_settings(started):
     words = "--devices 0,1 --split layer -t 7 -c 7 -np 7 --kv q8_0 -ctv q4_0 --kv-bytes 7 --pending 7 --swap-bytes 7 "
     words += "--prefix-cache-mib 7 --prefix-cache-folder f --prefix-cache-disk-mib 7 --prefix-cache-inexact --fixed-drafts "
-    words += "--no-prefix-cache-reread --chat-template-file t --trusted-messages --max-step-ms 7 --prefill-type int8"
+    words += "--no-prefix-cache-reread --chat-template-file t --trusted-messages --max-step-ms 7 --prefill-type int8 "
+    words += "--no-mmap"
     sizes = dict.fromkeys(("threads", "context", "sequences", "kv_bytes", "pending", "swap_bytes", "max_step_ms"), 7)
     cache = {"prefix_cache": 7 << 20, "prefix_cache_disk": 7 << 20, "prefix_cache_exact": False}
     with pytest.raises(Started):
@@ -65,7 +66,7 @@ def test_server_options_become_settings(started):
     (got,) = started
     assert str(got.chat_template) == "t"
     more = {"devices": ["0", "1"], "chat_template": got.chat_template, "trusted_messages": True, "max_waiting": MAX_WAITING}
-    assert got == LoadSettings(**GIVEN | sizes | cache | more)
+    assert got == LoadSettings(**GIVEN | sizes | cache | more, mmap=False)
 
 
 def test_the_server_loads_with_its_own_defaults(started):
@@ -73,3 +74,11 @@ def test_the_server_loads_with_its_own_defaults(started):
         serve.load_backend(parse([]), None)
     server = {"max_waiting": MAX_WAITING, "max_step_ms": True, "draft_budget": True}
     assert started == [LoadSettings(prefix_cache=True, prefix_cache_reread=True, **server)]
+
+
+def test_a_file_that_is_read_may_change_after_the_load(lm, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(lm.file.path.read_bytes())
+    with dflash.load(path, device="cpu", threads=1, context=256, sequences=1, mmap=False) as read:
+        path.write_bytes(b"")  # weights of a mapped file would end the process now
+        assert read.generate("def add(a, b):", max_tokens=12).tokens == lm.generate("def add(a, b):", max_tokens=12).tokens
