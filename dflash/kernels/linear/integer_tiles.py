@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.cpu.jit import c_function
-from dflash.kernels.cpu.simd.emit import BIT, F32, F32V, I32, I64, LANES, load, loop, prefetch, spread, store
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop, prefetch, store
 from dflash.kernels.formats import records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, WORDS
@@ -20,7 +20,7 @@ from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile,
 Values = list[ir.Value]
 
 _LANES = vector_lanes()
-_WORDS, _FLOATS, _BITS = ir.VectorType(ir.IntType(16), 2 * _LANES), ir.VectorType(F32, _LANES), ir.VectorType(BIT, _LANES)
+_WORDS, _FLOATS = ir.VectorType(ir.IntType(16), 2 * _LANES), ir.VectorType(F32, _LANES)
 
 
 def integer_tile(tokens: int, *, small: bool = False) -> Emit:
@@ -35,7 +35,9 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
         at = [
             builder.add(line, I64(64 * r)) for line in addresses(builder, sums, I64(SUMS_BYTES), tokens) for r in range(ROWS)
         ]
-        zeros, are_begun = _FLOATS([0.0] * _LANES), spread(builder, builder.not_(begin), _LANES)
+        with builder.if_then(begin):
+            for place in at:
+                store(builder, place, F32V([0.0] * LANES))
 
         def body(i: ir.Value, carried: Values) -> Values:
             of_tokens = builder.mul(i, x_stride)
@@ -46,22 +48,21 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
                 rows = [builder.add(one, offset) for one in ws_at]
                 inputs = [builder.add(builder.add(x, of_tokens), I64(records.RECORD * t + first)) for t in range(tokens)]
                 if not small:
-                    scales = records.scale_products(
-                        builder, [records.scale_of(builder, row, _FLOATS) for row in rows], inputs
-                    )
+                    of_rows = [records.scale_of(builder, row, _FLOATS) for row in rows]
+                    scales = records.scale_products(builder, of_rows, inputs)
                 left = builder.sub(n, builder.mul(i, I64(MANY // 2)))
                 products = _products_of_small(builder, rows, inputs, left) if small else _products(builder, rows, inputs)
                 for r, row in enumerate(rows):
                     minima = load(builder, builder.add(row, I64(records.SUMS)), _FLOATS)
                     for t, record in enumerate(inputs):
                         place = builder.add(at[t * ROWS + r], I64(first))
-                        so_far = builder.select(carried[0], load(builder, place, _FLOATS), zeros)
+                        so_far = load(builder, place, _FLOATS)
                         scale = records.scale_of(builder, record, _FLOATS) if small else scales(r, t)
                         added = records.add_record(builder, scale, products[t * ROWS + r], minima, record, so_far)
                         store(builder, place, added)
-            return [_BITS([1] * _LANES)]
+            return []
 
-        loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [are_begun], body)
+        loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [], body)
         with builder.if_then(end):
             order = range(LANES) if small else LANE_ORDER
             store_sums(builder, [records.lanes_of(builder, load(builder, place, F32V), order) for place in at], out)
@@ -73,23 +74,25 @@ def _products(builder: ir.IRBuilder, rows: Values, inputs: Values) -> Values:
     """Return the lane sums of a record of each row and token as float32, without the scale of the row."""
     # With 16 registers, LLVM would spill a sum of twelve; so the last of three tokens is read for each row, as an operand.
     held = 2 if _LANES < LANES and len(inputs) == 3 else len(inputs)
+    at_once = 2 if _LANES < LANES else 1  # steps between two branches: those of half registers have few products
 
     def step(j: ir.Value, totals: Values) -> Values:
-        line, after = builder.shl(j, I64(6)), list(totals)
-        xs = [load(builder, builder.add(record, line), _WORDS) for record in inputs[:held]]
-        for r, row in enumerate(rows):
-            if held < len(inputs):
-                line = of_unknown_origin(builder, line)
-            whole = load(builder, builder.add(row, line), _WORDS)
-            read = [load(builder, builder.add(record, line), _WORDS) for record in inputs[held:]]
-            for t, token in enumerate(xs + read):
-                place = t * ROWS + r
-                after[place] = builder.add(totals[place], records.multiply_pairs(builder, whole, token))
+        after = list(totals)
+        for k in range(at_once):
+            line = builder.shl(builder.add(builder.mul(j, I64(at_once)), I64(k)), I64(6))
+            xs = [load(builder, builder.add(record, line), _WORDS) for record in inputs[:held]]
+            for r, row in enumerate(rows):
+                if held < len(inputs):
+                    line = of_unknown_origin(builder, line)
+                whole = load(builder, builder.add(row, line), _WORDS)
+                read = [load(builder, builder.add(record, line), _WORDS) for record in inputs[held:]]
+                for t, token in enumerate(xs + read):
+                    place = t * ROWS + r
+                    after[place] = builder.add(after[place], records.multiply_pairs(builder, whole, token))
         return after
 
     start = [ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)] * (ROWS * len(inputs))
-    totals = loop(builder, I64(BLOCK // WORDS), start, step)
-    return [builder.sitofp(total, _FLOATS) for total in totals]
+    return [builder.sitofp(total, _FLOATS) for total in loop(builder, I64(BLOCK // WORDS // at_once), start, step)]
 
 
 def _products_of_small(builder: ir.IRBuilder, rows: Values, inputs: Values, left: ir.Value) -> Values:
@@ -140,12 +143,11 @@ def tile_function(integer: int) -> Any:
     It multiplies unpacked rows, `ROWS` at a time, with `many` tokens, which are `one` bytes apart; see `tiles.float_tile`.
     `n` counts groups of 16 weights, or of 64 if they are whole numbers.
     """
-    kind = integer
 
     @c_function(*(types.int64,) * 13)
     def multiply(many, rows, w, w_bytes, x, x_bytes, n, begin, end, sums, ahead, one, out):
         for r in range(0, rows, ROWS):
             row, following = w + r * w_bytes, ahead + r // ROWS * one
-            _tiles(kind, many, row, w_bytes, x, x_bytes, n, begin, end, sums + 64 * r, following, out + 4 * r)
+            _tiles(integer, many, row, w_bytes, x, x_bytes, n, begin, end, sums + 64 * r, following, out + 4 * r)
 
     return multiply
