@@ -19,10 +19,6 @@ ROWS = LANES
 _LINE = 4 * LANES
 
 
-def _fma(builder, a, b, c):
-    return call(builder, "llvm.fma.v16f32", a, b, c)
-
-
 def _line(builder, address, index):
     return load(builder, builder.add(address, I64(_LINE * index)), F32V)
 
@@ -38,7 +34,7 @@ def _products(builder, a, b):
         if i < 2:
             sums.append(builder.fmul(x, y))
         else:
-            sums[i % 2] = _fma(builder, x, y, sums[i % 2])
+            sums[i % 2] = call(builder, "llvm.fma.v16f32", x, y, sums[i % 2])
     return builder.fadd(*sums) if len(sums) == 2 else sums[0]
 
 
@@ -88,8 +84,8 @@ def read(typing_context, lanes, rows, key, query, ahead):
                 for line in range(0, 4 * _LINE * n, _LINE):
                     prefetch(builder, builder.add(wanted, I64(line)))
             group = [_row(builder, builder.add(first, I64(4 * _LINE * n * i)), n) for i in range(4)]
-            for by, quarter in zip(vectors, quarters, strict=True):
-                a, b, c, d = (_products(builder, row, by) for row in group)
+            products = [[_products(builder, row, by) for by in vectors] for row in group]  # row by row: fewer registers
+            for (a, b, c, d), quarter in zip(zip(*products, strict=True), quarters, strict=True):
                 low, high = _fold(builder, a, b, _HALVES), _fold(builder, c, d, _HALVES)
                 total = _fold(builder, low, high, _QUARTERS)
                 builder.store(total, builder.gep(quarter, [I64(0), loop.index]))
@@ -119,7 +115,8 @@ def update(typing_context, lanes, source, target, decay, u, key):
             amount = spread(builder, builder.load(builder.gep(lane, [loop.index])))
             for i in range(n):
                 kept = builder.fmul(factor, _line(builder, source_row, i))
-                store(builder, builder.add(target_row, I64(_LINE * i)), _fma(builder, amount, k[i], kept))
+                after = call(builder, "llvm.fma.v16f32", amount, k[i], kept)
+                store(builder, builder.add(target_row, I64(_LINE * i)), after)
         return context.get_dummy_value()
 
     arguments = (lanes, types.int64, types.int64, types.float32, f32x16, types.int64)

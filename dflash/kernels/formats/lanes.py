@@ -15,7 +15,7 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 
-from dflash.kernels.cpu.simd.emit import spread
+from dflash.kernels.cpu.simd.emit import call, spread
 
 LANES = 16
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
@@ -90,10 +90,7 @@ class Lanes:
 
     def fused(self, scale: Lanes, offset: Lanes) -> Lanes:
         """Return ``self * scale + offset``, rounded once."""
-        name = f"llvm.fma.v{LANES}f32"
-        kind = ir.FunctionType(_vector(_F32), [_vector(_F32)] * 3)
-        fma = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self._like(self.builder.call(fma, [self.value, scale.value, offset.value]))
+        return self._like(call(self.builder, f"llvm.fma.v{LANES}f32", self.value, scale.value, offset.value))
 
     def int(self) -> Lanes:
         """Convert bytes or int16 to int32; signed ones keep their sign."""

@@ -205,7 +205,7 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     row[cpu.UNPACK] = unpack(weight.type).address
     byte_dot = byte_dot_function(weight.type)
     row[cpu.BYTE_DOT] = byte_dot.address if byte_dot else 0
-    n_dots = cpu.MOST_TOKENS[row[cpu.INTEGER]]
+    n_dots = cpu.DOT_TOKENS if row[cpu.INTEGER] else len(DOT_ROWS)
     row[cpu.DOT : cpu.DOT + n_dots] = [dot(weight.type, n + 1).address for n in range(n_dots)]
 
 

@@ -30,7 +30,7 @@ X, X_BYTES, OUT, OUT_BYTES, INTEGER, ROUNDED, MULTIPLY, BYTE_DOT, DOT = range(8,
 """Columns of a plan, int64: a row describes a weight, its input at address X and its output. INTEGER is not 0 for products
 of whole numbers (`records.SMALL`); then ROUNDED is the address of the rounded tokens, or 0 if each thread rounds them.
 MULTIPLY is a tile function, BYTE_DOT a function of `byte_cpu` or 0; the columns from DOT on hold a dot function for each
-number of tokens up to MOST_TOKENS."""
+number of tokens: up to DOT_TOKENS for whole numbers, else up to the length of DOT_ROWS."""
 
 DOT_TOKENS = 8
 COLUMNS = DOT + DOT_TOKENS
@@ -45,7 +45,6 @@ _TOKENS = 128  # most tokens of a task; their lane sums and columns fit the L2 c
 _START = 512  # bytes of each of the first rows of a task that are prefetched before it: its 4 KiB fit the L1 cache
 _INTEGER_START = 4096  # bytes of a task that are prefetched before it if rows are read one after another
 _WIDE = vector_lanes() == 16
-MOST_TOKENS = (len(DOT_ROWS), DOT_TOKENS if _WIDE else DOT_TOKENS // 2, DOT_TOKENS)  # of a dot function, for each INTEGER
 _CLOSE_INPUTS = (12 if _WIDE else 10) * 1024  # most rounded inputs that fit the L1 cache, often of 48 or of 32 KiB
 
 
@@ -62,7 +61,7 @@ def _tokens_of_a_dot(weight):
     tokens = weight[TOKENS]
     if weight[INTEGER] == 0:
         return tokens
-    most = min(max(_CLOSE_INPUTS // weight[WIDTH], _LEAST), MOST_TOKENS[weight[INTEGER]])
+    most = min(max(_CLOSE_INPUTS // weight[WIDTH], _LEAST), DOT_TOKENS)
     n_calls = (tokens + most - 1) // most
     return (tokens + n_calls - 1) // n_calls
 

@@ -10,15 +10,20 @@ _BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))
 """Added before truncation: 1/2 itself would round the largest float32 below 1/2 up to 1."""
 
 
+def _extreme(builder: ir.IRBuilder, name: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the largest or the smallest lane of two vectors."""
+
+    def choose(x: ir.Value, y: ir.Value) -> ir.Value:
+        return call(builder, f"llvm.{name}.v{x.type.count}f32", x, y)
+
+    return fold(builder, choose(a, b), choose)
+
+
 @op(types.float32, types.int64, f32x16, f32x16)
 def store_q8_0(builder, address, a, b):
     """Store 32 lanes as signed bytes and return their scale, as `dflash.kernels.kv_types.quantize` defines them."""
     sizes = [call(builder, "llvm.fabs.v16f32", x) for x in (a, b)]
-
-    def larger(low: ir.Value, high: ir.Value) -> ir.Value:
-        return call(builder, f"llvm.maxnum.v{low.type.count}f32", low, high)
-
-    scale = builder.fdiv(fold(builder, larger(*sizes), larger), ir.Constant(F32, 127.0))
+    scale = builder.fdiv(_extreme(builder, "maxnum", *sizes), ir.Constant(F32, 127.0))
     zero = ir.Constant(F32, 0.0)
     inverse = builder.fdiv(ir.Constant(F32, 1.0), scale)
     inverse = spread(builder, builder.select(builder.fcmp_ordered("==", scale, zero), zero, inverse))
@@ -34,14 +39,7 @@ def store_q8_0(builder, address, a, b):
 @op(types.float32, types.int64, f32x16, f32x16)
 def store_q4_0(builder, address, a, b):
     """Store 32 lanes as 16 bytes of two numbers and return their scale, as `store_q8_0` does for its format."""
-
-    def extreme(name: str) -> ir.Value:
-        def choose(x: ir.Value, y: ir.Value) -> ir.Value:
-            return call(builder, f"llvm.{name}.v{x.type.count}f32", x, y)
-
-        return fold(builder, choose(a, b), choose)
-
-    high, low = extreme("maxnum"), extreme("minnum")
+    high, low = (_extreme(builder, name, a, b) for name in ("maxnum", "minnum"))
     is_low = builder.fcmp_ordered(">=", builder.fneg(low), high)
     scale = builder.fdiv(builder.select(is_low, low, high), ir.Constant(F32, -8.0))
     zero = ir.Constant(F32, 0.0)
