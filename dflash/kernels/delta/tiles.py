@@ -19,6 +19,10 @@ ROWS = LANES
 _LINE = 4 * LANES
 
 
+def _fma(builder, a, b, c):
+    return call(builder, "llvm.fma.v16f32", a, b, c)
+
+
 def _line(builder, address, index):
     return load(builder, builder.add(address, I64(_LINE * index)), F32V)
 
@@ -27,15 +31,13 @@ def _row(builder, address, n):
     return [_line(builder, address, i) for i in range(n)]
 
 
-def _products(builder, a, b):
-    """Return the lane sums of ``a * b``: of even vectors, of odd vectors, then of both."""
-    sums = []
-    for i, (x, y) in enumerate(zip(a, b, strict=True)):
-        if i < 2:
-            sums.append(builder.fmul(x, y))
-        else:
-            sums[i % 2] = call(builder, "llvm.fma.v16f32", x, y, sums[i % 2])
-    return builder.fadd(*sums) if len(sums) == 2 else sums[0]
+def _products(builder, row, *others):
+    """Return the lane sums of the products of a row with each of some others: of even vectors, of odd vectors, of both."""
+    sums = [[builder.fmul(x, y) for x, y in zip(row[:2], other, strict=False)] for other in others]
+    for i in range(2, len(row)):
+        for own, other in zip(sums, others, strict=True):
+            own[i % 2] = _fma(builder, row[i], other[i], own[i % 2])
+    return [builder.fadd(*own) if len(own) == 2 else own[0] for own in sums]
 
 
 # The levels of `simd.hsum` on two vectors: lanes of the pair to add, and their distance to the other summands
@@ -59,8 +61,7 @@ def dot(typing_context, lanes, x, y):
     """Return the dot product of two rows of K float32."""
 
     def codegen(context, builder, signature, args):
-        a, b = (_row(builder, address, lanes.count) for address in args[1:])
-        return fold(builder, _products(builder, a, b), builder.fadd)
+        return fold(builder, *_products(builder, *(_row(builder, row, lanes.count) for row in args[1:])), builder.fadd)
 
     return types.float32(lanes, types.int64, types.int64), codegen
 
@@ -74,8 +75,8 @@ def read(typing_context, lanes, rows, key, query, ahead):
 
     def codegen(context, builder, signature, args):
         n, (_, rows, key, query, ahead) = lanes.count, args
-        vectors = _row(builder, key, n), _row(builder, query, n)
-        quarters = [cgutils.alloca_once(builder, ir.ArrayType(F32V, 4)) for _ in vectors]
+        by = _row(builder, key, n), _row(builder, query, n)
+        quarters = [cgutils.alloca_once(builder, ir.ArrayType(F32V, 4)) for _ in by]
         # rows i, i + 4, i + 8, i + 12 at a time: sums of more rows would spill registers
         with cgutils.for_range(builder, I64(4)) as loop:
             offset = builder.mul(loop.index, I64(_LINE * n))
@@ -83,9 +84,8 @@ def read(typing_context, lanes, rows, key, query, ahead):
             with builder.if_then(builder.icmp_signed("!=", ahead, I64(0))):
                 for line in range(0, 4 * _LINE * n, _LINE):
                     prefetch(builder, builder.add(wanted, I64(line)))
-            group = [_row(builder, builder.add(first, I64(4 * _LINE * n * i)), n) for i in range(4)]
-            products = [[_products(builder, row, by) for by in vectors] for row in group]  # row by row: fewer registers
-            for (a, b, c, d), quarter in zip(zip(*products, strict=True), quarters, strict=True):
+            group = [_products(builder, _row(builder, builder.add(first, I64(4 * _LINE * n * i)), n), *by) for i in range(4)]
+            for (a, b, c, d), quarter in zip(zip(*group, strict=True), quarters, strict=True):
                 low, high = _fold(builder, a, b, _HALVES), _fold(builder, c, d, _HALVES)
                 total = _fold(builder, low, high, _QUARTERS)
                 builder.store(total, builder.gep(quarter, [I64(0), loop.index]))
@@ -115,8 +115,7 @@ def update(typing_context, lanes, source, target, decay, u, key):
             amount = spread(builder, builder.load(builder.gep(lane, [loop.index])))
             for i in range(n):
                 kept = builder.fmul(factor, _line(builder, source_row, i))
-                after = call(builder, "llvm.fma.v16f32", amount, k[i], kept)
-                store(builder, builder.add(target_row, I64(_LINE * i)), after)
+                store(builder, builder.add(target_row, I64(_LINE * i)), _fma(builder, amount, k[i], kept))
         return context.get_dummy_value()
 
     arguments = (lanes, types.int64, types.int64, types.float32, f32x16, types.int64)
