@@ -2,6 +2,7 @@
 
 import nvrtc
 import pytest
+from long_form import LONG
 from nvrtc import ARCHITECTURES, compiled
 
 from dflash.kernels.formats import FORMATS
@@ -99,8 +100,9 @@ def test_prefill_of_experts_compiles():
     prefill("F32", gated=0, warps=1, stages=1)
     assert prefill_hopper("Q4_K") == 0
     assert prefill_hopper("Q6_K", gated=0) == 0
-    assert prefill_many("Q4_K") == 0
     assert prefill_many("Q6_K", gated=0) == 0
+    if LONG:  # takes ten times as long as any other
+        assert prefill_many("Q4_K") == 0
 
 
 @pytest.mark.parametrize(("name", "arch"), [("30B-A3B", 80), ("30B-A3B", 90), ("80B-A3B", 90), ("80B-A3B", 120)])
