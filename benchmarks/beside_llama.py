@@ -89,7 +89,7 @@ def samples_of_llama(arguments, huge):
     found = {}
     for lengths in ([arguments.prompt, 0, "0"], [0, arguments.generate, arguments.depth]):
         words = [arguments.bench, "-m", arguments.model, "-t", arguments.threads, "-r", arguments.repeat, "-o", "json"]
-        words += ["-p", lengths[0], "-n", lengths[1], "-d", lengths[2], "-lm", "mmap" if arguments.mmap else "none"]
+        words += ["-p", lengths[0], "-n", lengths[1], "-d", lengths[2], *([] if arguments.mmap else ["-lm", "none"])]
         for test in run(words, huge) if lengths[0] or lengths[1] else ():
             found[name_of(test["n_prompt"], test["n_gen"], test["n_depth"])] = test["samples_ts"]
     return found

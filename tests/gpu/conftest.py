@@ -60,7 +60,7 @@ def kernel_hash(target):
     ]
     digest = hashlib.sha256()
     for path in sorted(files):
-        if target != "sm_90" and path.name.endswith("_hopper.cu"):
+        if target != "sm_90" and "_hopper" in path.name:
             continue
         prose = r'"""[\s\S]*?"""|^\s*#.*$' if path.suffix == ".py" else "//.*$"
         if path.suffix != ".py" and int(target.removeprefix("sm_")) < 90:

@@ -136,6 +136,8 @@ def check_many(monkeypatch, weights, rows):
     x, bits = normal(rows, weights.gate.shape[-1]), []
     monkeypatch.setattr(cuda_prefill, "MANY", 0)
     layer = Layer(weights, rows, PREFILL)
+    if layer.moe._many is layer.moe._few:
+        pytest.skip("these types or this GPU have one kind of launch")
     for least in (rows, 0):
         monkeypatch.setattr(cuda_prefill, "MANY", least)
         bits.append(layer(x))

@@ -26,14 +26,22 @@ _stack = threading.Lock()
 version = functools.cache(importlib.metadata.version)
 
 
+def has_guidance() -> bool:
+    """Return whether a library that is new enough is installed, without importing it, which takes 0.07 s."""
+    try:
+        return tuple(map(int, re.findall(r"\d+", version("llguidance"))[:2])) >= _OLDEST
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 def guidance() -> ModuleType:
-    """Return the library; an older one does not take what is passed to it."""
+    """Return the library."""
     with needed("an output with response_format, regex, lark, grammar or tool_choice", "grammar", RequestError):
         import llguidance
 
-        found = version("llguidance")
-        if tuple(map(int, found.split(".")[:2])) < _OLDEST:
-            raise ImportError(f"version {found} is older than {'.'.join(map(str, _OLDEST))}", name="llguidance")
+        if not has_guidance():
+            found, oldest = version("llguidance"), ".".join(map(str, _OLDEST))
+            raise ImportError(f"version {found} is older than {oldest}", name="llguidance")
     return llguidance
 
 

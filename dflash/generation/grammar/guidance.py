@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from time import thread_time
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from dflash.decode.grammar.matcher import Words
 from dflash.errors import RequestError
+from dflash.generation.grammar import compilation
 from dflash.generation.grammar.bounds.grammars import check_grammar
 from dflash.generation.grammar.checking.checker import GrammarChecker
 from dflash.generation.grammar.compilation import compile_source, guidance, guidance_tokenizer, reason_of, with_stack
@@ -70,10 +70,8 @@ class GuidanceVocabulary:
         Do nothing without a recent llguidance, where every grammar is refused, and on systems without `fork`, such as
         Windows, where grammars are compiled in this process only.
         """
-        with suppress(RequestError):
-            guidance()
-            if hasattr(os, "fork"):
-                self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
+        if compilation.has_guidance() and hasattr(os, "fork"):
+            self.checker = GrammarChecker(self._texts, self._added, self._encoder.ends)
         return self.checker
 
 
