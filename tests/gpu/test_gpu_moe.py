@@ -131,33 +131,26 @@ def test_every_format_in_a_prompt(kind):
         Layer(weights, 70, made).check(kind, normal(70, 256))
 
 
-def check_many(monkeypatch, weights, rows):
-    """Rows have the same bits by the launches for experts with few rows and for those with many, alone and together."""
-    x, bits = normal(rows, weights.gate.shape[-1]), []
-    monkeypatch.setattr(cuda_prefill, "MANY", 0)
-    layer = Layer(weights, rows, PREFILL)
-    if layer.moe._many is layer.moe._few:
-        pytest.skip("these types or this GPU have one kind of launch")
-    for least in (rows, 0):
-        monkeypatch.setattr(cuda_prefill, "MANY", least)
-        bits.append(layer(x))
-        for start, n in ((0, 1), (rows // 3, rows // 2)):
-            assert_same_bits(f"{n} rows", layer(x[start : start + n]), bits[-1][start : start + n])
-    assert_same_bits("many rows", bits[1], bits[0])
+def check_chunks(weights, rows):
+    """Rows are right, and have the same bits in chunks whose experts have few rows and in those whose experts have many."""
+    layer, x = Layer(weights, rows, PREFILL), normal(rows, weights.gate.shape[-1])
+    together = layer.check("together", x)
+    for start, n in ((0, 1), (rows // 3, rows // 2), (rows // 2, rows // 8)):
+        assert_same_bits(f"{n} rows", layer(x[start : start + n]), together[start : start + n])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_many_rows_of_an_expert_have_the_bits_of_few(monkeypatch, shape):
-    check_many(monkeypatch, random_experts(**shape), 450)
+def test_many_rows_of_an_expert_have_the_bits_of_few(shape):
+    check_chunks(random_experts(**shape), 450)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_many_rows_of_every_format(monkeypatch, kind):
-    check_many(monkeypatch, random_experts(kind, kind, n=2, n_used=2), 200)
+def test_many_rows_of_every_format(kind):
+    check_chunks(random_experts(kind, kind, n=2, n_used=2), 200)
 
 
-def test_many_rows_of_the_true_shape(monkeypatch):
-    check_many(monkeypatch, random_experts("Q4_K", "Q6_K", n=6, width=2048, ffn=512, n_used=3), 700)
+def test_many_rows_of_the_true_shape():
+    check_chunks(random_experts("Q4_K", "Q6_K", n=6, width=2048, ffn=512, n_used=3), 700)
 
 
 @pytest.fixture(scope="module", params=[PREFILL, PORTABLE], ids=["default", "portable"])
@@ -177,6 +170,17 @@ def test_a_row_of_a_prompt_has_the_same_bits_in_any_chunk(prefill_layer):
     for start, n in ((0, 64), (64, 1), (128, 192), (320, 380), (3, 70)):
         assert_same_bits(f"{n} rows", prefill_layer(x[start : start + n]), together[start : start + n])
     assert_same_bits("fewer than the launch", prefill_layer(x[:300], 700), together[:300])
+
+
+def test_blocks_of_any_number_of_rows_have_the_same_bits_of_logits():
+    layer = Layer(random_experts(n=96, width=768, n_used=4), 300, PREFILL)
+    if layer.moe._many_logits is None:
+        pytest.skip("blocks of many rows don't fit this GPU")
+    layer(normal(300, 768))
+    few = layer.scratch.logits.get()
+    poison(layer.scratch.logits)
+    layer.moe._many_logits(None, grid=(2, 3), first_row=0)
+    assert_same_bits("many rows", layer.scratch.logits.get(), few)
 
 
 def test_a_prompt_in_slices(monkeypatch):

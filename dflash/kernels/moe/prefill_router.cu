@@ -4,14 +4,14 @@
 //   normalize     normed = x * gain / rms(x), in the layout of activation_spans.cuh and in float32; also the logit of a
 //                 shared expert. Grid (rows), block 256. The first block clears the counts of the experts.
 //   logits        logits = normed @ router.T; each float32 is split into two tf32, so the result is about as accurate as
-//                 float32. Grid (EXPERTS / 64, rows / 32, both rounded up), block 256, shared memory 4 * STAGES * TILE_ROWS
-//                 * PITCH.
+//                 float32. Grid (EXPERTS / 64, rows / 32, both rounded up), block 256, shared memory 4 * STAGES * 96 * PITCH.
+//   logits_many   The same with the same bits for 128 rows a block, and MANY_STAGES * 192 in place of STAGES * 96.
 //   topk          Grid (rows / 8 rounded up), block 256: a warp routes a row.
 //   expert_items  Grid (EXPERTS + 1), block 256: a block makes the items of an expert.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, N_SHARED, the shape; PAIRS; STAGES of `logits`; NORMED_ORDER, order of the normed
-// values, see `span_order`; OWN_GAIN, see router.cu. Bytes: `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row
-// for every 64 experts, mostly from the L2 cache.
+// Macros: MODEL_DIM, EXPERTS, N_USED, N_SHARED, the shape; PAIRS; STAGES and MANY_STAGES of `logits` and `logits_many`;
+// NORMED_ORDER, order of the normed values, see `span_order`; OWN_GAIN, see router.cu. Bytes: `normalize` about 10 * MODEL_DIM a
+// row; `logits` 4 * MODEL_DIM a row for every 64 experts, and an expert for every 32 or 128 rows, mostly from the L2 cache.
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -20,8 +20,9 @@
 #include "topk.cuh"
 #include "activation_spans.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(PAIRS) || !defined(STAGES) || !defined(NORMED_ORDER)
-#error "MODEL_DIM, EXPERTS, PAIRS, STAGES and NORMED_ORDER must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(PAIRS) || !defined(STAGES) || !defined(MANY_STAGES) || \
+    !defined(NORMED_ORDER)
+#error "MODEL_DIM, EXPERTS, PAIRS, STAGES, MANY_STAGES and NORMED_ORDER must be defined"
 #endif
 #ifndef OWN_GAIN
 #define OWN_GAIN 0
@@ -84,7 +85,7 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
     if (threadIdx.x == 0) shared_logits[blockIdx.x] = logit;
 }
 
-constexpr int ROWS = 32, OUTS = 64, TILE_ROWS = ROWS + OUTS, STEP = 64, PITCH = STEP + 4;
+constexpr int OUTS = 64, STEP = 64, PITCH = STEP + 4;
 
 // Split x into `high`, the bits that tf32 holds, and `low`, the rest.
 __device__ __forceinline__ void split(float x, u32& high, u32& low) {
@@ -92,15 +93,19 @@ __device__ __forceinline__ void split(float x, u32& high, u32& low) {
     low = __float_as_uint(__fsub_rn(x, __uint_as_float(high)));
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-logits(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
-    extern __shared__ __align__(16) float tiles[];  // (STAGES, TILE_ROWS, PITCH): the rows, then the experts
+// Logits of ROWS rows and OUTS experts, with N_STAGES steps of K in flight. A warp has M tiles of 16 rows. The bits do not depend
+// on these.
+template <int ROWS, int N_STAGES, int M>
+__device__ __forceinline__ void logits_of(const float* exact, const float* weights, const int* row_counts, int first_row,
+                                          float* out) {
+    constexpr int TILE_ROWS = ROWS + OUTS, ROW_WARPS = ROWS / (16 * M), N = OUTS / 8 * ROW_WARPS / 8;
+    extern __shared__ __align__(16) float tiles[];  // (N_STAGES, TILE_ROWS, PITCH): the rows, then the experts
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row_0 = blockIdx.y * ROWS, expert_0 = blockIdx.x * OUTS, n_rows = row_counts[0] - first_row;
     if (row_0 >= n_rows) return;
     const auto fetch = [&](int step) {
-        const u32 to = smem_address(tiles + step % STAGES * TILE_ROWS * PITCH);
+        const u32 to = smem_address(tiles + step % N_STAGES * TILE_ROWS * PITCH);
         UNROLL for (int i = 0; i < TILE_ROWS * STEP / 4 / 256; ++i) {
             const int c = i * 256 + threadIdx.x, line = c / (STEP / 4), k = step * STEP + c % (STEP / 4) * 4;
             const bool is_row = line < ROWS;
@@ -112,9 +117,9 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
     };
     constexpr int STEPS = (MODEL_DIM + STEP - 1) / STEP;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int row = warp % 2 * 16, column = warp / 2 * 16;
-    float total[2][4] = {};
-    for (int s = 0; s < STAGES - 1; ++s) {
+    const int row = warp % ROW_WARPS * 16 * M, column = warp / ROW_WARPS * 8 * N;
+    float total[M][N][4] = {};
+    for (int s = 0; s < N_STAGES - 1; ++s) {
         if (s < STEPS) {
             fetch(s);
         } else {
@@ -122,32 +127,47 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         }
     }
     for (int s = 0; s < STEPS; ++s) {
-        cp_async_wait_group<STAGES - 2>();
+        cp_async_wait_group<N_STAGES - 2>();
         __syncthreads();  // the step is visible, and the stage that is refilled below was read
-        if (s + STAGES - 1 < STEPS) {
-            fetch(s + STAGES - 1);
+        if (s + N_STAGES - 1 < STEPS) {
+            fetch(s + N_STAGES - 1);
         } else {
             cp_async_commit_group();
         }
-        const float* x = tiles + s % STAGES * TILE_ROWS * PITCH + (row + g) * PITCH + t;
-        const float* w = tiles + s % STAGES * TILE_ROWS * PITCH + (ROWS + column + g) * PITCH + t;
+        const float* x = tiles + s % N_STAGES * TILE_ROWS * PITCH + (row + g) * PITCH + t;
+        const float* w = tiles + s % N_STAGES * TILE_ROWS * PITCH + (ROWS + column + g) * PITCH + t;
         UNROLL for (int k = 0; k < STEP; k += 8) {
-            u32 high[4], low[4];
-            UNROLL for (int i = 0; i < 4; ++i) split(x[i % 2 * 8 * PITCH + i / 2 * 4 + k], high[i], low[i]);
-            UNROLL for (int n = 0; n < 2; ++n) {
+            u32 high[M][4], low[M][4];
+            UNROLL for (int m = 0; m < M; ++m)
+                UNROLL for (int i = 0; i < 4; ++i)
+                    split(x[(16 * m + i % 2 * 8) * PITCH + i / 2 * 4 + k], high[m][i], low[m][i]);
+            UNROLL for (int n = 0; n < N; ++n) {
                 u32 b_high[2], b_low[2];
                 UNROLL for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
-                mma_m16n8k8_tf32(total[n], low, b_high);
-                mma_m16n8k8_tf32(total[n], high, b_low);
-                mma_m16n8k8_tf32(total[n], high, b_high);
+                UNROLL for (int m = 0; m < M; ++m) {
+                    mma_m16n8k8_tf32(total[m][n], low[m], b_high);
+                    mma_m16n8k8_tf32(total[m][n], high[m], b_low);
+                    mma_m16n8k8_tf32(total[m][n], high[m], b_high);
+                }
             }
         }
     }
-    UNROLL for (int n = 0; n < 2; ++n)
-        UNROLL for (int i = 0; i < 4; ++i) {
-            const int r = row_0 + row + g + i / 2 * 8, e = expert_0 + column + n * 8 + 2 * t + i % 2;
-            if (r < n_rows && e < EXPERTS) out[(size_t)r * EXPERTS + e] = total[n][i];
-        }
+    UNROLL for (int m = 0; m < M; ++m)
+        UNROLL for (int n = 0; n < N; ++n)
+            UNROLL for (int i = 0; i < 4; ++i) {
+                const int r = row_0 + row + 16 * m + g + i / 2 * 8, e = expert_0 + column + n * 8 + 2 * t + i % 2;
+                if (r < n_rows && e < EXPERTS) out[(size_t)r * EXPERTS + e] = total[m][n][i];
+            }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+logits(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
+    logits_of<32, STAGES, 1>(exact, weights, row_counts, first_row, out);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+logits_many(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
+    logits_of<128, MANY_STAGES, 2>(exact, weights, row_counts, first_row, out);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -173,7 +193,7 @@ struct ItemSplit {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 expert_items(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert,
              int* item_pairs, int* n_items) {
     __shared__ int own_first;
@@ -191,7 +211,7 @@ expert_items(const int* experts, const int* count, const int* row_counts, int fi
         before += all;
     }
     __syncthreads();  // `own_first` is stored
-    if (is_shared && threadIdx.x == 0) *n_items = before;
+    if (is_shared && threadIdx.x == 0) n_items[0] = before, n_items[1] = shared.items;
     if (!is_shared) first = own_first;
     for (int i = threadIdx.x; i < own.items; i += 256) item_expert[first + i] = expert;
     for (int i = threadIdx.x; i < own.items * PAIRS; i += 256) {

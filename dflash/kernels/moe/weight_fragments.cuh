@@ -13,8 +13,8 @@ template <class Q>
 struct Weights {
     typename Q::Scales scales;
     const u8* tile;
-    float row[2], minimum[2];
-    u32 minima[2][2];
+    float row[2];
+    u32 minima[2][2], pair[2];  // of this lane's groups, and of two or four groups for all lanes of a row
 
     __device__ Weights(const u8* tile, int lane) : scales(tile, lane), tile(tile) {
         UNROLL for (int r = 0; r < 2; ++r) {
@@ -23,15 +23,21 @@ struct Weights {
             if constexpr (Q::GROUP != 32) row[r] = row_scale<Q>(tile, at);
             if constexpr (Q::MINIMA > 0) {
                 Q::minima(tile, at, lane % 4, minima[r]);
-                minimum[r] = Q::minimum_scale(tile, at);
+                const float scale = Q::minimum_scale(tile, at);
+                UNROLL for (int i = 0; i < Q::MINIMA / 8; ++i) {
+                    const u32 low = minima[r][i] & 0xffff, high = minima[r][i] >> 16;
+                    minima[r][i] = to_half(__fmul_rn(to_float((u16)low), scale)) |
+                                   to_half(__fmul_rn(to_float((u16)high), scale)) << 16;
+                }
             }
         }
     }
-    // Minimum of this lane's weights of row r in a block of 32, in both halves of a word.
-    __device__ u32 minimum_of(int r, int block, int lane) const {
-        const int group = Q::MINIMA == 16 ? 2 * block + lane % 4 / 2 : block;
-        const u32 pair = __shfl_sync(~0u, minima[r][Q::MINIMA == 16 ? block % 2 : 0], lane & 28 | group / (Q::MINIMA / 4));
-        return broadcast_half(__fmul_rn(to_float((u16)(pair >> 16 * (group % 2))), minimum[r]));
+    // Minimum of this lane's weights of row r in a block of 32, in both halves of a word. Blocks are asked for in order.
+    __device__ u32 minimum_of(int r, int block, int lane) {
+        constexpr bool TWO_GROUPS = Q::MINIMA == 16;  // of a block
+        if (TWO_GROUPS || block % 2 == 0)
+            pair[r] = __shfl_sync(~0u, minima[r][TWO_GROUPS ? block % 2 : 0], lane & 28 | block / 2);
+        return __byte_perm(pair[r], 0, (TWO_GROUPS ? lane % 4 / 2 : block % 2) ? 0x3232 : 0x1010);
     }
     // A fragments of 32 weights.
     __device__ void load(int block, int lane, u32 (&a)[8]) {
