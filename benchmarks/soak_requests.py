@@ -98,6 +98,14 @@ def text_of(value, key=""):
     return "".join(text_of(part, name) for name, part in parts)
 
 
+def is_cut(value):
+    """Return whether a value of an answer says that the limit of tokens ended it, perhaps inside of its JSON."""
+    if isinstance(value, str):
+        return value in ("length", "max_tokens", "incomplete")
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(is_cut, parts))
+
+
 def has_form(kind, path, body, text):
     """Return whether the text of an answer has the form of a schema or pattern; some streams repeat their texts."""
     if kind not in ("schema", "pattern") or (body["stream"] and path in (RESPONSES, MESSAGES)):
