@@ -12,7 +12,7 @@ from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, load, loop,
 from dflash.kernels.formats import records
 from dflash.kernels.formats.cpu import ROWS
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, WORDS
-from dflash.kernels.formats.lanes import of_unknown_origin, vector_lanes
+from dflash.kernels.formats.lanes import in_order, vector_lanes
 from dflash.kernels.formats.neighbour_cpu import multiply_block, token_words
 from dflash.kernels.formats.neighbours import MANY
 from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile, store_sums
@@ -20,6 +20,7 @@ from dflash.kernels.linear.tiles import SUMS_BYTES, Emit, addresses, float_tile,
 Values = list[ir.Value]
 
 _LANES = vector_lanes()
+_AHEAD = records.RECORD // 64 * _LANES // LANES  # cache lines of the next tokens that a part of a record prefetches
 _WORDS, _FLOATS = ir.VectorType(ir.IntType(16), 2 * _LANES), ir.VectorType(F32, _LANES)
 
 
@@ -40,26 +41,37 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
                 store(builder, place, F32V([0.0] * LANES))
 
         def body(i: ir.Value, carried: Values) -> Values:
-            of_tokens = builder.mul(i, x_stride)
-            for line in range(0, records.RECORD, 64):
-                prefetch(builder, builder.add(builder.add(ahead, of_tokens), I64(line)))
-            for first in range(0, 4 * LANES, 4 * _LANES):
-                offset = builder.add(builder.mul(i, I64(records.SMALL_RECORD if small else records.RECORD)), I64(first))
-                rows = [builder.add(one, offset) for one in ws_at]
-                inputs = [builder.add(builder.add(x, of_tokens), I64(records.RECORD * t + first)) for t in range(tokens)]
+            of_rows = builder.mul(i, I64(records.SMALL_RECORD if small else records.RECORD))
+            of_tokens, left = builder.mul(i, x_stride), builder.sub(n, builder.mul(i, I64(MANY // 2)))
+
+            def part(p: ir.Value, carried: Values) -> Values:
+                first = builder.mul(p, I64(4 * _LANES))
+                rows = [builder.add(builder.add(one, of_rows), first) for one in ws_at]
+                record = builder.add(builder.add(x, of_tokens), first)
+                inputs = [builder.add(record, I64(records.RECORD * t)) for t in range(tokens)]
+                following = builder.add(builder.add(ahead, of_tokens), builder.mul(p, I64(64 * _AHEAD)))
+                lines = [builder.add(following, I64(64 * line)) for line in range(_AHEAD)]
+                while lines and (small or _LANES == LANES):
+                    prefetch(builder, lines.pop(0))
                 if not small:
-                    of_rows = [records.scale_of(builder, row, _FLOATS) for row in rows]
-                    scales = records.scale_products(builder, of_rows, inputs)
-                left = builder.sub(n, builder.mul(i, I64(MANY // 2)))
-                products = _products_of_small(builder, rows, inputs, left) if small else _products(builder, rows, inputs)
+                    row_scales = [records.scale_of(builder, row, _FLOATS) for row in rows]
+                    scales = records.scale_products(builder, row_scales, inputs)
+                some = (builder, rows, inputs)
+                products = _products_of_small(*some, left) if small else _products(*some, lines)
                 for r, row in enumerate(rows):
                     minima = load(builder, builder.add(row, I64(records.SUMS)), _FLOATS)
                     for t, record in enumerate(inputs):
-                        place = builder.add(at[t * ROWS + r], I64(first))
+                        place = builder.add(at[t * ROWS + r], first)
                         so_far = load(builder, place, _FLOATS)
                         scale = records.scale_of(builder, record, _FLOATS) if small else scales(r, t)
                         added = records.add_record(builder, scale, products[t * ROWS + r], minima, record, so_far)
                         store(builder, place, added)
+                return []
+
+            if not small:
+                return loop(builder, I64(LANES // _LANES), [], part)
+            for p in range(LANES // _LANES):
+                part(I64(p), [])
             return []
 
         loop(builder, builder.udiv(builder.add(n, I64(MANY // 2 - 1)), I64(MANY // 2)), [], body)
@@ -70,29 +82,31 @@ def integer_tile(tokens: int, *, small: bool = False) -> Emit:
     return emit
 
 
-def _products(builder: ir.IRBuilder, rows: Values, inputs: Values) -> Values:
-    """Return the lane sums of a record of each row and token as float32, without the scale of the row."""
+def _products(builder: ir.IRBuilder, rows: Values, inputs: Values, lines: Values) -> Values:
+    """Return the lane sums of a record of each row and token as float32, without scales; prefetch the lines `lines`."""
     # With 16 registers, LLVM would spill a sum of twelve; so the last of three tokens is read for each row, as an operand.
     held = 2 if _LANES < LANES and len(inputs) == 3 else len(inputs)
-    at_once = 2 if _LANES < LANES else 1  # steps between two branches: those of half registers have few products
 
     def step(j: ir.Value, totals: Values) -> Values:
-        after = list(totals)
-        for k in range(at_once):
-            line = builder.shl(builder.add(builder.mul(j, I64(at_once)), I64(k)), I64(6))
-            xs = [load(builder, builder.add(record, line), _WORDS) for record in inputs[:held]]
-            for r, row in enumerate(rows):
-                if held < len(inputs):
-                    line = of_unknown_origin(builder, line)
-                whole = load(builder, builder.add(row, line), _WORDS)
-                read = [load(builder, builder.add(record, line), _WORDS) for record in inputs[held:]]
-                for t, token in enumerate(xs + read):
-                    place = t * ROWS + r
-                    after[place] = builder.add(after[place], records.multiply_pairs(builder, whole, token))
+        line, after = builder.shl(j, I64(6)), list(totals)
+        xs = [load(builder, builder.add(record, line), _WORDS) for record in inputs[:held]]
+        for r, row in enumerate(rows):
+            whole = load(builder, builder.add(row, line), _WORDS)
+            read = [load(builder, builder.add(record, line), _WORDS) for record in inputs[held:]]
+            both = zip(totals[r::ROWS], xs + read, strict=True)
+            sums = [builder.add(total, records.multiply_pairs(builder, whole, token)) for total, token in both]
+            after[r::ROWS] = in_order(builder, sums) if _LANES < LANES and len(sums) > 1 else sums
         return after
 
-    start = [ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)] * (ROWS * len(inputs))
-    return [builder.sitofp(total, _FLOATS) for total in loop(builder, I64(BLOCK // WORDS // at_once), start, step)]
+    totals, steps = [ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)] * (ROWS * len(inputs)), BLOCK // WORDS
+    if _LANES == LANES:
+        totals = loop(builder, I64(steps), totals, step)
+    else:  # half of a record fits the cache of decoded instructions, also beside another thread of the core; both may not
+        for j in range(steps):
+            for at in lines[j : j + 1]:
+                prefetch(builder, at)
+            totals = step(I64(j), totals)
+    return [builder.sitofp(total, _FLOATS) for total in totals]
 
 
 def _products_of_small(builder: ir.IRBuilder, rows: Values, inputs: Values, left: ir.Value) -> Values:
@@ -115,7 +129,7 @@ def _products_of_small(builder: ir.IRBuilder, rows: Values, inputs: Values, left
 
 _TILES = {
     0: (float_tile, (1, 2, 3, 4, 5)),
-    records.SMALL - 1: (integer_tile, (1, 2, 3, 6)),
+    records.SMALL - 1: (integer_tile, (1, 2, 3, 6) if _LANES == LANES else (1, 2, 3)),
     records.SMALL: (functools.partial(integer_tile, small=True), (1, 2, 3, 4) if _LANES == LANES else (1, 2)),
 }
 """The tiles for each `INTEGER` of a plan, and their numbers of tokens."""

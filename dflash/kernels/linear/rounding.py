@@ -4,21 +4,7 @@ from llvmlite import ir
 from numba import types
 
 from dflash.kernels.cpu.jit import inline
-from dflash.kernels.cpu.simd.emit import (
-    F32,
-    F32V,
-    I32V,
-    I64,
-    LANES,
-    call,
-    constant,
-    fold,
-    load,
-    op,
-    spread,
-    store,
-    sum_lanes,
-)
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32V, I64, LANES, call, fold, load, op, spread, store, sum_lanes
 from dflash.kernels.formats import byte_cpu
 from dflash.kernels.formats.integers import BLOCK, LANE_ORDER, ORDER
 from dflash.kernels.formats.records import RECORD, SCALE, SMALL, SUMS, constant_lanes, lanes_of
@@ -33,7 +19,7 @@ _SMALLEST = 2.0**-126
 @op(types.void, *(types.int64,) * 4)
 def _round_block(builder, x, width, kind, record):
     """Round up to 256 float32 at `x` to a record for a kind of formats; a value that is not finite makes the scale NaN."""
-    zero = constant(0.0, F32V)
+    zero = F32V([0.0] * LANES)
     values = []
     for i in range(BLOCK // LANES):
         is_there = builder.icmp_signed("<", I64(LANES * i), width)
@@ -53,7 +39,7 @@ def _round_block(builder, x, width, kind, record):
     none = ir.Constant(F32, 0.0)
     inverse = spread(builder, builder.select(tiny, none, builder.fdiv(ir.Constant(F32, 1.0), scale)))
     scale = builder.fadd(builder.select(tiny, none, scale), fold(builder, not_finite, builder.fadd))
-    scales, magic, rounded, words = spread(builder, scale), constant(_MAGIC, F32V), [], []
+    scales, magic, rounded, words = spread(builder, scale), F32V([_MAGIC] * LANES), [], []
     is_small = builder.icmp_signed("==", kind, I64(SMALL))
     for i, value in enumerate(values):
         moved = builder.fadd(builder.fmul(value, inverse), magic)
