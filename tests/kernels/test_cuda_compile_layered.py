@@ -57,6 +57,6 @@ def test_kernels_of_layered_models_compile(path, constants):
 
 
 def test_the_routers_of_a_prompt():
-    constants = CHOICE | {"MODEL_DIM": 2816, "OWN_GAIN": 1, "PAIRS": 96, "STAGES": 4, "NORMED_ORDER": 8}
+    constants = CHOICE | {"MODEL_DIM": 2816, "OWN_GAIN": 1, "PAIRS": 128, "STAGES": 4, "MANY_STAGES": 4, "NORMED_ORDER": 8}
     for routing in (1, 2):
         assert compiled("moe/prefill_router.cu", "90a", **constants, ROUTING=routing) == 0
