@@ -58,12 +58,8 @@ def prefill_hopper(kind, second=None, gated=1, pairs=128, shape=SHAPE):
 def test_experts_compile_for_every_architecture(arch):
     assert gate_up("Q4_K", arch) == 0
     stages = 3 if arch in (86, 89, 120) else 4
-    assert (
-        compiled(
-            "moe/prefill_router.cu", arch, MODEL_DIM=2048, PAIRS=64, STAGES=stages, MANY_STAGES=2, NORMED_ORDER=8, **SMALL
-        )
-        == 0
-    )
+    constants = SMALL | {"MODEL_DIM": 2048, "PAIRS": 64, "STAGES": stages, "MANY_STAGES": 2, "NORMED_ORDER": 8}
+    assert compiled("moe/prefill_router.cu", arch, **constants) == 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])

@@ -19,6 +19,7 @@ from dflash.kernels.moe.moe_kind import USUAL, MoeKind
 
 AT_ONCE = 8192
 """Largest capacity of the scratch in rows; more rows are run in slices."""
+
 _HERE = Path(__file__).parent
 _PAIRS, _HOPPER_PAIRS = 64, 128  # rows of an item; 64 on Hopper, too, if gate and up have different types
 _BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first

@@ -130,8 +130,8 @@ __device__ __forceinline__ void write_inner(float (&gates)[4], const float (&ups
     }
 }
 
-// Write what a warp of the consumers has multiplied: 16 weight rows from `stripe` times 16, and all tokens of an item.
-// `n_exchanged`: sums exchanged so far.
+// Write what a warp of the consumers has multiplied: the 16 weight rows of its stripe and all tokens of an item. `first_stripe`:
+// that of the first warp; `n_exchanged`: sums exchanged so far.
 __device__ __forceinline__ void write_tile(const float (&total)[NT][4], int n_tokens, const int* pairs, int first_stripe,
                                            int n_stripes, u8* shared, int& n_exchanged, u8* inner, float* product) {
     if constexpr (GATED) {

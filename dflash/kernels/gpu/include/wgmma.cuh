@@ -27,10 +27,10 @@ __device__ __forceinline__ u64 wgmma_descriptor_of_blocks(u32 smem, u32 columns_
 #define WGMMA_REGISTERS_6 WGMMA_REGISTERS_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define WGMMA_REGISTERS_7 WGMMA_REGISTERS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define WGMMA_REGISTERS_8 WGMMA_REGISTERS_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_REGISTERS_9 WGMMA_REGISTERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define WGMMA_REGISTERS_10 WGMMA_REGISTERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define WGMMA_REGISTERS_11 WGMMA_REGISTERS_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define WGMMA_REGISTERS_12 WGMMA_REGISTERS_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_REGISTERS_10 \
+    WGMMA_REGISTERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define WGMMA_REGISTERS_12 \
+    WGMMA_REGISTERS_10 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define WGMMA_REGISTERS_16 \
     WGMMA_REGISTERS_12 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
@@ -47,9 +47,7 @@ __device__ __forceinline__ u64 wgmma_descriptor_of_blocks(u32 smem, u32 columns_
 #define WGMMA_SUMS_8_FROM(n) \
     WGMMA_SUM(n), WGMMA_SUM(n + 1), WGMMA_SUM(n + 2), WGMMA_SUM(n + 3), WGMMA_SUM(n + 4), WGMMA_SUM(n + 5), \
         WGMMA_SUM(n + 6), WGMMA_SUM(n + 7)
-#define WGMMA_SUMS_9 WGMMA_SUMS_8, WGMMA_SUM(16), WGMMA_SUM(17)
-#define WGMMA_SUMS_10 WGMMA_SUMS_9, WGMMA_SUM(18), WGMMA_SUM(19)
-#define WGMMA_SUMS_11 WGMMA_SUMS_10, WGMMA_SUM(20), WGMMA_SUM(21)
+#define WGMMA_SUMS_10 WGMMA_SUMS_8, WGMMA_SUM(16), WGMMA_SUM(17), WGMMA_SUM(18), WGMMA_SUM(19)
 #define WGMMA_SUMS_12 WGMMA_SUMS_8, WGMMA_SUMS_8_FROM(16)
 #define WGMMA_SUMS_16 WGMMA_SUMS_12, WGMMA_SUMS_8_FROM(24)
 
@@ -99,10 +97,6 @@ WGMMA_RS(5, 80, 40, 41, 42, 43, 44, 45)
 WGMMA_RS(6, 96, 48, 49, 50, 51, 52, 53)
 WGMMA_RS(7, 112, 56, 57, 58, 59, 60, 61)
 WGMMA_RS(8, 128, 64, 65, 66, 67, 68, 69)
-WGMMA_RS(9, 144, 72, 73, 74, 75, 76, 77)
-WGMMA_RS(10, 160, 80, 81, 82, 83, 84, 85)
-WGMMA_RS(11, 176, 88, 89, 90, 91, 92, 93)
-WGMMA_RS(12, 192, 96, 97, 98, 99, 100, 101)
 #undef WGMMA_RS
 
 // d = a @ b.T of whole numbers of 8 bits, plus d if `accumulate`, with both operands in shared memory, rows of 128 columns: 64
